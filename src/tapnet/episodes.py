@@ -31,6 +31,13 @@ class EpisodeBatch:
     def __len__(self) -> int:
         return len(self.classes)
 
+    def episode(self, index: int) -> Episode:
+        return Episode(self.classes[index], self.support[index], self.query[index])
+
+    def among(self, rows: Indices) -> EpisodeBatch:
+        """The same episodes when the sampler saw only these rows of a larger label array."""
+        return EpisodeBatch(self.classes, rows[self.support], rows[self.query])
+
 
 class EpisodeSampler:
     """Episode i as a pure function of (labels, way, shot, query, seed, i).
@@ -72,8 +79,7 @@ class EpisodeSampler:
             )
 
     def __getitem__(self, index: int) -> Episode:
-        batch = self.batch(index, index + 1)
-        return Episode(batch.classes[0], batch.support[0], batch.query[0])
+        return self.batch(index, index + 1).episode(0)
 
     def __iter__(self) -> Iterator[Episode]:
         index = 0

@@ -1,0 +1,47 @@
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+EXTRAS := dev
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart compare test test-slow lint format bench clean
+
+help:  ## what there is to make
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+quickstart: $(READY)  ## train on the bundled drawings, evaluate, draw two pictures (minutes)
+	$(BIN)/tapnet quickstart
+
+compare: $(READY)  ## the quickstart's recipe with Prototypical Networks beside TapNet, on the same episodes
+	$(BIN)/tapnet quickstart --out runs/quickstart
+	$(BIN)/tapnet quickstart --method protonet --out runs/quickstart-protonet
+	$(BIN)/tapnet compare runs/quickstart runs/quickstart-protonet --shot 1
+	$(BIN)/tapnet compare runs/quickstart runs/quickstart-protonet --shot 5
+
+test: lint  ## lint, types and tests
+	$(BIN)/pytest
+
+test-slow: $(READY)  ## the tests that take minutes
+	$(BIN)/pytest -m slow
+
+lint: $(READY)  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)  ## let ruff put the code in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## what the head costs beside the bare backbone, as ratios
+	$(BIN)/python benchmarks/training_step.py
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tapnet needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$(EXTRAS)]"
+	touch $@

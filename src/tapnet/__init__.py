@@ -1,0 +1,44 @@
+"""Few-shot image classification by task-adaptive projection."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tapnet._version import __version__
+
+if TYPE_CHECKING:
+    from tapnet.backbones import make_backbone
+    from tapnet.batches import EpisodeBatchSampler
+    from tapnet.checkpoint import load
+    from tapnet.datasets import load_dataset
+    from tapnet.episodes import EpisodeSampler
+    from tapnet.methods import PrototypicalNetwork, TapNet
+
+_HOMES = {
+    "EpisodeBatchSampler": "tapnet.batches",
+    "EpisodeSampler": "tapnet.episodes",
+    "PrototypicalNetwork": "tapnet.methods",
+    "TapNet": "tapnet.methods",
+    "load": "tapnet.checkpoint",
+    "load_dataset": "tapnet.datasets",
+    "make_backbone": "tapnet.backbones",
+}
+
+__all__ = [
+    "EpisodeBatchSampler",
+    "EpisodeSampler",
+    "PrototypicalNetwork",
+    "TapNet",
+    "__version__",
+    "load",
+    "load_dataset",
+    "make_backbone",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported on first use, so that `tapnet --help` does not wait for PyTorch."""
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'tapnet' has no attribute {name!r}")

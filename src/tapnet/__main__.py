@@ -1,0 +1,7 @@
+"""`python -m tapnet`."""
+
+import sys
+
+from tapnet.cli import main
+
+sys.exit(main())

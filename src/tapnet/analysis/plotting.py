@@ -1,0 +1,31 @@
+"""How our figures look: colours that colour-blind readers tell apart, and files in the formats asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")  # Okabe and Ito
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
+
+
+def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, Any]:
+    """A figure and its axes side by side, drawn without a screen; says what to install when matplotlib is missing."""
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise ValueError("Pictures need matplotlib and scikit-learn: pip install 'tapnet[figures]'.") from None
+    figure = Figure(figsize=(width, height), layout="constrained", dpi=150)
+    return figure, figure.subplots(1, columns)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write the picture, whole or not at all; the format follows the ending of the name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    figure.savefig(temporary, format=path.suffix.removeprefix(".") or "png")
+    temporary.replace(path)
+    return path

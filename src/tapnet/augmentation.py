@@ -1,0 +1,56 @@
+"""Random changes of training images. None by default, as the authors train.
+
+Each takes a batch (n, channels, height, width) and a generator, and changes every image by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Augmentation = Callable[[Tensor, torch.Generator], Tensor]
+
+
+def none(images: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG001
+    return images
+
+
+def flip(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Half of the images mirrored left to right."""
+    mirrored = torch.rand(len(images), generator=generator) < 0.5
+    return torch.where(mirrored.to(images.device)[:, None, None, None], images.flip(-1), images)
+
+
+def crop(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Mirrored or not, then shifted by up to a tenth of the size; what enters is black."""
+    limit = 0.2  # of the half-size, in which affine grids measure
+    shift = _uniform((len(images), 2), -limit, limit, generator)
+    identity = torch.eye(2).expand(len(images), 2, 2)
+    return _warped(flip(images, generator), torch.cat([identity, shift[..., None]], dim=-1))
+
+
+def affine(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Mirrored or not, then turned by up to 15 degrees, scaled by up to 15% and shifted by up to 7%; for drawings."""
+    count = len(images)
+    angle = _uniform((count,), -math.pi / 12, math.pi / 12, generator)
+    scale = _uniform((count, 2), 0.85, 1.15, generator)
+    shift = _uniform((count, 2), -0.14, 0.14, generator)
+    cosine, sine = angle.cos(), angle.sin()
+    turn = torch.stack([torch.stack([cosine, -sine], -1), torch.stack([sine, cosine], -1)], dim=-2)  # (n, 2, 2)
+    return _warped(flip(images, generator), torch.cat([turn * scale[:, None], shift[..., None]], dim=-1))
+
+
+def _uniform(shape: tuple[int, ...], low: float, high: float, generator: torch.Generator) -> Tensor:
+    return low + (high - low) * torch.rand(shape, generator=generator)
+
+
+def _warped(images: Tensor, maps: Tensor) -> Tensor:
+    grid = F.affine_grid(maps.to(images), list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, align_corners=False).contiguous(memory_format=torch.channels_last)
+
+
+AUGMENTATIONS: dict[str, Augmentation] = {"none": none, "flip": flip, "crop": crop, "affine": affine}

@@ -1,0 +1,30 @@
+"""Embedding networks. To add one: a file here, a line in `BACKBONES`, a test file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tapnet.backbones.base import Backbone, ImageShape
+from tapnet.backbones.conv4 import Conv4
+from tapnet.backbones.resnet12 import ResNet12, ResNet12Small
+
+BACKBONES: dict[str, Callable[..., Backbone]] = {
+    "conv4": Conv4,
+    "resnet12": ResNet12,
+    "resnet12-small": ResNet12Small,
+}
+
+__all__ = ["BACKBONES", "Backbone", "Conv4", "ImageShape", "ResNet12", "ResNet12Small", "make_backbone"]
+
+
+def make_backbone(name: str, image_shape: ImageShape, **options: Any) -> Backbone:
+    """A freshly initialised network for images of this shape (channels, height, width)."""
+    if name not in BACKBONES:
+        raise ValueError(f"A backbone is one of {', '.join(BACKBONES)}, got {name!r}.")
+    if len(image_shape) != 3 or min(image_shape) < 1:
+        raise ValueError(f"An image shape is (channels, height, width), each at least 1, got {tuple(image_shape)}.")
+    try:
+        return BACKBONES[name](image_shape, **options)
+    except TypeError as error:
+        raise ValueError(f"Backbone {name!r} does not take these options: {error}.") from error

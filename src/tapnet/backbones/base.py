@@ -1,0 +1,70 @@
+"""What a backbone is: images in, one feature vector each out, its length known before the first image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+EPSILON, MOMENTUM = 2e-5, 0.1  # the authors' batch normalisation: eps 2e-5, running average decay 0.9
+BLOCKS = 4
+
+ImageShape = tuple[int, int, int]
+
+
+class Backbone(nn.Module):
+    """`maps` gives the last feature maps, `forward` makes one vector of length `dim` of them."""
+
+    dim: int
+    image_shape: ImageShape  # (channels, height, width)
+
+    def maps(self, images: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def pool(self, maps: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, images: Tensor) -> Tensor:
+        if tuple(images.shape[1:]) != self.image_shape:
+            raise ValueError(
+                f"This backbone takes images of {'×'.join(map(str, self.image_shape))} (channels×height×width), got a "
+                f"batch of shape {tuple(images.shape)}."
+            )
+        return self.pool(self.maps(images))
+
+
+def convolution(inputs: int, outputs: int, kernel: int = 3) -> nn.Conv2d:
+    """A convolution that keeps the size, initialised LeCun normal; no bias, batch normalisation would cancel it."""
+    layer = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=False)
+    nn.init.normal_(layer.weight, std=1 / math.sqrt(inputs * kernel * kernel))
+    return layer
+
+
+def normalisation(channels: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, eps=EPSILON, momentum=MOMENTUM)
+
+
+def halving() -> nn.MaxPool2d:
+    """Max pooling 2×2 that keeps the last partial window, as Chainer does: 84 → 42 → 21 → 11 → 6."""
+    return nn.MaxPool2d(2, ceil_mode=True)
+
+
+def halved(size: int, times: int) -> int:
+    for _ in range(times):
+        size = -(-size // 2)
+    return size
+
+
+def four(values: Sequence[float] | float, name: str) -> tuple[float, ...]:
+    """One value a block, from four or from one for all."""
+    values = (values,) * BLOCKS if isinstance(values, int | float) else tuple(values)
+    if len(values) != BLOCKS:
+        raise ValueError(f"`{name}` needs one value or {BLOCKS}, one a block, got {list(values)}.")
+    return values
+
+
+def channels_last(module: nn.Module) -> None:
+    """Lay out the weights for images with channels last, the faster order on CPUs and on recent GPUs."""
+    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

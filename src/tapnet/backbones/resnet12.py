@@ -1,0 +1,74 @@
+"""ResNet-12, the paper's network, and its smaller sister of Tables 3 and 5."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tapnet.backbones.base import BLOCKS, Backbone, ImageShape, convolution, four, halving, normalisation
+
+
+class ResNet12(Backbone):
+    """Four residual blocks of three 3×3 convolutions, shortcut 3×3, global average pooling; 512 features."""
+
+    default_widths: tuple[int, ...] = (64, 128, 256, 512)
+    shortcut_kernel = 3
+
+    def __init__(
+        self,
+        image_shape: ImageShape,
+        widths: Sequence[int] | None = None,
+        dropout: Sequence[float] | float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.image_shape = tuple(image_shape)
+        widths = self.default_widths if widths is None else tuple(widths)
+        if len(widths) != BLOCKS:
+            raise ValueError(f"`widths` needs {BLOCKS} values, one a block, got {list(widths)}.")
+        inputs = (self.image_shape[0], *widths[:-1])
+        rates = four(dropout, "dropout")
+        self.blocks = nn.Sequential(
+            *(_Block(i, o, rate, self.shortcut_kernel) for i, o, rate in zip(inputs, widths, rates, strict=True))
+        )
+        self.dim = widths[-1]
+
+    def maps(self, images: Tensor) -> Tensor:
+        features: Tensor = self.blocks(images)
+        return features
+
+    def pool(self, maps: Tensor) -> Tensor:
+        return maps.mean(dim=(2, 3))
+
+
+class ResNet12Small(ResNet12):
+    """Fewer channels and 1×1 shortcuts, as in SNAIL; 256 features."""
+
+    default_widths = (64, 96, 128, 256)
+    shortcut_kernel = 1
+
+
+class _Block(nn.Module):
+    """The shortcut joins before the last ReLU; pooling and dropout follow."""
+
+    def __init__(self, inputs: int, outputs: int, dropout: float, shortcut_kernel: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            convolution(inputs, outputs),
+            normalisation(outputs),
+            nn.ReLU(inplace=True),
+            convolution(outputs, outputs),
+            normalisation(outputs),
+            nn.ReLU(inplace=True),
+            convolution(outputs, outputs),
+            normalisation(outputs),
+        )
+        self.shortcut = nn.Sequential(convolution(inputs, outputs, shortcut_kernel), normalisation(outputs))
+        self.pool = halving()
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, images: Tensor) -> Tensor:
+        joined = self.layers(images) + self.shortcut(images)
+        features: Tensor = self.dropout(F.relu(self.pool(joined)))  # as in Conv4, ReLU after the pooling
+        return features

@@ -1,0 +1,81 @@
+"""The command line: one file a command, each with `add_arguments` and `run`; parse, call, print.
+
+Nothing heavy is imported before a command runs, so that help and version answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from tapnet._version import __version__
+
+COMMANDS: dict[str, str] = {
+    "quickstart": "train on the bundled drawings, evaluate, draw two pictures",
+    "train": "train a method by a recipe",
+    "evaluate": "accuracy of a checkpoint on classes it has never seen",
+    "compare": "several checkpoints on the same episodes, with paired differences",
+    "recipes": "list the recipes",
+}
+
+_EXAMPLES = """examples:
+  tapnet quickstart                                   everything once, in a few minutes
+  tapnet train quickdraw --out runs/mine              train by a bundled recipe
+  tapnet train quickdraw --set training.episodes=200  … with a change
+  tapnet evaluate runs/mine --way 20 --shot 1         20-way 1-shot on unseen classes
+  tapnet COMMAND --help                               more on a command
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; a user's mistake ends in one sentence and exit code 2."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    args = _parser(arguments).parse_args(arguments)
+    if args.command is None:
+        _parser([]).print_help()
+        return 0
+    try:
+        importlib.import_module(f"tapnet.cli.{_module(args.command)}").run(args)
+    except (ValueError, OSError) as error:
+        if os.environ.get("TAPNET_DEBUG"):
+            raise
+        print(f"tapnet {args.command}: {_sentence(error)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as stop:
+        print(f"\n{stop}" if str(stop) else "\nStopped.", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tapnet",
+        description="Few-shot image classification by task-adaptive projection (TapNet, ICML 2019).",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"tapnet {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(
+            name,
+            help=summary,
+            description=summary[0].upper() + summary[1:] + ".",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if name in arguments[:1]:
+            importlib.import_module(f"tapnet.cli.{_module(name)}").add_arguments(command)
+    return parser
+
+
+def _module(command: str) -> str:
+    return command.replace("-", "_")
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return " ".join(str(error).split())

@@ -1,0 +1,71 @@
+"""`tapnet evaluate CHECKPOINT`: accuracy with its intervals, as a table or as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from tapnet.cli.options import add_device, add_episodes, describe, interval, percent
+
+if TYPE_CHECKING:
+    from tapnet.evaluation import Evaluation, Evaluator
+
+_EXAMPLES = """examples:
+  tapnet evaluate runs/quickstart
+  tapnet evaluate runs/quickstart --way 20 --shot 1 --episodes 10000
+  tapnet evaluate runs/quickstart --json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EXAMPLES
+    parser.add_argument("checkpoint", help="a .safetensors checkpoint or the folder of a run (its best)")
+    add_episodes(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_device(parser, precision="float32")
+
+
+def run(args: argparse.Namespace) -> None:
+    result = evaluator(args.checkpoint, args).evaluate(args.way, args.shot, args.query, args.episodes, args.seed)
+    if args.json:
+        print(json.dumps(result.as_dict() | {"checkpoint": str(args.checkpoint)}))
+        return
+    console = Console()
+    console.print(results_table([result], f"{args.checkpoint} on {result.dataset} ({result.split} classes)"))
+    console.print(EXPLANATION, highlight=False)
+
+
+def evaluator(checkpoint: str, args: argparse.Namespace) -> Evaluator:
+    """The evaluator that the options ask for."""
+    from tapnet.checkpoint import read_checkpoint
+    from tapnet.datasets import load_dataset
+    from tapnet.evaluation import Evaluator
+    from tapnet.hardware import resolve_device
+
+    loaded = read_checkpoint(checkpoint)
+    data = loaded.header.recipe.data
+    if args.dataset in (None, data.name):
+        images = load_dataset(data.name, args.split, args.root or data.root, **data.options)
+    else:
+        images = load_dataset(args.dataset, args.split, args.root)
+    return Evaluator(loaded.method().to(resolve_device(args.device)), images, args.precision)
+
+
+EXPLANATION = (
+    "Over episodes: 95% interval for these classes and images. Over classes: 95% interval for others of the same kind, "
+    "by resampling classes and images. One training run; another seed may differ."
+)
+
+
+def results_table(results: list[Evaluation], title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for heading in ("task", "accuracy", "over episodes", "over classes", "episodes"):
+        table.add_column(heading, justify="left" if heading == "task" else "right")
+    for result in results:
+        intervals = (interval(result.ci95), interval(result.ci95_bootstrap))
+        table.add_row(describe(result), percent(result.accuracy), *intervals, str(result.episodes))
+    return table

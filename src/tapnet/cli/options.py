@@ -1,0 +1,37 @@
+"""Options that several commands share, and how accuracies are printed."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tapnet.evaluation import Evaluation
+
+
+def add_device(parser: argparse.ArgumentParser, precision: str) -> None:
+    parser.add_argument("--device", default="auto", help="auto (a GPU when there is one), cpu, cuda or mps")
+    parser.add_argument("--precision", default=precision, help=f"auto, float32 or bf16 (default: {precision})")
+
+
+def add_episodes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dataset", help="default: the dataset of the checkpoint's recipe")
+    parser.add_argument("--root", help="folder of the prepared datasets")
+    parser.add_argument("--split", default="test", help="which classes (default: test)")
+    parser.add_argument("--way", type=int, default=5, help="classes an episode (default: 5)")
+    parser.add_argument("--shot", type=int, default=5, help="labelled images a class (default: 5)")
+    parser.add_argument("--query", type=int, default=15, help="images to classify a class (default: 15)")
+    parser.add_argument("--episodes", type=int, default=2000, help="how many episodes (default: 2000)")
+    parser.add_argument("--seed", type=int, default=0, help="which episodes (default: 0)")
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.2f}%"
+
+
+def interval(value: float | None) -> str:
+    return "—" if value is None else f"± {100 * value:.2f}"
+
+
+def describe(result: Evaluation) -> str:
+    return f"{result.way}-way {result.shot}-shot"

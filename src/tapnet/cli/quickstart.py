@@ -1,0 +1,59 @@
+"""`tapnet quickstart`: the whole way once, on the bundled drawings."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from tapnet.cli.evaluate import EXPLANATION, results_table
+from tapnet.cli.options import add_device
+from tapnet.cli.train import train_visibly
+
+TASKS = ((5, 1), (5, 5), (20, 1), (20, 5))  # way, shot
+EPISODES = 1000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "A finished run in the folder is evaluated again, an interrupted one goes on."
+    parser.add_argument("--out", type=Path, default=Path("runs/quickstart"), help="folder (default: runs/quickstart)")
+    parser.add_argument("--method", default="tapnet", help="tapnet, or protonet trained by the same recipe")
+    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change the recipe")
+    add_device(parser, precision="auto")
+
+
+def run(args: argparse.Namespace) -> None:
+    from tapnet.analysis.learning_curve import learning_curve
+    from tapnet.analysis.projection import projection_figure
+    from tapnet.checkpoint import LAST, load
+    from tapnet.datasets import load_dataset
+    from tapnet.evaluation import Evaluator
+    from tapnet.hardware import resolve_device
+    from tapnet.methods import TapNet
+    from tapnet.recipe import load_recipe
+
+    console = Console()
+    other = [] if args.method == "tapnet" else [f"method={{name: {args.method}}}", f"name=quickdraw-{args.method}"]
+    recipe = load_recipe("quickdraw", [*other, *args.set])
+    train_visibly(recipe, args.out, args.device, args.precision, resume=(args.out / LAST).exists())
+
+    method = load(args.out, resolve_device(args.device))
+    judge = Evaluator(method, load_dataset(recipe.data.name, "test"))
+    results = [judge.evaluate(way, shot, 15, EPISODES) for way, shot in TASKS]
+    pictures = [learning_curve(args.out, args.out / "learning-curve.png")]
+    if isinstance(method, TapNet):
+        pictures.append(projection_figure(method, judge.images, args.out / "projection.png"))
+
+    console.print(results_table(results, f"{args.method} on {len(judge.images.names)} classes it has never seen"))
+    console.print(EXPLANATION, highlight=False)
+    console.print("\nPictures:", *(f"  {path}" for path in pictures), sep="\n", highlight=False)
+    console.print(
+        "\nNext:",
+        f"  tapnet evaluate {args.out} --way 10 --shot 3     another task with the same network",
+        "  tapnet train quickdraw --set training.episodes=3000 --out runs/longer",
+        "  tapnet recipes                                    what else can be trained",
+        "  make compare                                      Prototypical Networks beside it",
+        sep="\n",
+        highlight=False,
+    )

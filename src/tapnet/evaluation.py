@@ -1,0 +1,199 @@
+"""Accuracy with its intervals: every image is embedded once, then episodes run in batches over the features."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tapnet.batches import as_input, class_labels, episode_images
+from tapnet.datasets import ImageSet
+from tapnet.episodes import EpisodeBatch, EpisodeSampler
+from tapnet.hardware import resolve_precision
+from tapnet.methods import EmbeddingMethod, Method
+
+Accuracies = NDArray[np.float64]
+Progress = Callable[[int, int], None]  # episodes done, of how many
+
+_EMBED_BATCH = 256
+_BATCH_VALUES = 2**23  # feature values gathered at a time, 32 MB
+REPLICATES, REPLICATE_EPISODES = 100, 100
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The mean accuracy over episodes, and what it was measured on. Accuracies are fractions.
+
+    `ci95` is the usual half-width, 1.96 standard errors over episodes. Episodes share classes and images, so it only
+    tells how well the accuracy on *these* classes is known. `ci95_bootstrap` is the half-width for other classes and
+    images of the same kind. Neither knows about another training seed: one checkpoint is one run.
+    """
+
+    accuracy: float
+    ci95: float
+    ci95_bootstrap: float | None
+    way: int
+    shot: int
+    query: int
+    episodes: int
+    seed: int
+    dataset: str
+    split: str
+    data_sha256: str
+    precision: str
+    transductive: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Evaluator:
+    """Evaluates a method on one split; the split is embedded at the first need and its features kept."""
+
+    def __init__(self, method: Method, images: ImageSet, precision: str = "float32") -> None:
+        self.method, self.images = method, images
+        self.device = next(method.parameters()).device
+        self.precision = resolve_precision(precision, self.device)
+        self._features: Tensor | None = None
+
+    @property
+    def features(self) -> Tensor:
+        """Features (n, dim) of every image of the split, float32."""
+        if self._features is None:
+            assert isinstance(self.method, EmbeddingMethod)
+            self._features = embed(self.method, self.images, self.precision)
+        return self._features
+
+    def evaluate(
+        self,
+        way: int = 5,
+        shot: int = 5,
+        query: int = 15,
+        episodes: int = 600,
+        seed: int = 0,
+        bootstrap: bool = True,
+        progress: Progress | None = None,
+    ) -> Evaluation:
+        accuracies = self.accuracies(way, shot, query, episodes, seed, progress)
+        accuracy, ci95 = mean_and_ci95(accuracies)
+        wide = self._bootstrap_half_width(way, shot, query, seed, ci95) if bootstrap else None
+        return Evaluation(
+            accuracy=accuracy,
+            ci95=ci95,
+            ci95_bootstrap=wide,
+            way=way,
+            shot=shot,
+            query=query,
+            episodes=episodes,
+            seed=seed,
+            dataset=self.images.name,
+            split=self.images.split,
+            data_sha256=self.images.fingerprint,
+            precision=self.precision,
+            transductive=self.method.transductive,
+        )
+
+    def accuracies(
+        self, way: int, shot: int, query: int, episodes: int, seed: int = 0, progress: Progress | None = None
+    ) -> Accuracies:
+        """The accuracy of each of the episodes 0, 1, … of this seed."""
+        if episodes < 2:
+            raise ValueError(f"An accuracy with its interval needs at least 2 episodes, got {episodes}.")
+        sampler = EpisodeSampler(self.images.labels, way, shot, query, seed)
+        chunks = []
+        for batch in _batches(sampler, episodes, self._batch_size(way * (shot + query))):
+            chunks.append(self._batch_accuracies(batch))
+            if progress:
+                progress(sum(map(len, chunks)), episodes)
+        return np.concatenate(chunks)
+
+    def _batch_size(self, images: int) -> int:
+        dim = self.method.backbone.dim
+        return max(1, _BATCH_VALUES // (images * dim)) if isinstance(self.method, EmbeddingMethod) else 1
+
+    @torch.inference_mode()
+    def _batch_accuracies(self, batch: EpisodeBatch) -> Accuracies:
+        if isinstance(self.method, EmbeddingMethod):
+            logits = self._feature_logits(self.method, batch)
+        else:
+            logits = torch.stack([self._image_logits(batch, index) for index in range(len(batch))])
+        answers = class_labels(batch.query.shape[1], batch.query.shape[2], logits.device)
+        correct = (logits.argmax(dim=-1) == answers).double().mean(dim=-1)
+        return correct.cpu().numpy()
+
+    def _feature_logits(self, method: EmbeddingMethod, batch: EpisodeBatch) -> Tensor:
+        count, way, shot = batch.support.shape
+        support, query = (
+            self.features[torch.from_numpy(part.reshape(count, -1)).to(self.device)]
+            for part in (batch.support, batch.query)
+        )
+        return method.logits(support, class_labels(way, shot, self.device).expand(count, -1), query)
+
+    def _image_logits(self, batch: EpisodeBatch, index: int) -> Tensor:
+        episode = episode_images(self.images, batch.episode(index), self.device)
+        logits: Tensor = self.method(episode.support_images, episode.support_labels, episode.query_images)
+        return logits
+
+    def _bootstrap_half_width(self, way: int, shot: int, query: int, seed: int, ci95: float) -> float:
+        """1.96 standard errors over classes, images and episodes.
+
+        Each replicate sees a random half of the classes, and of each class a random half of its images, without
+        replacement (an episode could not hold a class twice): half-samples vary around the whole as the whole varies
+        around its population. Where a half is too small for an episode the share is larger and the variance scaled up
+        to match. What the few episodes of a replicate add to the variance is taken off again.
+        """
+        generator = np.random.Generator(np.random.Philox(key=np.array([seed, 2**63], dtype=np.uint64)))
+        means, noises, scale = [], [], 1.0
+        for replicate in range(REPLICATES):
+            rows, scale = _half(self.images.labels, way, shot + 1, generator)
+            labels = self.images.labels[rows]
+            fewest = int(np.unique(labels, return_counts=True)[1].min())
+            sampler = EpisodeSampler(labels, way, shot, min(query, fewest - shot), seed=replicate)
+            batches = _batches(sampler, REPLICATE_EPISODES, self._batch_size(way * (shot + query)))
+            values = np.concatenate([self._batch_accuracies(batch.among(rows)) for batch in batches])
+            means.append(values.mean())
+            noises.append(values.var(ddof=1) / len(values))
+        population = max(0.0, float(np.var(means, ddof=1) - np.mean(noises))) * scale
+        return math.sqrt(1.96**2 * population + ci95**2)
+
+
+def mean_and_ci95(values: Accuracies) -> tuple[float, float]:
+    """The mean, and 1.96 standard errors of it."""
+    return float(values.mean()), 1.96 * float(values.std(ddof=1)) / math.sqrt(len(values))
+
+
+def _half(
+    labels: NDArray[np.int64], way: int, images: int, generator: np.random.Generator
+) -> tuple[NDArray[np.int64], float]:
+    """Positions of a random half of the classes and of their images, and by how much its variance falls short."""
+    classes = generator.permutation(np.unique(labels))
+    kept = min(len(classes), max(way, -(-len(classes) // 2)))
+    rows = []
+    for label in classes[:kept]:
+        members = generator.permutation(np.flatnonzero(labels == label))
+        rows.append(members[: max(images, -(-len(members) // 2))])
+    missing = len(classes) - kept
+    return np.concatenate(rows), kept / missing if missing else 1.0
+
+
+def _batches(sampler: EpisodeSampler, episodes: int, size: int) -> Iterator[EpisodeBatch]:
+    for start in range(0, episodes, size):
+        yield sampler.batch(start, min(start + size, episodes))
+
+
+@torch.inference_mode()
+def embed(method: EmbeddingMethod, images: ImageSet, precision: str = "float32") -> Tensor:
+    """Features (n, dim) of every image, float32, on the method's device."""
+    device = next(method.parameters()).device
+    parts = []
+    with torch.autocast(device.type, torch.bfloat16, enabled=resolve_precision(precision, device) == "bf16"):
+        for start in range(0, len(images), _EMBED_BATCH):
+            chosen = np.arange(start, min(start + _EMBED_BATCH, len(images)))
+            parts.append(method.embed(as_input(images.gather(chosen), device)).float())
+    return torch.cat(parts)

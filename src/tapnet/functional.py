@@ -1,0 +1,225 @@
+r"""The equations of TapNet (Yoon, Seo, Moon, ICML 2019) as pure functions over tensors.
+
+Shapes end in (way, dim) or (query, dim); any leading dimensions are batches of episodes. Symbols of the paper:
+references $\phi_k$, contrasts $\tilde\phi_k$, prototypes $c_k$, errors $\epsilon_k$, projection $M$, way $N_c$, dim $L$.
+Half-precision inputs are computed in float32, also inside `torch.autocast`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+from torch.nn import functional as F
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def _in_full_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """The function with half-precision tensors widened and autocast off: a null space does not survive 8 bits."""
+
+    def widen(value: object) -> object:
+        return value.float() if isinstance(value, Tensor) and value.dtype in _HALF else value
+
+    @wraps(function)
+    def exact(*args: P.args, **kwargs: P.kwargs) -> R:
+        device = next(value.device.type for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+        with torch.autocast(device, enabled=False):
+            return function(*map(widen, args), **{key: widen(value) for key, value in kwargs.items()})  # type: ignore[arg-type]
+
+    return exact
+
+
+@_in_full_precision
+def class_averages(features: Tensor, labels: Tensor, way: int) -> Tensor:
+    r"""The mean feature of every class: $c_k$, line 4 of Algorithm 1, shape (..., way, dim).
+
+    `features` (..., n, dim), `labels` (..., n) with values 0 to way - 1; classes may differ in their number of shots.
+    """
+    if features.shape[-2] != labels.shape[-1]:
+        raise ValueError(f"Needed one label a feature, got {features.shape[-2]} features and {labels.shape[-1]} labels.")
+    if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < way:
+        raise ValueError(f"Labels of a {way}-way episode are 0 to {way - 1}, got {labels.min()} to {labels.max()}.")
+    members = F.one_hot(labels, way).to(features.dtype)  # (..., n, way)
+    shots = members.sum(dim=-2)
+    if (shots == 0).any():
+        raise ValueError(f"Every one of the {way} classes needs a support image, got {shots.int().tolist()} a class.")
+    return members.mT @ features / shots.unsqueeze(-1)
+
+
+@_in_full_precision
+def contrasts(references: Tensor) -> Tensor:
+    r"""Each reference pushed away from the mean of the others: $\tilde\phi_k$ of eq. (2), shape (..., way, dim)."""
+    way = references.shape[-2]
+    if way < 2:
+        raise ValueError(f"Contrasts need at least 2 classes, got {way}.")
+    others = references.sum(dim=-2, keepdim=True) - references
+    return references - others / (way - 1)
+
+
+@_in_full_precision
+def projection_errors(references: Tensor, prototypes: Tensor) -> Tensor:
+    r"""What the projection must hide: $\epsilon_k = \tilde\phi_k/\|\tilde\phi_k\| - c_k/\|c_k\|$, eq. (3)."""
+    if references.shape[-2:] != prototypes.shape[-2:]:
+        raise ValueError(
+            "Needed one reference a prototype and one dim, got references "
+            f"{tuple(references.shape)} and prototypes {tuple(prototypes.shape)}."
+        )
+    return F.normalize(contrasts(references), dim=-1) - F.normalize(prototypes, dim=-1)
+
+
+@_in_full_precision
+def null_space(errors: Tensor, dim: int | None = None) -> Tensor:
+    r"""An orthonormal basis that hides every error: $M = \mathrm{null}_D([\epsilon_1; \dots])$ of eq. (4), (..., L, D).
+
+    D is `dim`, or L - way when `None`, at any rank of the errors. Householder reflections take the errors to the first
+    `way` axes; M is what they make of the others, so M is orthogonal to the errors by construction, also when those are
+    dependent. Below D = L - way the paper's M is not unique: ours depends on the order of the errors.
+    """
+    way, length, dim = _checked_sizes(errors, dim)
+    axes = torch.eye(length, dtype=errors.dtype, device=errors.device)[:, way : way + dim]
+    return torch.ormqr(*torch.geqrf(errors.mT), axes.expand(*errors.shape[:-2], length, dim))
+
+
+@_in_full_precision
+def projected_distances(
+    queries: Tensor, references: Tensor, errors: Tensor, dim: int | None = None, differentiable: bool = False
+) -> Tensor:
+    r"""Squared distances inside the projection, $\|M(x) - M(\phi_k)\|^2$ of eq. (1), shape (..., query, way).
+
+    M is `null_space(errors, dim)` and is never formed. Vectors are projected first and subtracted then, so no distance
+    is negative or a difference of large squares. Gradients reach queries and references; the projection is a constant
+    unless `differentiable`, which exists for study, at full dimension only.
+    """
+    if differentiable:
+        queries, references = (_residuals(vectors, errors, dim) for vectors in (queries, references))
+    else:
+        queries, references = (_coordinates(vectors, errors, dim) for vectors in (queries, references))
+    return torch.cdist(queries, references, compute_mode="donot_use_mm_for_euclid_dist").square()
+
+
+@_in_full_precision
+def distance_profile(queries: Tensor, references: Tensor, errors: Tensor) -> Tensor:
+    """`projected_distances` for every dim from 1 to L - way at once, shape (..., query, way, L - way)."""
+    queries, references = (_coordinates(vectors, errors, None) for vectors in (queries, references))
+    return (queries.unsqueeze(-2) - references.unsqueeze(-3)).square().cumsum(dim=-1)
+
+
+@_in_full_precision
+def linear_head(references: Tensor, errors: Tensor, dim: int | None = None) -> tuple[Tensor, Tensor]:
+    r"""Weight (..., way, L) and bias (..., way) of the linear layer with the softmax of the projected distances.
+
+    $-\|xM - \phi_kM\|^2 = 2\,\phi_k M M^\top x^\top - \|\phi_k M\|^2 - \|xM\|^2$, and the last term is the same for every
+    class.
+    """
+    way, length, dim = _checked_sizes(errors, dim)
+    inside = _coordinates(references, errors, dim)  # (..., way, dim)
+    padded = F.pad(inside, (way, length - way - dim))
+    weight = 2 * torch.ormqr(*torch.geqrf(errors.detach().mT), padded.mT).mT
+    return weight, -inside.square().sum(dim=-1)
+
+
+def _coordinates(vectors: Tensor, errors: Tensor, dim: int | None) -> Tensor:
+    """Coordinates of each vector in `null_space(errors, dim)`, in O(L · way) a vector, shape (..., n, dim)."""
+    way, _, dim = _checked_sizes(errors, dim, vectors)
+    errors = errors.detach()
+    batch = torch.broadcast_shapes(vectors.shape[:-2], errors.shape[:-2])
+    reflections, scales = torch.geqrf(errors.expand(*batch, *errors.shape[-2:]).mT)
+    columns = vectors.expand(*batch, *vectors.shape[-2:]).mT
+    return torch.ormqr(reflections, scales, columns, transpose=True).mT[..., way : way + dim]
+
+
+def _residuals(vectors: Tensor, errors: Tensor, dim: int | None) -> Tensor:
+    """Each vector less its part in the span of the errors, with a gradient through both, shape (..., n, L)."""
+    way, length, dim = _checked_sizes(errors, dim, vectors)
+    if dim < length - way:
+        raise ValueError(f"differentiable=True needs the full projection, dim={length - way}, got dim={dim}.")
+    span = torch.linalg.qr(errors.mT).Q  # (..., L, way)
+    return vectors - vectors @ span @ span.mT
+
+
+def _checked_sizes(errors: Tensor, dim: int | None, vectors: Tensor | None = None) -> tuple[int, int, int]:
+    """(way, L, D) of a projection that exists, or a sentence that says why there is none."""
+    way, length = errors.shape[-2:]
+    if way < 2:
+        raise ValueError(f"A projection needs at least 2 classes, got {way}.")
+    if way >= length:
+        raise ValueError(
+            f"{way} classes leave no null space in {length} dimensions: needed way < dim; take fewer classes or a "
+            "backbone with longer features."
+        )
+    if dim is not None and not 1 <= dim <= length - way:
+        raise ValueError(f"{way} classes in {length} dimensions allow dim from 1 to {length - way}, got {dim}.")
+    for name, tensor in (("errors", errors), ("vectors", vectors)):
+        if tensor is not None and tensor.isnan().any():
+            raise ValueError(f"The {name} contain NaN: the features or references have diverged.")
+    if vectors is not None and vectors.shape[-1] != length:
+        raise ValueError(f"Needed vectors of dim {length} like the errors, got {vectors.shape[-1]}.")
+    return way, length, length - way if dim is None else dim
+
+
+@_in_full_precision
+def select_references(
+    prototypes: Tensor, references: Tensor, strategy: str = "closest", generator: torch.Generator | None = None
+) -> Tensor:
+    """Which reference each class takes, no two the same: indices of shape (..., way).
+
+    `closest` is the paper's: class after class takes the closest reference that is still free (squared distance), so the
+    result depends on the order of the classes. `optimal` is the one assignment of least total distance, whatever the
+    order. `farthest` and `random` (with a `generator`) are the supplement's ablations.
+    """
+    way, available = prototypes.shape[-2], references.shape[-2]
+    if strategy not in _STRATEGIES:
+        raise ValueError(f"Reference selection is one of {', '.join(_STRATEGIES)}, got {strategy!r}.")
+    if way > available:
+        raise ValueError(f"{way} classes need {way} references, there are {available}: train with more ways.")
+    if prototypes.isnan().any() or references.isnan().any():
+        raise ValueError("The prototypes or references contain NaN: the features have diverged.")
+    batch = torch.broadcast_shapes(prototypes.shape[:-2], references.shape[:-2])
+    prototypes = prototypes.detach().expand(*batch, *prototypes.shape[-2:])
+    references = references.detach().expand(*batch, *references.shape[-2:])
+    distances = torch.cdist(prototypes, references, compute_mode="donot_use_mm_for_euclid_dist")
+    return _STRATEGIES[strategy](distances.square(), generator)  # from (..., way, available)
+
+
+def _closest(distances: Tensor, _: torch.Generator | None) -> Tensor:
+    distances, chosen = distances.clone(), []
+    for k in range(distances.shape[-2]):
+        index = distances[..., k, :].argmin(dim=-1, keepdim=True)  # (..., 1)
+        chosen.append(index)
+        distances.scatter_(-1, index.unsqueeze(-2).expand(*distances.shape[:-1], 1), torch.inf)
+    return torch.cat(chosen, dim=-1)
+
+
+def _farthest(distances: Tensor, generator: torch.Generator | None) -> Tensor:
+    return _closest(-distances, generator)
+
+
+def _optimal(distances: Tensor, _: torch.Generator | None) -> Tensor:
+    tables = distances.reshape(-1, *distances.shape[-2:]).double().cpu().numpy()
+    columns = [torch.from_numpy(linear_sum_assignment(table)[1]) for table in tables]
+    return torch.stack(columns).reshape(distances.shape[:-1]).to(distances.device)
+
+
+def _random(distances: Tensor, generator: torch.Generator | None) -> Tensor:
+    if generator is None:
+        raise ValueError("Random selection needs a `generator`, so that it can be repeated.")
+    batch, way = distances.shape[:-2], distances.shape[-2]
+    lots = torch.rand(*batch, distances.shape[-1], generator=generator, device=generator.device)
+    return lots.argsort(dim=-1)[..., :way].to(distances.device)
+
+
+_STRATEGIES: dict[str, Callable[[Tensor, torch.Generator | None], Tensor]] = {
+    "closest": _closest,
+    "optimal": _optimal,
+    "random": _random,
+    "farthest": _farthest,
+}
+SELECTION_STRATEGIES = tuple(_STRATEGIES)

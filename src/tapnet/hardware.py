@@ -1,0 +1,70 @@
+"""What this machine has, and the device and precision that suit it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import Any
+
+import torch
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+PRECISIONS = {"float32": "32-true", "bf16": "bf16-mixed"}  # our word: Lightning Fabric's
+
+
+def resolve_device(device: str = "auto") -> torch.device:
+    """The device by name; `auto` is the first GPU when there is one."""
+    if device != "auto":
+        return _checked_device(device)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def _checked_device(name: str) -> torch.device:
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available.get(name.partition(":")[0]):
+        there = ", ".join(kind for kind, present in available.items() if present)
+        raise ValueError(f"Device {name!r} is not on this machine, which has: {there}. Use --device auto.")
+    return torch.device(name)
+
+
+def resolve_precision(precision: str, device: torch.device) -> str:
+    """`float32` or `bf16`; `auto` is bf16 where the hardware multiplies in it and float32 elsewhere.
+
+    A CPU without bf16 instructions emulates them at a fraction of the speed of float32.
+    """
+    if precision == "auto":
+        return "bf16" if _multiplies_bf16(device) else "float32"
+    if precision not in PRECISIONS:
+        raise ValueError(f"Precision is one of auto, {', '.join(PRECISIONS)}, got {precision!r}.")
+    return precision
+
+
+def _multiplies_bf16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "cpu":
+        capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # absent from older PyTorch
+        return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+    return False
+
+
+def describe(device: torch.device, precision: str) -> dict[str, Any]:
+    """The hardware and versions that a result was computed with."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
+    return {
+        "device": device.type,
+        "device_name": name,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "precision": precision,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": platform.system(),
+    }
+
+
+def _processor() -> str:
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    return str(capabilities.get("cpu_name") or platform.processor() or platform.machine())

@@ -1,0 +1,14 @@
+"""Few-shot methods. To add one: a file here, a line in `METHODS`, a test file."""
+
+from __future__ import annotations
+
+from tapnet.methods.base import EmbeddingMethod, Method
+from tapnet.methods.protonet import PrototypicalNetwork
+from tapnet.methods.tapnet import TapNet
+
+METHODS: dict[str, type[Method]] = {
+    "tapnet": TapNet,
+    "protonet": PrototypicalNetwork,
+}
+
+__all__ = ["METHODS", "EmbeddingMethod", "Method", "PrototypicalNetwork", "TapNet"]

@@ -1,0 +1,52 @@
+"""What a few-shot method is. The rest of the package knows methods only through this contract."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tapnet.backbones import Backbone
+
+
+class Method(nn.Module):
+    """Maps (support images, support labels, query images) to logits (query, way) and keeps nothing of the episode.
+
+    In eval mode a query's logits do not depend on the other queries, unless the method is declared transductive.
+    """
+
+    transductive: ClassVar[bool] = False
+    follows_class_order: ClassVar[bool] = True  # another order of the classes permutes the logits and no more
+    backbone: Backbone
+
+    def forward(self, support_images: Tensor, support_labels: Tensor, query_images: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class EmbeddingMethod(Method):
+    """A method whose features do not depend on the task, so that each image of a split is embedded once."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Features (n, dim) of float images (n, channels, height, width) in [0, 1]."""
+        features: Tensor = self.backbone(images)
+        return features
+
+    def logits(self, support_features: Tensor, support_labels: Tensor, query_features: Tensor) -> Tensor:
+        """(..., query, way) from (..., n, dim), (..., n) and (..., query, dim)."""
+        raise NotImplementedError
+
+    def forward(self, support_images: Tensor, support_labels: Tensor, query_images: Tensor) -> Tensor:
+        """Support and query pass the network as one batch, as the authors train: they share batch statistics."""
+        features = self.embed(torch.cat([support_images, query_images]))
+        support, query = features.split([len(support_images), len(query_images)])
+        return self.logits(support, support_labels, query)
+
+
+def way_of(labels: Tensor) -> int:
+    """The number of classes of an episode with labels 0 to way - 1."""
+    return int(labels.max()) + 1

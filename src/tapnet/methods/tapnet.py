@@ -1,0 +1,85 @@
+"""TapNet: Neural Network Augmented with Task-Adaptive Projection for Few-Shot Learning.
+
+Sung Whan Yoon, Jun Seo, Jaekyun Moon. ICML 2019.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from tapnet.backbones import Backbone
+from tapnet.functional import (
+    SELECTION_STRATEGIES,
+    class_averages,
+    projected_distances,
+    projection_errors,
+    select_references,
+)
+from tapnet.methods.base import EmbeddingMethod, way_of
+
+
+class TapNet(EmbeddingMethod):
+    """A backbone and `ways` learned references; each episode gets its projection in closed form.
+
+    In training an episode has as many classes as there are references, and class k keeps reference k. In eval mode an
+    episode may have fewer: each class takes a reference by `selection`. With the paper's `closest` the result can depend
+    on the order in which the classes are listed, with `optimal` it cannot.
+
+    `differentiable` lets gradients through the projection; the authors do not, and it is here for study.
+    """
+
+    follows_class_order = False  # under `closest`; true of `optimal`
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        ways: int,
+        projection_dim: int | None = None,
+        selection: str = "closest",
+        differentiable: bool = False,
+    ) -> None:
+        super().__init__(backbone)
+        if not 2 <= ways < backbone.dim:
+            raise ValueError(f"TapNet needs 2 <= ways < dim = {backbone.dim} of its backbone, got ways={ways}.")
+        if selection not in SELECTION_STRATEGIES:
+            raise ValueError(f"`selection` is one of {', '.join(SELECTION_STRATEGIES)}, got {selection!r}.")
+        if projection_dim is not None and not 1 <= projection_dim <= backbone.dim - ways:
+            raise ValueError(
+                f"{ways} ways in {backbone.dim} dimensions allow projection_dim from 1 to {backbone.dim - ways}, got "
+                f"{projection_dim}."
+            )
+        self.projection_dim, self.selection, self.differentiable = projection_dim, selection, differentiable
+        self.references = nn.Parameter(torch.randn(ways, backbone.dim) / math.sqrt(backbone.dim))  # LeCun normal
+
+    def logits(self, support_features: Tensor, support_labels: Tensor, query_features: Tensor) -> Tensor:
+        references, errors = self.adapt(support_features, support_labels)
+        return -projected_distances(
+            query_features, references, errors, self.projection_dim, differentiable=self.differentiable
+        )
+
+    def adapt(self, support_features: Tensor, support_labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The references of the classes, in their order, and the errors that the projection hides, both (..., way, dim).
+
+        Below full dimension the projection depends on the order of the errors: they come in that of the references.
+        """
+        prototypes = class_averages(support_features, support_labels, way_of(support_labels))
+        if not self.differentiable:
+            prototypes = prototypes.detach()  # they serve the projection alone
+        chosen = self._chosen_references(prototypes)  # (..., way)
+        references = self.references[chosen]  # (..., way, dim)
+        errors = projection_errors(references, prototypes)
+        return references, errors.take_along_dim(chosen.argsort(dim=-1).unsqueeze(-1), dim=-2)
+
+    def _chosen_references(self, prototypes: Tensor) -> Tensor:
+        way, ways = prototypes.shape[-2], len(self.references)
+        if not self.training:
+            return select_references(prototypes, self.references, self.selection)
+        if way != ways:
+            raise ValueError(
+                f"Training episodes need {ways} classes, one a reference, got {way}: build TapNet with ways={way}, or "
+                "call .eval() to choose among the references."
+            )
+        return torch.arange(ways, device=prototypes.device).expand(prototypes.shape[:-1])

@@ -1,0 +1,163 @@
+"""A recipe: everything that decides the result of a training run, checked when it is built."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from tapnet.augmentation import AUGMENTATIONS
+from tapnet.backbones import BACKBONES, ImageShape, make_backbone
+from tapnet.methods import METHODS, Method
+
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+Count = Annotated[int, Field(ge=1)]
+Options = dict[str, Any]
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Data:
+    """Which images; `options` go to the dataset (rotations, split seeds)."""
+
+    name: str
+    root: str | None = None
+    train_split: str = "train"
+    options: Options = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Part:
+    """A backbone or method by name, and its options."""
+
+    name: str
+    options: Options = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Training:
+    """Episodes and optimiser. `weight_decay` is the authors': w ← w·(1 - decay) a step, whatever the learning rate."""
+
+    way: Annotated[int, Field(ge=2)]
+    shot: Count
+    query: Count
+    episodes: Count
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    schedule: Literal["step", "cosine"] = "step"
+    decay_every: Count = 40_000
+    decay_ratio: Annotated[float, Field(gt=0, le=1)] = 0.1
+    weight_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    augmentation: str = "none"
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Validation:
+    """How validation classes choose the model: every so many training episodes, on always the same episodes."""
+
+    way: Annotated[int, Field(ge=2)] = 5
+    shot: Count = 5
+    query: Count = 15
+    episodes: Count = 600
+    every: Count = 500
+    split: str = "val"
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Recipe:
+    """The parts of a run. `seed` decides initialisation, episodes, dropout and augmentation."""
+
+    name: str
+    data: Data
+    backbone: Part
+    method: Part
+    training: Training
+    validation: Validation = dataclasses.field(default_factory=Validation)
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    def __post_init__(self) -> None:
+        for kind, name, choices in (
+            ("method", self.method.name, METHODS),
+            ("backbone", self.backbone.name, BACKBONES),
+            ("augmentation", self.training.augmentation, AUGMENTATIONS),
+        ):
+            if name not in choices:
+                raise ValueError(f"{kind} is one of {', '.join(choices)}, got {name!r}")
+
+    def build(self, image_shape: ImageShape) -> Method:
+        """The method with fresh parameters, for images of this shape (channels, height, width)."""
+        backbone = make_backbone(self.backbone.name, image_shape, **self.backbone.options)
+        try:
+            return METHODS[self.method.name](backbone, **self.method.options)
+        except TypeError as error:
+            raise ValueError(f"Method {self.method.name!r} does not take these options: {error}.") from error
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def recipe_from(values: Any, source: str) -> Recipe:
+    """The checked recipe in a nested dictionary; an error names `source` and the key."""
+    try:
+        return TypeAdapter(Recipe).validate_python(values)
+    except ValidationError as error:
+        raise ValueError(f"{source}: {'; '.join(map(_sentence, error.errors()))}.") from None
+
+
+def _sentence(problem: Any) -> str:
+    key = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "unexpected_keyword_argument":
+        return f"`{key}` is not a key of a recipe"
+    if problem["type"].startswith("missing"):
+        return f"`{key}` is missing"
+    reason = problem["msg"].removeprefix("Value error, ")
+    return f"`{key}`: {reason}, got {problem['input']!r}" if key and not isinstance(problem["input"], dict) else reason
+
+
+def find_recipe(name_or_path: str) -> Path:
+    """The file of a recipe given by path, or by its name among those that come with the package."""
+    path = Path(name_or_path)
+    if path.is_file():
+        return path
+    bundled = {file.stem: file for file in bundled_recipes()}
+    if name_or_path in bundled:
+        return bundled[name_or_path]
+    raise FileNotFoundError(
+        f"There is no recipe file {name_or_path!r}, nor a bundled recipe of that name; those are: {', '.join(bundled)}."
+    )
+
+
+def bundled_recipes() -> list[Path]:
+    """The recipes that come with the package, sorted; in a checkout those of its `recipes/` folder."""
+    here = Path(__file__).parent
+    installed, checkout = here / "recipes", here.parents[1] / "recipes"
+    return sorted((installed if installed.is_dir() else checkout).glob("*.yaml"))
+
+
+def load_recipe(name_or_path: str, changes: list[str] | None = None) -> Recipe:
+    """The recipe in a YAML file with `key.sub=value` changes applied, values written as in YAML."""
+    path = find_recipe(name_or_path)
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not a YAML file: {' '.join(str(error).split())}.") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} needs the keys of a recipe, got {type(values).__name__}.")
+    for change in changes or []:
+        _apply(values, change)
+    return recipe_from(values, str(path))
+
+
+def _apply(values: dict[str, Any], change: str) -> None:
+    key, equals, value = change.partition("=")
+    if not equals or not key:
+        raise ValueError(f"A change is written key=value, such as training.episodes=100, got {change!r}.")
+    *parents, leaf = key.split(".")
+    for parent in parents:
+        values = values.setdefault(parent, {})
+        if not isinstance(values, dict):
+            raise ValueError(f"Cannot set {key!r}: `{parent}` of the recipe is a value, not a group of keys.")
+    values[leaf] = yaml.safe_load(value)
