@@ -61,7 +61,9 @@ class EpisodeSampler:
         self._sizes = counts.astype(np.int64)
         self._members = np.argsort(label_array, kind="stable").astype(np.int64)
         self._offsets = np.concatenate([[0], np.cumsum(self._sizes)[:-1]]).astype(np.int64)
-        self._groups = _group_table(np.arange(len(self.classes)) if groups is None else np.asarray(groups), self.classes)
+        self._groups = _group_table(
+            np.arange(len(self.classes)) if groups is None else np.asarray(groups), self.classes
+        )
         self._refuse_what_cannot_be_drawn(grouped=groups is not None)
 
     def _refuse_what_cannot_be_drawn(self, grouped: bool) -> None:
