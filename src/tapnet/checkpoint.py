@@ -142,9 +142,7 @@ def optimizer_tensors(method: torch.nn.Module, optimizer: torch.optim.Optimizer)
     }
 
 
-def restore_optimizer(
-    method: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
-) -> None:
+def restore_optimizer(method: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     """The reverse of `optimizer_tensors`; every tensor gets the place and layout of its parameter."""
     for name, parameter in method.named_parameters():
         for full, value in tensors.items():

@@ -1,7 +1,8 @@
 r"""The equations of TapNet (Yoon, Seo, Moon, ICML 2019) as pure functions over tensors.
 
 Shapes end in (way, dim) or (query, dim); any leading dimensions are batches of episodes. Symbols of the paper:
-references $\phi_k$, contrasts $\tilde\phi_k$, prototypes $c_k$, errors $\epsilon_k$, projection $M$, way $N_c$, dim $L$.
+references $\phi_k$, contrasts $\tilde\phi_k$, prototypes $c_k$, errors $\epsilon_k$, projection $M$, way $N_c$,
+dim $L$.
 Half-precision inputs are computed in float32, also inside `torch.autocast`.
 """
 
@@ -44,7 +45,9 @@ def class_averages(features: Tensor, labels: Tensor, way: int) -> Tensor:
     `features` (..., n, dim), `labels` (..., n) with values 0 to way - 1; classes may differ in their number of shots.
     """
     if features.shape[-2] != labels.shape[-1]:
-        raise ValueError(f"Needed one label a feature, got {features.shape[-2]} features and {labels.shape[-1]} labels.")
+        raise ValueError(
+            f"Needed one label a feature, got {features.shape[-2]} features and {labels.shape[-1]} labels."
+        )
     if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < way:
         raise ValueError(f"Labels of a {way}-way episode are 0 to {way - 1}, got {labels.min()} to {labels.max()}.")
     members = F.one_hot(labels, way).to(features.dtype)  # (..., n, way)
@@ -116,8 +119,8 @@ def distance_profile(queries: Tensor, references: Tensor, errors: Tensor) -> Ten
 def linear_head(references: Tensor, errors: Tensor, dim: int | None = None) -> tuple[Tensor, Tensor]:
     r"""Weight (..., way, L) and bias (..., way) of the linear layer with the softmax of the projected distances.
 
-    $-\|xM - \phi_kM\|^2 = 2\,\phi_k M M^\top x^\top - \|\phi_k M\|^2 - \|xM\|^2$, and the last term is the same for every
-    class.
+    $-\|xM - \phi_kM\|^2 = 2\,\phi_k M M^\top x^\top - \|\phi_k M\|^2 - \|xM\|^2$, and the last term is the same for
+    every class.
     """
     way, length, dim = _checked_sizes(errors, dim)
     inside = _coordinates(references, errors, dim)  # (..., way, dim)
@@ -142,7 +145,8 @@ def _residuals(vectors: Tensor, errors: Tensor, dim: int | None) -> Tensor:
     if dim < length - way:
         raise ValueError(f"differentiable=True needs the full projection, dim={length - way}, got dim={dim}.")
     span = torch.linalg.qr(errors.mT).Q  # (..., L, way)
-    return vectors - vectors @ span @ span.mT
+    residuals: Tensor = vectors - vectors @ span @ span.mT
+    return residuals
 
 
 def _checked_sizes(errors: Tensor, dim: int | None, vectors: Tensor | None = None) -> tuple[int, int, int]:
@@ -171,8 +175,8 @@ def select_references(
 ) -> Tensor:
     """Which reference each class takes, no two the same: indices of shape (..., way).
 
-    `closest` is the paper's: class after class takes the closest reference that is still free (squared distance), so the
-    result depends on the order of the classes. `optimal` is the one assignment of least total distance, whatever the
+    `closest` is the paper's: class after class takes the closest reference that is still free (squared distance), so
+    the result depends on the order of the classes. `optimal` is the one assignment of least total distance, whatever the
     order. `farthest` and `random` (with a `generator`) are the supplement's ablations.
     """
     way, available = prototypes.shape[-2], references.shape[-2]

@@ -43,9 +43,9 @@ def resolve_precision(precision: str, device: torch.device) -> str:
 
 def _multiplies_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type == "cpu":
-        capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # absent from older PyTorch
+        capabilities = _capabilities()
         return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
     return False
 
@@ -66,5 +66,9 @@ def describe(device: torch.device, precision: str) -> dict[str, Any]:
 
 
 def _processor() -> str:
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
-    return str(capabilities.get("cpu_name") or platform.processor() or platform.machine())
+    return str(_capabilities().get("cpu_name") or platform.processor() or platform.machine())
+
+
+def _capabilities() -> dict[str, Any]:
+    """What PyTorch knows of the CPU; nothing, where PyTorch is too old to tell."""
+    return dict(getattr(torch.cpu, "get_capabilities", dict)())

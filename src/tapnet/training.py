@@ -32,7 +32,7 @@ from tapnet.checkpoint import (
     restore_optimizer,
     write_atomically,
 )
-from tapnet.datasets import ImageSet, load_dataset
+from tapnet.datasets import load_dataset
 from tapnet.episodes import EpisodeSampler
 from tapnet.evaluation import Evaluator
 from tapnet.hardware import PRECISIONS, describe, resolve_device, resolve_precision
@@ -80,7 +80,7 @@ def train(
     device: str = "auto",
     precision: str = "auto",
     resume: bool = False,
-    watch: Callable[[Step], None] = lambda step: None,
+    watch: Callable[[Step], None] | None = None,
 ) -> Path:
     """Train by the recipe and give the path of the checkpoint that was best on validation classes.
 
@@ -99,7 +99,8 @@ def train(
                 raise Interrupted(folder, run.episode)
             loss = run.step()
             point = run.validate() if run.validation_is_due else None
-            watch(Step(run.episode, loss, point))
+            if watch:
+                watch(Step(run.episode, loss, point))
     return folder / BEST
 
 
@@ -149,6 +150,8 @@ class Run:
     def restore(self) -> None:
         """The state of last.safetensors; the curve is cut back to it."""
         checkpoint = read_checkpoint(self.folder / LAST)
+        if checkpoint.header.recipe != self.recipe:
+            raise ValueError(f"{self.folder} holds a run of another recipe: give another folder.")
         if checkpoint.header.data != self._data():
             raise ValueError(f"{self.folder} was trained on other data than {self.recipe.data.name} holds now.")
         self.method.load_state_dict(checkpoint.weights)

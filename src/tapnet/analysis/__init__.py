@@ -1,0 +1,1 @@
+"""The figures, tables and ablations of the paper, one file each."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 EPSILON, MOMENTUM = 2e-5, 0.1  # the authors' batch normalisation: eps 2e-5, running average decay 0.9
@@ -63,8 +62,3 @@ def four(values: Sequence[float] | float, name: str) -> tuple[float, ...]:
     if len(values) != BLOCKS:
         raise ValueError(f"`{name}` needs one value or {BLOCKS}, one a block, got {list(values)}.")
     return values
-
-
-def channels_last(module: nn.Module) -> None:
-    """Lay out the weights for images with channels last, the faster order on CPUs and on recent GPUs."""
-    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

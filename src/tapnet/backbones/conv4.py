@@ -24,8 +24,8 @@ class Conv4(Backbone):
         average_top: bool = False,
     ) -> None:
         super().__init__()
-        self.image_shape = tuple(image_shape)
-        channels, height, width = self.image_shape
+        channels, height, width = image_shape
+        self.image_shape = (channels, height, width)
         inputs = (channels, *widths[:-1])
         rates = four(dropout, "dropout")
         if len(widths) != BLOCKS:

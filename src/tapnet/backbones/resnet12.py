@@ -23,11 +23,12 @@ class ResNet12(Backbone):
         dropout: Sequence[float] | float = 0.0,
     ) -> None:
         super().__init__()
-        self.image_shape = tuple(image_shape)
+        channels, height, width = image_shape
+        self.image_shape = (channels, height, width)
         widths = self.default_widths if widths is None else tuple(widths)
         if len(widths) != BLOCKS:
             raise ValueError(f"`widths` needs {BLOCKS} values, one a block, got {list(widths)}.")
-        inputs = (self.image_shape[0], *widths[:-1])
+        inputs = (channels, *widths[:-1])
         rates = four(dropout, "dropout")
         self.blocks = nn.Sequential(
             *(_Block(i, o, rate, self.shortcut_kernel) for i, o, rate in zip(inputs, widths, rates, strict=True))

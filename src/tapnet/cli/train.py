@@ -37,7 +37,9 @@ def run(args: argparse.Namespace) -> None:
     from tapnet.recipe import load_recipe
 
     if (args.recipe is None) == (args.resume is None):
-        raise ValueError("Give a recipe to start a run, or --resume DIR to go on with one; `tapnet recipes` lists them.")
+        raise ValueError(
+            "Give a recipe to start a run, or --resume DIR to go on with one; `tapnet recipes` lists them."
+        )
     if args.resume is not None:
         if args.set or args.out:
             raise ValueError("--resume goes on with the run as it is: leave out --set and --out.")
@@ -55,8 +57,8 @@ def train_visibly(recipe: Recipe, folder: Path, device: str, precision: str, res
 
     console = Console()
     console.print(
-        f"{recipe.method.name} with {recipe.backbone.name} on {recipe.data.name}: {recipe.training.episodes} episodes of "
-        f"{recipe.training.way}-way {recipe.training.shot}-shot, {recipe.training.query} queries a class",
+        f"{recipe.method.name} with {recipe.backbone.name} on {recipe.data.name}: {recipe.training.episodes} episodes "
+        f"of {recipe.training.way}-way {recipe.training.shot}-shot, {recipe.training.query} queries a class",
         highlight=False,
     )
     with _progress(console) as progress:

@@ -25,8 +25,8 @@ class TapNet(EmbeddingMethod):
     """A backbone and `ways` learned references; each episode gets its projection in closed form.
 
     In training an episode has as many classes as there are references, and class k keeps reference k. In eval mode an
-    episode may have fewer: each class takes a reference by `selection`. With the paper's `closest` the result can depend
-    on the order in which the classes are listed, with `optimal` it cannot.
+    episode may have fewer: each class takes a reference by `selection`. With the paper's `closest` the result can
+    depend on the order in which the classes are listed, with `optimal` it cannot.
 
     `differentiable` lets gradients through the projection; the authors do not, and it is here for study.
     """
@@ -61,7 +61,7 @@ class TapNet(EmbeddingMethod):
         )
 
     def adapt(self, support_features: Tensor, support_labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The references of the classes, in their order, and the errors that the projection hides, both (..., way, dim).
+        """The references of the classes, in their order, and the errors to hide in the projection, both (..., way, dim).
 
         Below full dimension the projection depends on the order of the errors: they come in that of the references.
         """

@@ -1,0 +1,95 @@
+"""What TapNet's head costs: a training step beside the bare backbone's on the same images, as a ratio.
+
+Forward, loss, backward; 20-way 5-shot 8-query, Conv4, 28×28. The two take turns, so that whatever else the machine does
+meets both; the ratio is the median over the pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor
+from torch.nn import functional as F
+
+from tapnet.backbones import make_backbone
+from tapnet.batches import class_labels
+from tapnet.hardware import describe, resolve_precision
+from tapnet.methods import TapNet
+
+WAY, SHOT, QUERY = 20, 5, 8
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backbone", default="conv4")
+    parser.add_argument("--size", type=int, default=28)
+    parser.add_argument("--channels", type=int, default=1)
+    parser.add_argument("--pairs", type=int, default=40)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    args = parser.parse_args()
+
+    device = torch.device("cpu")
+    precision = resolve_precision("auto", device)
+    bare, whole = steps((args.channels, args.size, args.size), args.backbone, precision)
+    pairs = [(seconds(bare), seconds(whole)) for _ in track(range(args.pairs + 3), "steps", Console(stderr=True))][3:]
+    ratio = statistics.median(b / a for a, b in pairs)
+    result = {
+        "ratio": ratio,
+        "backbone_seconds": statistics.median(a for a, _ in pairs),
+        "tapnet_seconds": statistics.median(b for _, b in pairs),
+        "pairs": args.pairs,
+        "network": f"{args.backbone} {args.channels}×{args.size}×{args.size}",
+        "episode": f"{WAY}-way {SHOT}-shot {QUERY}-query",
+        "hardware": describe(device, precision),
+    }
+    if args.json:
+        print(json.dumps(result))
+        return
+    print(f"{result['network']}, {result['episode']}, {precision}, median of {args.pairs} pairs")
+    print(f"  bare backbone   {1000 * result['backbone_seconds']:8.1f} ms")
+    print(f"  TapNet          {1000 * result['tapnet_seconds']:8.1f} ms")
+    print(f"  ratio           {ratio:8.3f}")
+
+
+def steps(
+    shape: tuple[int, int, int], backbone: str, precision: str
+) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
+    """Forward and loss of the bare backbone and of TapNet over it, on the same images."""
+    torch.manual_seed(0)
+    method = TapNet(make_backbone(backbone, shape), ways=WAY).train()
+    method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    images = torch.rand(WAY * (SHOT + QUERY), *shape).to(memory_format=torch.channels_last)
+    support, query = images.split([WAY * SHOT, WAY * QUERY])
+    support_labels, query_labels = class_labels(WAY, SHOT), class_labels(WAY, QUERY)
+
+    def autocast() -> torch.autocast:
+        return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
+
+    def bare() -> Tensor:
+        with autocast():
+            features: Tensor = method.backbone(torch.cat([support, query]))
+        return features.float().square().mean()
+
+    def whole() -> Tensor:
+        with autocast():
+            logits = method(support, support_labels, query)
+        return F.cross_entropy(logits, query_labels)
+
+    return bare, whole
+
+
+def seconds(step: Callable[[], Tensor]) -> float:
+    start = time.perf_counter()
+    step().backward()  # type: ignore[no-untyped-call]
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main()

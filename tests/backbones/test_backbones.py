@@ -1,0 +1,97 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from tapnet.backbones import BACKBONES, make_backbone
+
+
+def convolution_weights(network):
+    return sum(layer.weight.numel() for layer in network.modules() if isinstance(layer, nn.Conv2d))
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "dim"),
+    [("conv4", 112_320, 2304), ("resnet12", 9_366_912, 512), ("resnet12-small", 2_228_096, 256)],
+)
+def test_parameter_counts_are_those_of_table_5(name, weights, dim):
+    network = make_backbone(name, (3, 84, 84))
+    assert convolution_weights(network) == weights
+    assert network.dim == dim
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 17, 30), (4, 5, 5)])
+def test_dim_is_known_before_the_first_image(name, shape):
+    network = make_backbone(name, shape).eval()
+    assert network(torch.rand(2, *shape)).shape == (2, network.dim)
+
+
+@pytest.mark.parametrize(("size", "left"), [(84, 6), (28, 2), (1, 1)])
+def test_pooling_keeps_the_last_partial_window(size, left):
+    network = make_backbone("conv4", (1, size, size), widths=[2, 2, 2, 2]).eval()
+    assert network.maps(torch.rand(1, 1, size, size)).shape == (1, 2, left, left)
+
+
+def test_conv4_average_on_top_gives_the_576_features_of_tieredimagenet():
+    network = make_backbone("conv4", (3, 84, 84), average_top=True).eval()
+    assert network.dim == 576
+    assert network(torch.rand(1, 3, 84, 84)).shape == (1, 576)
+
+
+@pytest.mark.parametrize(("name", "kernel"), [("resnet12", (3, 3)), ("resnet12-small", (1, 1))])
+def test_shortcuts_have_the_kernel_of_the_supplement(name, kernel):
+    network = make_backbone(name, (3, 28, 28))
+    assert {block.shortcut[0].kernel_size for block in network.blocks} == {kernel}
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_convolutions_start_lecun_normal(name):
+    for layer in make_backbone(name, (3, 28, 28)).modules():
+        if isinstance(layer, nn.Conv2d) and layer.weight.numel() > 10_000:
+            expected = 1 / math.sqrt(layer.weight[0].numel())
+            assert layer.weight.std().item() == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_batch_normalisation_has_the_authors_constants(name):
+    layers = [layer for layer in make_backbone(name, (3, 28, 28)).modules() if isinstance(layer, nn.BatchNorm2d)]
+    assert {(layer.eps, layer.momentum) for layer in layers} == {(2e-5, 0.1)}
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_dropout_is_set_for_each_block(name):
+    network = make_backbone(name, (1, 28, 28), dropout=[0.3, 0.2, 0.1, 0.0])
+    assert [layer.p for layer in network.modules() if isinstance(layer, nn.Dropout)] == [0.3, 0.2, 0.1, 0.0]
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_features_are_relu_before_pooling_as_in_the_paper(name):
+    """ReLU after max pooling gives what ReLU before it gives: here by an independent order of the layers."""
+    network = make_backbone(name, (1, 9, 9), widths=[4, 4, 4, 4]).eval()
+    images = torch.rand(3, 1, 9, 9)
+    maps = images
+    for block in network.blocks:
+        layers = block.layers if hasattr(block, "layers") else block[:2]
+        before = layers(maps) + (block.shortcut(maps) if hasattr(block, "shortcut") else 0)
+        maps = nn.functional.max_pool2d(before.relu(), 2, ceil_mode=True)
+    torch.testing.assert_close(network.maps(images), maps)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: make_backbone("conv5", (1, 28, 28)), "conv4, resnet12, resnet12-small, got 'conv5'"),
+        (lambda: make_backbone("conv4", (28, 28)), r"\(channels, height, width\)"),
+        (lambda: make_backbone("conv4", (1, 0, 28)), "at least 1"),
+        (lambda: make_backbone("conv4", (1, 28, 28), depth=5), "does not take these options"),
+        (lambda: make_backbone("conv4", (1, 28, 28), widths=[64, 64]), "needs 4 values"),
+        (lambda: make_backbone("resnet12", (1, 28, 28), dropout=[0.1]), "one value or 4"),
+        (lambda: make_backbone("conv4", (1, 8, 8), average_top=True), "too small for the average pooling"),
+        (lambda: make_backbone("conv4", (1, 28, 28))(torch.rand(2, 3, 28, 28)), "1×28×28"),
+    ],
+)
+def test_mistakes_get_a_sentence(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()

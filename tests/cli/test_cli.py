@@ -1,0 +1,165 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tapnet import __version__
+from tapnet.checkpoint import BEST, LAST
+from tapnet.cli import COMMANDS, main
+
+SMALL = [
+    "backbone.options.widths=[8, 8, 8, 8]",
+    "method.options.ways=6",
+    "training.way=6",
+    "training.shot=1",
+    "training.query=2",
+    "training.episodes=4",
+    "validation.episodes=10",
+    "validation.every=2",
+]
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    assert main(["train", "quickdraw", "--out", str(folder), "--device", "cpu", "--set", *SMALL]) == 0
+    return folder
+
+
+def test_train_leaves_a_best_and_a_last_checkpoint(run_folder):
+    assert (run_folder / BEST).is_file()
+    assert (run_folder / LAST).is_file()
+
+
+def test_train_says_what_to_do_next(run_folder, tmp_path, capsys):
+    main(["train", "quickdraw", "--out", str(tmp_path / "r"), "--device", "cpu", "--set", *SMALL])
+    printed = capsys.readouterr().out
+    assert "validation" in printed
+    assert "tapnet evaluate" in printed
+
+
+def test_evaluate_json_is_one_object_with_the_promised_keys(run_folder, capsys):
+    assert main(["evaluate", str(run_folder), "--episodes", "20", "--json", "--device", "cpu"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    promised = "accuracy ci95 ci95_bootstrap precision episodes way shot query seed dataset split".split()
+    assert set(promised) <= result.keys()
+    assert 0.2 < result["accuracy"] <= 1
+    assert (result["dataset"], result["split"], result["episodes"]) == ("quickdraw", "test", 20)
+
+
+def test_evaluate_prints_a_table_with_both_intervals(run_folder, capsys):
+    assert main(["evaluate", str(run_folder / BEST), "--way", "6", "--shot", "1", "--episodes", "20"]) == 0
+    printed = capsys.readouterr().out
+    assert "6-way 1-shot" in printed
+    assert printed.count("±") == 2
+
+
+def test_compare_prints_the_paired_difference(run_folder, capsys):
+    assert main(["compare", str(run_folder / BEST), str(run_folder / LAST), "--episodes", "10"]) == 0
+    printed = capsys.readouterr().out
+    assert "TapNet" in printed
+    assert "difference" in printed
+
+
+def test_recipes_lists_the_quickstart(capsys):
+    assert main(["recipes"]) == 0
+    assert "quickdraw" in capsys.readouterr().out
+
+
+def test_quickstart_ends_with_a_table_and_two_pictures(tmp_path, capsys):
+    out = tmp_path / "quick"
+    small = [change for change in SMALL if "ways" not in change and "training.way" not in change]
+    arguments = ["quickstart", "--out", str(out), "--device", "cpu", "--set", *small]
+    arguments += ["method.options.ways=20", "training.way=20"]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    for task in ("5-way 1-shot", "5-way 5-shot", "20-way 1-shot", "20-way 5-shot"):
+        assert task in printed
+    for picture in ("learning-curve.png", "projection.png"):
+        assert (out / picture).stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    assert "usage: tapnet" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train"], "Give a recipe to start a run"),
+        (["train", "nothing"], "no recipe file 'nothing'"),
+        (["train", "quickdraw", "--set", "training.episodes=-1"], "`training.episodes`"),
+        (["train", "quickdraw", "--set", "data.name=imagenet"], "'imagenet'"),
+        (["train", "--resume", "nowhere"], "no checkpoint nowhere"),
+        (["train", "quickdraw", "--device", "cuda:9"], "is not on this machine"),
+        (["train", "quickdraw", "--precision", "int4"], "auto, float32, bf16, got 'int4'"),
+        (["evaluate", "nowhere.safetensors"], "no checkpoint nowhere.safetensors"),
+        (["compare", "one"], "at least 2 checkpoints, got 1"),
+    ],
+)
+def test_a_mistake_ends_in_one_sentence_and_exit_code_2(arguments, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--way", "7"], "7 classes need 7 references, there are 6"),
+        (["--shot", "90", "--query", "11"], "need 101 images a class"),
+        (["--split", "exam"], "exam"),
+        (["--episodes", "0"], "at least 2 episodes"),
+    ],
+)
+def test_evaluate_refuses_what_it_cannot_measure(run_folder, arguments, words, capsys):
+    assert main(["evaluate", str(run_folder), *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_help_and_version_do_not_import_torch():
+    code = "import sys; from tapnet.cli import main\ntry: main(['--version'])\nexcept SystemExit: print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["tapnet", __version__, "False"]
+
+
+def test_ctrl_c_says_where_the_state_is_and_how_to_go_on(tmp_path, monkeypatch, capsys):
+    import os
+    import signal
+
+    from tapnet.training import Run
+
+    step = Run.step
+
+    def interrupted_step(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        return step(self)
+
+    monkeypatch.setattr(Run, "step", interrupted_step)
+    folder = tmp_path / "run"
+    assert main(["train", "quickdraw", "--out", str(folder), "--device", "cpu", "--set", *SMALL]) == 130
+    message = capsys.readouterr().err
+    assert str(folder / LAST) in message
+    assert f"tapnet train --resume {folder}" in message
+    monkeypatch.undo()
+    assert main(["train", "--resume", str(folder), "--device", "cpu"]) == 0
+
+
+def test_python_m_tapnet_is_the_command_line():
+    done = subprocess.run([sys.executable, "-m", "tapnet", "recipes"], capture_output=True, text=True, check=True)
+    assert "quickdraw" in done.stdout
+
+
+def test_debug_shows_the_traceback(monkeypatch):
+    monkeypatch.setenv("TAPNET_DEBUG", "1")
+    with pytest.raises(FileNotFoundError):
+        main(["evaluate", str(Path("nowhere"))])

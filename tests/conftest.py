@@ -1,0 +1,37 @@
+"""Small things that many tests need; nothing here takes longer than a moment."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+from tapnet.backbones import Conv4
+from tapnet.datasets import ImageSet
+from tapnet.methods import TapNet
+
+settings.register_profile("repeatable", deadline=None, max_examples=30, derandomize=True)
+settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True)
+def _fixed_randomness():
+    """Each test starts from the same random state."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def blobs():
+    """Ten classes of 12 tiny images, each class scattered around an image of its own."""
+    generator = np.random.default_rng(0)
+    centres = generator.integers(0, 256, (10, 1, 8, 8, 1))
+    noise = generator.integers(-60, 61, (10, 12, 8, 8, 1))
+    pixels = (centres + noise).clip(0, 255).astype(np.uint8).reshape(-1, 8, 8, 1)
+    labels = np.repeat(np.arange(10), 12)
+    names = tuple(f"class {k}" for k in range(10))
+    return ImageSet("blobs", "test", pixels, np.arange(len(pixels)), labels, names, fingerprint="0" * 64)
+
+
+@pytest.fixture
+def small_tapnet():
+    """TapNet with 8 references over a narrow Conv4 for 8×8 images, 16 features."""
+    return TapNet(Conv4((1, 8, 8), widths=(16, 16, 16, 16)), ways=8).eval()

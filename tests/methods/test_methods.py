@@ -1,0 +1,184 @@
+"""What every method promises, and what each promises of itself."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tapnet.backbones import Conv4
+from tapnet.functional import projected_distances
+from tapnet.methods import METHODS, PrototypicalNetwork, TapNet
+
+
+def make(name, **options):
+    torch.manual_seed(0)
+    return METHODS[name](Conv4((1, 8, 8), widths=(16, 16, 16, 16)), **({"ways": 8} if name == "tapnet" else {}), **options)
+
+
+def images(count, seed=1):
+    return torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+SUPPORT_LABELS = torch.tensor([0, 1, 2, 0, 1, 0])  # three, two and one shot
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_logits_have_one_row_a_query_and_one_column_a_class(name):
+    assert make(name).eval()(images(6), SUPPORT_LABELS, images(5, 2)).shape == (5, 3)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_query_does_not_see_the_other_queries(name):
+    method, support, queries = make(name).eval(), images(6), images(7, 2)
+    together = method(support, SUPPORT_LABELS, queries)
+    order = torch.randperm(7)
+    torch.testing.assert_close(method(support, SUPPORT_LABELS, queries[order]), together[order])
+    torch.testing.assert_close(method(support, SUPPORT_LABELS, queries[3:4]), together[3:4])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_order_of_the_support_images_changes_nothing(name):
+    method, support, queries = make(name).eval(), images(6), images(4, 2)
+    order = torch.tensor([5, 1, 2, 3, 4, 0])
+    torch.testing.assert_close(
+        method(support[order], SUPPORT_LABELS[order], queries), method(support, SUPPORT_LABELS, queries)
+    )
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_logits_of_a_batch_of_episodes_are_those_of_each(name):
+    method = make(name).eval()
+    support, queries = torch.randn(4, 6, 16), torch.randn(4, 5, 16)
+    together = method.logits(support, SUPPORT_LABELS.expand(4, -1), queries)
+    for index in range(4):
+        torch.testing.assert_close(together[index], method.logits(support[index], SUPPORT_LABELS, queries[index]))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_one_step_lowers_the_loss_of_its_episode(name):
+    method = make(name).train()
+    labels = torch.arange(8)
+    optimizer = torch.optim.SGD(method.parameters(), lr=1e-2)
+
+    def loss():
+        return torch.nn.functional.cross_entropy(method(images(8), labels, images(8)), labels)
+
+    before = loss()
+    before.backward()
+    optimizer.step()
+    assert loss() < before
+
+
+@given(order=st.permutations(range(5)), dim=st.sampled_from([None, 1, 3]), seed=st.integers(0, 50))
+def test_tapnet_follows_the_order_of_the_classes_under_optimal_selection(order, dim, seed):
+    method = make("tapnet", selection="optimal", projection_dim=dim).eval()
+    generator = torch.Generator().manual_seed(seed)
+    support, queries = torch.randn(10, 16, generator=generator), torch.randn(6, 16, generator=generator)
+    labels = torch.arange(5).repeat(2)
+    renamed = torch.tensor(order).argsort()[labels]  # class order[k] is now called k
+    expected = method.logits(support, labels, queries)[:, list(order)]
+    torch.testing.assert_close(method.logits(support, renamed, queries), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_tapnet_may_not_follow_the_order_of_the_classes_under_closest_selection():
+    method = make("tapnet").eval()
+    support, queries, labels = torch.randn(5, 16), torch.randn(6, 16), torch.arange(5)
+    differences = []
+    for _ in range(20):
+        order = torch.randperm(5)
+        renamed = method.logits(support[order], labels, queries)
+        differences.append((renamed - method.logits(support, labels, queries)[:, order]).abs().max())
+    assert max(differences) > 1e-3
+    assert not TapNet.follows_class_order
+
+
+def test_prototypical_follows_the_order_of_the_classes():
+    method, support, queries, order = make("protonet").eval(), torch.randn(5, 16), torch.randn(6, 16), torch.randperm(5)
+    labels = torch.arange(5)
+    expected = method.logits(support, labels, queries)[:, order]
+    torch.testing.assert_close(method.logits(support[order], labels, queries), expected)
+
+
+def test_tapnet_in_training_keeps_reference_k_for_class_k():
+    method = make("tapnet").train()
+    support, queries, labels = torch.randn(8, 16), torch.randn(6, 16), torch.arange(8)
+    references, errors = method.adapt(support, labels)
+    assert torch.equal(references, method.references)
+    torch.testing.assert_close(
+        method.logits(support, labels, queries), -projected_distances(queries, method.references, errors)
+    )
+
+
+def test_tapnet_projects_each_prototype_onto_its_contrast():
+    """Inside the projection a class average and its modified reference point the same way."""
+    from tapnet.functional import class_averages, contrasts, null_space
+
+    method = make("tapnet").eval()
+    support, labels = torch.randn(6, 16), SUPPORT_LABELS
+    references, errors = method.adapt(support, labels)
+    basis = null_space(errors)
+    averages, modified = class_averages(support, labels, 3) @ basis, contrasts(references) @ basis
+    torch.testing.assert_close(torch.cosine_similarity(averages, modified, dim=-1), torch.ones(3))
+
+
+def test_tapnet_trains_references_and_backbone_but_not_through_the_projection():
+    method = make("tapnet").train()
+    support, queries = torch.randn(8, 16, requires_grad=True), torch.randn(8, 16, requires_grad=True)
+    method.logits(support, torch.arange(8), queries).sum().backward()
+    assert support.grad is None
+    assert queries.grad is not None
+    assert method.references.grad is not None
+
+
+def test_tapnet_trains_through_the_projection_when_asked():
+    method = make("tapnet", differentiable=True).train()
+    support = torch.randn(8, 16, requires_grad=True)
+    method.logits(support, torch.arange(8), torch.randn(8, 16)).sum().backward()
+    assert support.grad is not None
+
+
+def test_prototypical_gives_the_distances_worked_out_by_hand():
+    method = make("protonet")
+    support = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 5.0]])
+    logits = method.logits(support, torch.tensor([0, 0, 1]), torch.tensor([[1.0, 1.0]]))
+    torch.testing.assert_close(logits, torch.tensor([[-1.0, -17.0]]))
+
+
+def test_support_and_query_share_batch_statistics_in_training():
+    method = make("protonet").train()
+    method(images(6), SUPPORT_LABELS, images(5, 2))
+    together = method.backbone.blocks[0][1].running_mean.clone()
+    other = make("protonet").train()
+    other.embed(torch.cat([images(6), images(5, 2)]))
+    torch.testing.assert_close(other.backbone.blocks[0][1].running_mean, together)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ways": 16}, "2 <= ways < dim = 16"),
+        ({"ways": 1}, "got ways=1"),
+        ({"ways": 8, "selection": "nearest"}, "closest, optimal"),
+        ({"ways": 8, "projection_dim": 9}, "from 1 to 8, got 9"),
+    ],
+)
+def test_tapnet_refuses_what_cannot_work(options, words):
+    with pytest.raises(ValueError, match=words):
+        TapNet(Conv4((1, 8, 8), widths=(16, 16, 16, 16)), **options)
+
+
+def test_tapnet_refuses_training_episodes_of_another_way():
+    with pytest.raises(ValueError, match="need 8 classes, one a reference, got 3"):
+        make("tapnet").train()(images(6), SUPPORT_LABELS, images(5))
+
+
+def test_tapnet_refuses_more_classes_than_references():
+    with pytest.raises(ValueError, match="9 classes need 9 references, there are 8"):
+        make("tapnet").eval()(images(9), torch.arange(9), images(1))
+
+
+def test_methods_are_exported_at_the_top():
+    import tapnet
+
+    assert tapnet.TapNet is TapNet
+    assert tapnet.PrototypicalNetwork is PrototypicalNetwork

@@ -1,0 +1,135 @@
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+import tapnet
+from tapnet.checkpoint import Checkpoint, Header, read_checkpoint
+from tapnet.recipe import recipe_from
+
+RECIPE = recipe_from(
+    {
+        "name": "small",
+        "data": {"name": "quickdraw"},
+        "backbone": {"name": "conv4", "options": {"widths": [16, 16, 16, 16]}},
+        "method": {"name": "tapnet", "options": {"ways": 8}},
+        "training": {"way": 8, "shot": 1, "query": 1, "episodes": 1},
+    },
+    "test",
+)
+
+
+def write(path):
+    method = RECIPE.build((1, 8, 8))
+    Checkpoint(Header(RECIPE, (1, 8, 8), episode=3), method.state_dict()).write(path)
+    return method.eval()
+
+
+def test_a_checkpoint_gives_back_the_same_method(tmp_path):
+    method = write(tmp_path / "m.safetensors")
+    loaded = tapnet.load(tmp_path / "m.safetensors")
+    images = torch.rand(3, 1, 8, 8)
+    assert not loaded.training
+    assert torch.equal(loaded.embed(images), method.embed(images))
+    assert torch.equal(loaded.references, method.references)
+
+
+def test_a_checkpoint_is_the_same_byte_for_byte(tmp_path):
+    method = RECIPE.build((1, 8, 8))
+    for name in ("a", "b"):
+        Checkpoint(Header(RECIPE, (1, 8, 8), episode=3), method.state_dict()).write(tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_channels_last_weights_are_written_and_read(tmp_path):
+    method = RECIPE.build((1, 8, 8)).to(memory_format=torch.channels_last)
+    Checkpoint(Header(RECIPE, (1, 8, 8), episode=3), method.state_dict()).write(tmp_path / "m")
+    for name, tensor in tapnet.load(tmp_path / "m").state_dict().items():
+        assert torch.equal(tensor, method.state_dict()[name])
+
+
+def test_a_failed_write_leaves_the_older_file(tmp_path, monkeypatch):
+    path = tmp_path / "m.safetensors"
+    write(path)
+    before = path.read_bytes()
+
+    def full_disk(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        write(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no checkpoint .*nothing"):
+        tapnet.load(tmp_path / "nothing.safetensors")
+
+
+def test_a_foreign_safetensors_file_is_refused(tmp_path):
+    save_file({"x": torch.zeros(2)}, tmp_path / "x.safetensors")
+    with pytest.raises(ValueError, match="not a tapnet checkpoint"):
+        tapnet.load(tmp_path / "x.safetensors")
+
+
+def test_weights_that_do_not_fit_the_recipe_are_refused(tmp_path):
+    path = tmp_path / "m.safetensors"
+    write(path)
+    header = json.dumps(header_of(path))
+    save_file(load_file(path) | {"references": torch.zeros(9, 16)}, path, {"tapnet": header})
+    with pytest.raises(ValueError, match="do not fit the recipe of the checkpoint: references differ"):
+        tapnet.load(path)
+
+
+def test_a_recipe_of_monstrous_size_takes_no_memory(tmp_path):
+    path = tmp_path / "m.safetensors"
+    write(path)
+    header = header_of(path)
+    header["recipe"]["backbone"]["options"]["widths"] = [10**6] * 4
+    save_file(load_file(path), path, {"tapnet": json.dumps(header)})
+    with pytest.raises(ValueError, match="do not fit the recipe"):
+        tapnet.load(path)
+
+
+@given(st.binary(max_size=300))
+def test_bytes_that_are_no_checkpoint_end_in_a_sentence(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("fuzz") / "m.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"m\.safetensors"):
+        read_checkpoint(path)
+
+
+@given(cut=st.floats(0, 0.999), place=st.floats(0, 0.999), byte=st.integers(0, 255))
+def test_a_damaged_checkpoint_ends_in_a_sentence_or_in_weights(tmp_path_factory, cut, place, byte):
+    path = tmp_path_factory.mktemp("fuzz") / "m.safetensors"
+    write(path)
+    content = bytearray(path.read_bytes())
+    content[int(place * len(content))] = byte
+    path.write_bytes(content)
+    try:
+        read_checkpoint(path).method()
+    except ValueError as error:
+        assert str(error)  # the one exception that a reader of foreign files has to expect
+    path.write_bytes(content[: int(cut * len(content))])
+    with pytest.raises(ValueError, match=r"m\.safetensors"):
+        read_checkpoint(path)
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda x: st.lists(x) | st.dictionaries(st.text(max_size=5), x)))
+def test_a_hostile_header_ends_in_a_sentence(tmp_path_factory, value):
+    path = tmp_path_factory.mktemp("fuzz") / "m.safetensors"
+    save_file({"x": torch.zeros(2)}, path, {"tapnet": json.dumps(value)})
+    with pytest.raises(ValueError, match=r"m\.safetensors"):
+        read_checkpoint(path)
+
+
+def header_of(path):
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        return json.loads(file.metadata()["tapnet"])

@@ -1,0 +1,279 @@
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from tapnet.functional import (
+    class_averages,
+    contrasts,
+    distance_profile,
+    linear_head,
+    null_space,
+    projected_distances,
+    projection_errors,
+    select_references,
+)
+
+
+def episode(way, dim, query=6, batch=(), dtype=torch.float32, seed=0, offset=0.0):
+    """Random queries, references and errors of an episode."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randn(*batch, *shape, generator=generator, dtype=torch.float64)
+
+    queries, references, prototypes = draw(query, dim) + offset, draw(way, dim), draw(way, dim) + offset
+    return (
+        queries.to(dtype),
+        references.to(dtype),
+        projection_errors(references, prototypes).to(dtype),
+    )
+
+
+def distances_by_svd(queries, references, errors):
+    """The authors' way: the right singular vectors beyond the first `way`, in float64."""
+    queries, references, errors = queries.double(), references.double(), errors.double()
+    basis = torch.linalg.svd(errors, full_matrices=True).Vh[..., errors.shape[-2] :, :].mT
+    differences = (queries @ basis).unsqueeze(-2) - (references @ basis).unsqueeze(-3)
+    return differences.square().sum(dim=-1)
+
+
+SIZES = [(2, 4), (2, 512), (5, 10), (5, 512), (20, 256), (33, 67), (64, 128), (64, 2304)]
+
+
+@pytest.mark.parametrize(("way", "dim"), SIZES)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+def test_projected_distances_agree_with_a_float64_svd(way, dim, dtype, tolerance):
+    queries, references, errors = episode(way, dim, batch=(2,), dtype=dtype)
+    expected = distances_by_svd(queries, references, errors)
+    torch.testing.assert_close(
+        projected_distances(queries, references, errors).double(), expected, rtol=tolerance, atol=0
+    )
+
+
+@given(way=st.integers(2, 64), more=st.integers(1, 64), offset=st.sampled_from([0.0, 10.0]), seed=st.integers(0, 99))
+def test_projected_distances_are_close_when_way_nears_dim(way, more, offset, seed):
+    """Near way = dim little is left of a vector: the error is small beside what it was before the projection."""
+    queries, references, errors = episode(way, way + more, seed=seed, offset=offset)
+    expected = distances_by_svd(queries, references, errors)
+    whole = torch.cdist(queries.double(), references.double()).square()
+    error = (projected_distances(queries, references, errors).double() - expected).abs()
+    assert (error <= 1e-5 * whole).all()
+
+
+@given(way=st.integers(2, 20), more=st.integers(1, 30), seed=st.integers(0, 999))
+def test_projected_distances_are_never_negative(way, more, seed):
+    queries, references, errors = episode(way, way + more, seed=seed)
+    queries = torch.cat([queries, references])  # distance zero to one of them
+    assert (projected_distances(queries, references, errors) >= 0).all()
+
+
+@pytest.mark.parametrize("dim", [1, 3, 11])
+def test_projected_distances_use_the_first_columns_of_the_null_space(dim):
+    queries, references, errors = episode(5, 16, batch=(3,), dtype=torch.float64)
+    basis = null_space(errors, dim)
+    expected = ((queries @ basis).unsqueeze(-2) - (references @ basis).unsqueeze(-3)).square().sum(dim=-1)
+    torch.testing.assert_close(projected_distances(queries, references, errors, dim), expected)
+
+
+def test_projected_distances_of_a_batch_are_those_of_its_episodes():
+    queries, references, errors = episode(5, 32, batch=(2, 3))
+    together = projected_distances(queries, references, errors)
+    for i, j in itertools.product(range(2), range(3)):
+        alone = projected_distances(queries[i, j], references[i, j], errors[i, j])
+        torch.testing.assert_close(together[i, j], alone)
+
+
+def test_projected_distances_share_references_across_a_batch():
+    queries, references, errors = episode(5, 32, batch=(4,))
+    shared = projected_distances(queries, references[0], errors)
+    torch.testing.assert_close(shared, projected_distances(queries, references[:1].expand(4, -1, -1), errors))
+
+
+def test_distance_profile_is_projected_distances_at_every_dim():
+    queries, references, errors = episode(4, 12, batch=(2,), dtype=torch.float64)
+    profile = distance_profile(queries, references, errors)
+    assert profile.shape == (2, 6, 4, 8)
+    for dim in range(1, 9):
+        torch.testing.assert_close(profile[..., dim - 1], projected_distances(queries, references, errors, dim))
+
+
+@pytest.mark.parametrize("dim", [None, 4])
+def test_linear_head_has_the_softmax_of_the_distances(dim):
+    queries, references, errors = episode(5, 24, batch=(3,), dtype=torch.float64)
+    weight, bias = linear_head(references, errors, dim)
+    by_layer = (queries @ weight.mT + bias.unsqueeze(-2)).softmax(dim=-1)
+    by_distance = (-projected_distances(queries, references, errors, dim)).softmax(dim=-1)
+    torch.testing.assert_close(by_layer, by_distance)
+
+
+def test_gradients_of_queries_and_references_hold_the_projection_constant():
+    queries, references, errors = episode(3, 8, query=4, dtype=torch.float64)
+    queries.requires_grad_()
+    references.requires_grad_()
+    assert torch.autograd.gradcheck(lambda x, phi: projected_distances(x, phi, errors), (queries, references))
+    assert torch.autograd.gradcheck(lambda x, phi: projected_distances(x, phi, errors, 2), (queries, references))
+
+
+def test_gradients_do_not_reach_the_errors():
+    queries, references, errors = episode(3, 8)
+    references.requires_grad_()
+    errors.requires_grad_()
+    projected_distances(queries, references, errors).sum().backward()
+    assert errors.grad is None
+    assert references.grad is not None
+
+
+def test_gradients_reach_the_errors_when_asked():
+    queries, references, errors = episode(3, 8, query=4, dtype=torch.float64)
+    errors.requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda e: projected_distances(queries, references, e, differentiable=True), (errors,)
+    )
+
+
+def test_differentiable_distances_have_the_same_values():
+    queries, references, errors = episode(5, 32, batch=(2,), dtype=torch.float64)
+    constant, through = (projected_distances(queries, references, errors, differentiable=d) for d in (False, True))
+    torch.testing.assert_close(constant, through)
+
+
+@given(way=st.integers(2, 12), more=st.integers(1, 20), seed=st.integers(0, 99))
+def test_null_space_is_orthonormal_and_hides_every_error(way, more, seed):
+    errors = episode(way, way + more, dtype=torch.float64, seed=seed)[2]
+    basis = null_space(errors)
+    assert basis.shape == (way + more, more)
+    torch.testing.assert_close(basis.mT @ basis, torch.eye(more, dtype=torch.float64))
+    assert (errors @ basis).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3])
+def test_null_space_keeps_its_shape_when_errors_depend_on_each_other(rank):
+    few = torch.randn(rank, 12, dtype=torch.float64)
+    errors = torch.randn(5, rank, dtype=torch.float64) @ few
+    basis = null_space(errors)
+    assert basis.shape == (12, 7)
+    torch.testing.assert_close(basis.mT @ basis, torch.eye(7, dtype=torch.float64))
+    assert (errors @ basis).abs().max() < 1e-10
+
+
+def test_contrasts_are_those_worked_out_by_hand():
+    references = torch.tensor([[1.0, 0.0], [0.0, 2.0], [4.0, 0.0]])
+    expected = torch.tensor([[-1.0, -1.0], [-2.5, 2.0], [3.5, -1.0]])
+    torch.testing.assert_close(contrasts(references), expected)
+
+
+def test_contrasts_point_as_the_authors_code_does():
+    """Theirs is way · φ_k - Σ φ, the same direction at another length."""
+    references = torch.randn(5, 7)
+    theirs = 5 * references - references.sum(dim=0)
+    torch.testing.assert_close(F.normalize(contrasts(references), dim=-1), F.normalize(theirs, dim=-1))
+
+
+def test_projection_errors_are_zero_when_prototypes_point_along_contrasts():
+    references = torch.randn(4, 9)
+    assert projection_errors(references, 3 * contrasts(references)).abs().max() < 1e-6
+
+
+def test_class_averages_take_any_number_of_shots():
+    features = torch.tensor([[1.0, 1.0], [10.0, 0.0], [3.0, 5.0]])
+    averages = class_averages(features, torch.tensor([0, 1, 0]), way=2)
+    torch.testing.assert_close(averages, torch.tensor([[2.0, 3.0], [10.0, 0.0]]))
+
+
+def test_select_closest_is_greedy_in_the_order_of_the_classes():
+    references = torch.tensor([[0.0], [10.0]])
+    first, second = torch.tensor([[4.0], [1.0]]), torch.tensor([[1.0], [4.0]])
+    assert select_references(first, references).tolist() == [0, 1]
+    assert select_references(second, references).tolist() == [0, 1]  # not the same pairs: it depends on the order
+
+
+def test_select_optimal_has_the_least_total_distance():
+    prototypes, references = torch.randn(4, 6), torch.randn(6, 6)
+    distances = torch.cdist(prototypes, references).square()
+    best = min(itertools.permutations(range(6), 4), key=lambda p: sum(distances[k, i] for k, i in enumerate(p)))
+    assert select_references(prototypes, references, "optimal").tolist() == list(best)
+
+
+@given(order=st.permutations(range(5)), seed=st.integers(0, 99))
+def test_select_optimal_follows_the_order_of_the_classes(order, seed):
+    generator = torch.Generator().manual_seed(seed)
+    prototypes, references = torch.randn(5, 8, generator=generator), torch.randn(9, 8, generator=generator)
+    chosen = select_references(prototypes, references, "optimal")
+    assert select_references(prototypes[list(order)], references, "optimal").tolist() == chosen[list(order)].tolist()
+
+
+def test_select_farthest_takes_the_farthest_that_is_free():
+    prototypes, references = torch.tensor([[0.0], [1.0]]), torch.tensor([[0.0], [5.0], [9.0]])
+    assert select_references(prototypes, references, "farthest").tolist() == [2, 1]
+
+
+def test_select_random_is_repeated_by_its_generator():
+    prototypes, references = torch.randn(3, 5, 8), torch.randn(20, 8)
+    first, second = (
+        select_references(prototypes, references, "random", torch.Generator().manual_seed(7)) for _ in range(2)
+    )
+    assert first.tolist() == second.tolist()
+
+
+@pytest.mark.parametrize("strategy", ["closest", "optimal", "random", "farthest"])
+def test_select_gives_no_reference_twice(strategy):
+    prototypes, references = torch.randn(4, 6, 8), torch.randn(6, 8)
+    chosen = select_references(prototypes, references, strategy, torch.Generator())
+    assert chosen.sort(dim=-1).values.tolist() == [list(range(6))] * 4
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_float32(half):
+    queries, references, errors = (tensor.to(half) for tensor in episode(5, 32))
+    result = projected_distances(queries, references, errors)
+    assert result.dtype == torch.float32
+    torch.testing.assert_close(result, projected_distances(queries.float(), references.float(), errors.float()))
+
+
+def test_autocast_does_not_reach_the_equations():
+    queries, references, errors = episode(5, 32)
+    expected = projected_distances(queries, references, errors)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(projected_distances(queries, references, errors), expected, rtol=0, atol=0)
+        assert class_averages(queries, torch.arange(6) % 3, 3).dtype == torch.float32
+
+
+def test_query_order_and_company_change_no_distance():
+    queries, references, errors = episode(5, 64, query=20)
+    together = projected_distances(queries, references, errors)
+    order = torch.randperm(20)
+    torch.testing.assert_close(projected_distances(queries[order], references, errors), together[order])
+    torch.testing.assert_close(projected_distances(queries[:1], references, errors), together[:1])
+
+
+NAN = torch.full((3, 8), torch.nan)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: contrasts(torch.randn(1, 8)), "at least 2 classes, got 1"),
+        (lambda: null_space(torch.randn(1, 8)), "at least 2 classes, got 1"),
+        (lambda: null_space(torch.randn(8, 8)), "8 classes leave no null space in 8 dimensions"),
+        (lambda: null_space(torch.randn(3, 8), dim=6), "dim from 1 to 5, got 6"),
+        (lambda: null_space(torch.randn(3, 8), dim=0), "dim from 1 to 5, got 0"),
+        (lambda: null_space(NAN), "contain NaN"),
+        (lambda: projected_distances(torch.randn(2, 9), torch.randn(3, 8), torch.randn(3, 8)), "dim 8"),
+        (lambda: projected_distances(NAN, torch.randn(3, 8), torch.randn(3, 8)), "contain NaN"),
+        (lambda: select_references(torch.randn(5, 8), torch.randn(4, 8)), "5 references, there are 4"),
+        (lambda: select_references(torch.randn(2, 8), torch.randn(4, 8), "best"), "closest, optimal, random, farthest"),
+        (lambda: select_references(torch.randn(2, 8), torch.randn(4, 8), "random"), "needs a `generator`"),
+        (lambda: select_references(NAN, torch.randn(4, 8)), "contain NaN"),
+        (lambda: class_averages(torch.randn(3, 8), torch.tensor([0, 0, 2]), 3), r"got \[2, 0, 1\]"),
+        (lambda: class_averages(torch.randn(3, 8), torch.tensor([0, 1, 3]), 3), "labels? .*0 to 2|0 to 2"),
+        (lambda: class_averages(torch.randn(3, 8), torch.tensor([0, 1]), 2), "one label a feature"),
+        (lambda: projection_errors(torch.randn(3, 8), torch.randn(4, 8)), "one reference a prototype"),
+    ],
+)
+def test_mistakes_get_a_sentence_with_the_numbers(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()

@@ -1,0 +1,55 @@
+"""The rule of the house: imports go down only."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "tapnet"
+
+LAYERS = {
+    "_version": 0,
+    "functional": 0,
+    "episodes": 0,
+    "augmentation": 0,
+    "hardware": 0,
+    "backbones": 1,
+    "datasets": 1,
+    "batches": 2,
+    "methods": 2,
+    "recipe": 2.5,
+    "checkpoint": 3,
+    "evaluation": 3,
+    "training": 3.5,
+    "analysis": 4,
+    "cli": 5,
+    "__main__": 6,
+}
+
+
+def room(module):
+    return module.split(".")[1]
+
+
+def imports_of(path):
+    """Modules of ours that a file imports, at its top or inside a function."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tapnet."):
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith("tapnet."))
+
+
+FILES = [path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_down_only(path):
+    here = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    for module in imports_of(path):
+        assert room(module) == here or LAYERS[room(module)] < LAYERS[here], f"{path.name} imports {module}"
+
+
+@pytest.mark.parametrize("name", ["functional", "episodes"])
+def test_the_lowest_layer_knows_nothing_of_the_package(name):
+    assert not list(imports_of(SOURCE / f"{name}.py"))

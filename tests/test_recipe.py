@@ -1,0 +1,79 @@
+import pytest
+
+from tapnet.recipe import bundled_recipes, load_recipe
+
+MINIMAL = """
+name: small
+data: {name: quickdraw}
+backbone: {name: conv4}
+method: {name: tapnet, options: {ways: 5}}
+training: {way: 5, shot: 1, query: 2, episodes: 10}
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text(MINIMAL)
+    return str(path)
+
+
+@pytest.mark.parametrize("path", bundled_recipes(), ids=lambda path: path.stem)
+def test_every_bundled_recipe_loads_and_builds(path):
+    recipe = load_recipe(path.stem)
+    method = recipe.build((1, 28, 28))
+    assert recipe.name == path.stem
+    assert method.backbone.dim > recipe.training.way
+
+
+def test_changes_reach_nested_keys(file):
+    recipe = load_recipe(file, ["training.learning_rate=1e-4", "backbone.options.widths=[8, 8, 8, 8]", "seed=3"])
+    assert recipe.training.learning_rate == 1e-4
+    assert recipe.backbone.options == {"widths": [8, 8, 8, 8]}
+    assert recipe.seed == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("training.episods=3", "`training.episods` is not a key"),
+        ("training.episodes=0", "`training.episodes`.*greater than or equal to 1, got 0"),
+        ("training.episodes=many", "`training.episodes`.*valid integer.*got 'many'"),
+        ("training.weight_decay=-1", "`training.weight_decay`"),
+        ("training.learning_rate=.nan", "`training.learning_rate`.*finite"),
+        ("method.name=tapnett", "method is one of tapnet, protonet, got 'tapnett'"),
+        ("backbone.name=vgg", "backbone is one of conv4, resnet12, resnet12-small, got 'vgg'"),
+        ("training.augmentation=cutout", "augmentation is one of none, flip, crop, affine, got 'cutout'"),
+        ("training=5", "`training`"),
+        ("episodes", "written key=value"),
+        ("name.x=1", "`name` of the recipe is a value"),
+    ],
+)
+def test_a_wrong_key_or_value_is_named(file, change, words):
+    with pytest.raises(ValueError, match=words):
+        load_recipe(file, [change])
+
+
+def test_a_missing_key_is_named(tmp_path):
+    path = tmp_path / "r.yaml"
+    path.write_text("name: x\n")
+    with pytest.raises(ValueError, match="`data` is missing; `backbone` is missing"):
+        load_recipe(str(path))
+
+
+@pytest.mark.parametrize("text", ["- 1\n- 2\n", "", "a: [1"])
+def test_a_file_that_is_no_recipe_is_refused(tmp_path, text):
+    path = tmp_path / "r.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"r\.yaml"):
+        load_recipe(str(path))
+
+
+def test_an_unknown_recipe_lists_those_that_are_bundled():
+    with pytest.raises(FileNotFoundError, match="those are: .*quickdraw"):
+        load_recipe("quickdrawn")
+
+
+def test_options_that_a_method_does_not_take_are_refused(file):
+    with pytest.raises(ValueError, match="'tapnet' does not take these options"):
+        load_recipe(file, ["method.options.colour=red"]).build((1, 28, 28))

@@ -1,0 +1,151 @@
+import json
+import math
+import os
+import signal
+
+import pytest
+import torch
+
+import tapnet
+from tapnet.checkpoint import BEST, LAST, read_checkpoint
+from tapnet.recipe import recipe_from
+from tapnet.training import Interrupted, Run, learning_rate, read_curve, smallest_reference_distance, train
+
+
+def recipe(**training):
+    return recipe_from(
+        {
+            "name": "small",
+            "data": {"name": "quickdraw"},
+            "backbone": {"name": "conv4", "options": {"widths": [8, 8, 8, 8], "dropout": 0.1}},
+            "method": {"name": "tapnet", "options": {"ways": 6}},
+            "training": {"way": 6, "shot": 1, "query": 2, "episodes": 6, "augmentation": "affine"} | training,
+            "validation": {"way": 5, "shot": 1, "query": 5, "episodes": 20, "every": 2},
+        },
+        "test",
+    )
+
+
+def stop_at(episode):
+    """What a watcher does to behave like Ctrl-C after this episode."""
+
+    def watch(step):
+        if step.episode == episode:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return watch
+
+
+def test_a_run_leaves_its_recipe_curve_and_checkpoints(tmp_path):
+    best = train(recipe(), tmp_path / "run", device="cpu")
+    assert best == tmp_path / "run" / BEST
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [BEST, "curve.jsonl", LAST, "recipe.yaml"]
+    assert [point.episode for point in read_curve(tmp_path / "run")] == [2, 4, 6]
+    assert tapnet.load(tmp_path / "run").references.shape == (6, 32)
+
+
+def test_the_kept_checkpoint_is_the_best_on_validation_classes(tmp_path):
+    train(recipe(), tmp_path, device="cpu")
+    header = read_checkpoint(tmp_path).header
+    best = max(read_curve(tmp_path), key=lambda point: point.validation_accuracy)
+    assert header.validation["accuracy"] == best.validation_accuracy
+    assert header.episode == best.episode
+
+
+@pytest.mark.parametrize("episode", [2, 3])
+def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, episode):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train(recipe(), whole, device="cpu", precision="float32")
+    with pytest.raises(Interrupted, match=f"after episode {episode}"):
+        train(recipe(), parts, device="cpu", precision="float32", watch=stop_at(episode))
+    train(recipe(), parts, device="cpu", precision="float32", resume=True)
+    for name in (BEST, LAST, "curve.jsonl"):
+        assert (whole / name).read_bytes() == (parts / name).read_bytes()
+
+
+def test_an_interrupted_run_leaves_the_signal_handlers_as_they_were(tmp_path):
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(Interrupted):
+        train(recipe(), tmp_path, device="cpu", watch=stop_at(1))
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_training_touches_no_global_random_state(tmp_path):
+    before = torch.get_rng_state()
+    train(recipe(episodes=1), tmp_path, device="cpu")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
+    train(recipe(episodes=1), tmp_path, device="cpu")
+    with pytest.raises(ValueError, match="already holds a run: go on with --resume"):
+        train(recipe(episodes=1), tmp_path, device="cpu")
+
+
+def test_resume_refuses_another_recipe(tmp_path):
+    train(recipe(episodes=1), tmp_path, device="cpu")
+    with pytest.raises(ValueError, match="a run of another recipe"):
+        train(recipe(episodes=2), tmp_path, device="cpu", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("training", "words"),
+    [({"way": 241}, "need 241 classes, the data has 240"), ({"shot": 99, "query": 2}, "need 101 images a class")],
+)
+def test_episodes_that_the_data_cannot_give_are_refused_before_training(tmp_path, training, words):
+    with pytest.raises(ValueError, match=words):
+        train(recipe(**training), tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_that_is_not_finite_stops_with_its_episode(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.nn.functional.cross_entropy", lambda logits, _: logits.sum() * math.nan)
+    with pytest.raises(ValueError, match="loss of episode 0 is nan: lower training.learning_rate"):
+        train(recipe(), tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize("rate", [1e-3, 1e-6])
+def test_weight_decay_does_not_depend_on_the_learning_rate(tmp_path, rate):
+    """Without a gradient a step takes every weight to w · (1 - decay), as in the authors' code."""
+    run = Run(recipe(weight_decay=5e-4, learning_rate=rate), tmp_path, "cpu", "float32")
+    before = run.method.references.detach().clone()
+    for parameter in run.method.parameters():
+        parameter.register_hook(torch.zeros_like)
+    run.step()
+    torch.testing.assert_close(run.method.references.detach(), before * (1 - 5e-4))
+
+
+@pytest.mark.parametrize(("episode", "rate"), [(0, 1e-2), (9, 1e-2), (10, 1e-3), (25, 1e-4)])
+def test_step_schedule_cuts_every_so_many_episodes(episode, rate):
+    training = recipe(learning_rate=1e-2, decay_every=10, decay_ratio=0.1, episodes=30).training
+    assert learning_rate(training, episode) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(("episode", "share"), [(0, 1.0), (10, 0.5), (20, 0.0)])
+def test_cosine_schedule_goes_down_to_zero(episode, share):
+    training = recipe(learning_rate=1e-2, schedule="cosine", episodes=20).training
+    assert learning_rate(training, episode) == pytest.approx(1e-2 * share, abs=1e-9)
+
+
+def test_reference_distance_is_the_smallest_between_directions(small_tapnet):
+    references = torch.zeros(8, 16)
+    references[:, :8] = torch.eye(8) * torch.arange(1.0, 9.0)[:, None]
+    small_tapnet.references.data = references
+    assert smallest_reference_distance(small_tapnet) == pytest.approx(math.sqrt(2))
+
+
+def test_seconds_of_training_beat_no_training_by_far(tmp_path):
+    """It really learns: unseen classes of drawings, narrow network, some seconds."""
+    quick = recipe_from(
+        recipe().as_dict()
+        | {
+            "backbone": {"name": "conv4", "options": {"widths": [16, 16, 16, 16]}},
+            "method": {"name": "tapnet", "options": {"ways": 20}},
+            "training": {"way": 20, "shot": 2, "query": 4, "episodes": 60, "learning_rate": 5e-3, "schedule": "cosine"},
+            "validation": {"way": 5, "shot": 5, "query": 10, "episodes": 200, "every": 60},
+        },
+        "test",
+    )
+    train(quick, tmp_path, device="cpu", precision="float32")
+    accuracy = read_curve(tmp_path)[-1].validation_accuracy
+    assert accuracy > 0.6, json.dumps(accuracy)
