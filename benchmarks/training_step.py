@@ -38,7 +38,9 @@ def main() -> None:
     device = torch.device("cpu")
     precision = resolve_precision("auto", device)
     bare, whole = steps((args.channels, args.size, args.size), args.backbone, precision)
-    pairs = [(seconds(bare), seconds(whole)) for _ in track(range(args.pairs + 3), "steps", Console(stderr=True))][3:]
+    pairs = [
+        (seconds(bare), seconds(whole)) for _ in track(range(args.pairs + 3), "steps", console=Console(stderr=True))
+    ][3:]
     ratio = statistics.median(b / a for a, b in pairs)
     result = {
         "ratio": ratio,

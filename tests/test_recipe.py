@@ -70,7 +70,7 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path, text):
 
 
 def test_an_unknown_recipe_lists_those_that_are_bundled():
-    with pytest.raises(FileNotFoundError, match="those are: .*quickdraw"):
+    with pytest.raises(FileNotFoundError, match=r"those are: .*quickdraw"):
         load_recipe("quickdrawn")
 
 

@@ -176,8 +176,8 @@ def select_references(
     """Which reference each class takes, no two the same: indices of shape (..., way).
 
     `closest` is the paper's: class after class takes the closest reference that is still free (squared distance), so
-    the result depends on the order of the classes. `optimal` is the one assignment of least total distance, whatever the
-    order. `farthest` and `random` (with a `generator`) are the supplement's ablations.
+    the result depends on the order of the classes. `optimal` is the one assignment of least total distance, whatever
+    the order. `farthest` and `random` (with a `generator`) are the supplement's ablations.
     """
     way, available = prototypes.shape[-2], references.shape[-2]
     if strategy not in _STRATEGIES:

@@ -33,7 +33,7 @@ def test_train_leaves_a_best_and_a_last_checkpoint(run_folder):
     assert (run_folder / LAST).is_file()
 
 
-def test_train_says_what_to_do_next(run_folder, tmp_path, capsys):
+def test_train_says_what_to_do_next(tmp_path, capsys):
     main(["train", "quickdraw", "--out", str(tmp_path / "r"), "--device", "cpu", "--set", *SMALL])
     printed = capsys.readouterr().out
     assert "validation" in printed
@@ -43,8 +43,8 @@ def test_train_says_what_to_do_next(run_folder, tmp_path, capsys):
 def test_evaluate_json_is_one_object_with_the_promised_keys(run_folder, capsys):
     assert main(["evaluate", str(run_folder), "--episodes", "20", "--json", "--device", "cpu"]) == 0
     result = json.loads(capsys.readouterr().out)
-    promised = "accuracy ci95 ci95_bootstrap precision episodes way shot query seed dataset split".split()
-    assert set(promised) <= result.keys()
+    promised = {"accuracy", "ci95", "ci95_bootstrap", "precision", "episodes", "way", "shot", "query", "seed"}
+    assert promised <= result.keys()
     assert 0.2 < result["accuracy"] <= 1
     assert (result["dataset"], result["split"], result["episodes"]) == ("quickdraw", "test", 20)
 
@@ -127,7 +127,11 @@ def test_evaluate_refuses_what_it_cannot_measure(run_folder, arguments, words, c
 
 
 def test_help_and_version_do_not_import_torch():
-    code = "import sys; from tapnet.cli import main\ntry: main(['--version'])\nexcept SystemExit: print('torch' in sys.modules)"
+    code = (
+        "import sys; from tapnet.cli import main\n"
+        "try: main(['--version'])\n"
+        "except SystemExit: print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["tapnet", __version__, "False"]
 

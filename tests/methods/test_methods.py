@@ -12,7 +12,9 @@ from tapnet.methods import METHODS, PrototypicalNetwork, TapNet
 
 def make(name, **options):
     torch.manual_seed(0)
-    return METHODS[name](Conv4((1, 8, 8), widths=(16, 16, 16, 16)), **({"ways": 8} if name == "tapnet" else {}), **options)
+    return METHODS[name](
+        Conv4((1, 8, 8), widths=(16, 16, 16, 16)), **({"ways": 8} if name == "tapnet" else {}), **options
+    )
 
 
 def images(count, seed=1):

@@ -61,7 +61,7 @@ class TapNet(EmbeddingMethod):
         )
 
     def adapt(self, support_features: Tensor, support_labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The references of the classes, in their order, and the errors to hide in the projection, both (..., way, dim).
+        """The references of the classes, and the errors for the projection to hide, each (..., way, dim).
 
         Below full dimension the projection depends on the order of the errors: they come in that of the references.
         """
