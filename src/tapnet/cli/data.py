@@ -126,7 +126,8 @@ def _command(name: str, ready: bool) -> str:
 
     if ready:
         return f"tapnet data show {name} --out {name}.png"
-    return f"tapnet data download {name}" if name in DOWNLOADS else f"tapnet data prepare {name} --from PATH"
+    download = f"tapnet data download {name}   or   " if name in DOWNLOADS else ""
+    return f"{download}tapnet data prepare {name} --from PATH"
 
 
 def _prepare(args: argparse.Namespace) -> None:

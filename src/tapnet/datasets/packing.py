@@ -102,11 +102,13 @@ def _pack(source: Source, place: Workplace, geometry: Geometry, hearing: Hearing
             while batch := list(islice(found, BATCH)):
                 images = pool.map(lambda item: decode(item[1], geometry), batch)
                 for (key, _), image in zip(batch, images, strict=True):
-                    _keep(place, bad, todo.pop(key), image)
-                hearing.progress(total - len(todo), total)
+                    _keep(place, bad, todo[key], image)
+                done += len(batch)
+                hearing.progress(done, total)
     finally:
         place.save()
-    return bad | dict.fromkeys(todo.values(), "not found when its turn came")
+    lost = np.flatnonzero(place.state == TODO).tolist()
+    return dict.fromkeys(lost, "gone when its turn came") | bad
 
 
 def _keep(place: Workplace, bad: Bad, row: int, image: Decoded | Unreadable) -> None:

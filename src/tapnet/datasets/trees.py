@@ -138,11 +138,12 @@ class Tar(Tree):
         return (name for name, _ in self._members())
 
     def read(self, names: Collection[str]) -> Iterator[tuple[str, Raw]]:
-        return ((name, _tar_bytes(stream)) for name, stream in self._members() if name in names)
+        with _whole(self.path):
+            yield from ((name, _tar_bytes(stream)) for name, stream in self._members() if name in names)
 
     @contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
-        with closing(self._members()) as members:
+        with _whole(self.path), closing(self._members()) as members:
             yield next(stream for found, stream in members if found == name)
 
     def _members(self) -> Generator[tuple[str, IO[bytes]]]:
