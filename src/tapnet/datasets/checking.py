@@ -142,7 +142,7 @@ def _twin_findings(packed: Packed, found: list[Twins]) -> Iterator[Finding]:
     kinds = (
         ("same image in one class", within, "a query may be one of its own support images"),
         ("same image in two classes", across, "one of the two labels is wrong"),
-        ("same image in two splits", leaks, "a test image is also trained on"),
+        ("same image in two splits", leaks, "what one split is judged on is also in another"),
     )
     named = _row_names(packed.folder) if found else []
     for subject, groups, meaning in kinds:
