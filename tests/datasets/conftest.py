@@ -77,10 +77,10 @@ def make():
 
 @pytest.fixture
 def pack(tmp_path):
-    """`pack(name, path, **wishes)` prepares a dataset in a root of its own and gives what was packed."""
+    """`pack(dataset, path, **wishes)` prepares a dataset in a root of its own and gives what was packed."""
 
-    def run(name, path, root=None, say=lambda _: None, progress=lambda _done, _all: None, **wishes):
-        return prepare(DATASETS[name], path, root or tmp_path / "root", Wishes(**wishes), Hearing(say, progress))
+    def run(dataset, path, /, root=None, say=lambda _: None, progress=lambda _done, _all: None, **wishes):
+        return prepare(DATASETS[dataset], path, root or tmp_path / "root", Wishes(**wishes), Hearing(say, progress))
 
     return run
 

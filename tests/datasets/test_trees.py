@@ -8,7 +8,7 @@ from tapnet.datasets import trees
 from tapnet.datasets.source import Unreadable
 from tapnet.datasets.trees import open_tree
 
-FILES = {"a/one.txt": b"1", "a/b/two.txt": b"22", "ümlaut/three.txt": b"333"}
+FILES = {"a/one.txt": b"1", "a/b/two.txt": b"22", "ümlaut/three.txt": b"3" * 30}
 
 
 @pytest.fixture(params=["folder", "zip", "tar", "tar.gz", "tar.xz"])
@@ -104,7 +104,7 @@ def test_zip_damaged_member_is_unreadable_and_the_others_are_not(tmp_path):
 
 
 def test_tree_huge_file_is_unreadable(tree, monkeypatch):
-    monkeypatch.setattr(trees, "LARGEST_FILE", 2)
+    monkeypatch.setattr(trees, "LARGEST_FILE", 10)
     found = dict(tree.read(set(FILES)))
     assert isinstance(found["ümlaut/three.txt"], Unreadable)
     assert found["a/one.txt"] == b"1"

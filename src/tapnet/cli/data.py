@@ -202,6 +202,8 @@ def _show(args: argparse.Namespace) -> None:
     for option, least in (("classes", 1), ("images", 1)):
         if getattr(args, option) < least:
             raise ValueError(f"--{option} needs at least {least}, got {getattr(args, option)}.")
+    if args.out.is_dir():
+        raise ValueError(f"--out needs the name of a picture, and {args.out} is a folder.")
     images = load_dataset(args.name, args.split, args.root, args.turns)
     sampler = EpisodeSampler(images.labels, args.way, args.shot, args.query, args.seed)
     sheet = args.out.with_suffix(".png")

@@ -122,12 +122,13 @@ def twins(packed: Packed, progress: Callable[[int, int], None]) -> list[Twins]:
         if place % 1000 == 0 or place + 1 == len(used):
             progress(place + 1, len(used))
     _, group, counts = np.unique(digests, return_inverse=True, return_counts=True)
+    members = np.split(used[np.argsort(group, kind="stable")], np.cumsum(counts)[:-1])
     names = list(packed.manifest.classes)
     ends = np.cumsum(list(packed.manifest.classes.values()))
     split_of = {name: split for split in SPLITS for name in packed.manifest.splits.get(split, ())}
     found = []
     for each in np.flatnonzero(counts > 1):
-        rows = used[group == each]
+        rows = members[each]
         classes = frozenset(names[place] for place in np.searchsorted(ends, rows, side="right"))
         splits = frozenset(split_of.get(name, "none") for name in classes)
         found.append(Twins(tuple(int(row) for row in rows), classes, splits))
@@ -141,7 +142,7 @@ def _twin_findings(packed: Packed, found: list[Twins]) -> Iterator[Finding]:
     kinds = (
         ("same image in one class", within, "a query may be one of its own support images"),
         ("same image in two classes", across, "one of the two labels is wrong"),
-        ("same image in two splits", leaks, "a test image is also trained on"),
+        ("same image in two splits", leaks, "what one split is judged on is also in another"),
     )
     named = _row_names(packed.folder) if found else []
     for subject, groups, meaning in kinds:

@@ -51,7 +51,10 @@ class _Array:
             self.value = _array(data, dtype, shape, "F" if fortran else "C")
 
 
-def _array(data: Any, dtype: _Dtype, shape: tuple[int, ...], order: str = "C") -> NDArray[Any]:
+def _array(
+    data: Any, dtype: _Dtype, shape: tuple[int, ...], order: str = "C", axes: tuple[int, ...] | None = None
+) -> NDArray[Any]:
+    """The array over the bytes of the file; `order` and `axes` are as NumPy's own function for it takes them."""
     raw = data.encode("latin1") if isinstance(data, str) else data
     if not isinstance(raw, bytes | bytearray):
         raise Refused(f"an array made from {type(raw).__name__}")
@@ -61,7 +64,8 @@ def _array(data: Any, dtype: _Dtype, shape: tuple[int, ...], order: str = "C") -
         wanted *= side
     if min(shape, default=0) < 0 or wanted != len(flat):
         raise Refused(f"an array of shape {shape} in {len(raw):,} bytes, which cannot hold it")
-    return flat.reshape(shape, order="F" if order == "F" else "C")
+    array = flat.reshape(shape, order="F" if order == "F" else "C")
+    return array if axes is None else array.transpose(axes)
 
 
 def _no_array(*_: object) -> None:

@@ -25,7 +25,7 @@ def class_folders(tree: Tree, splits: Splits, say: Say) -> Source | None:  # noq
             classes.setdefault(found, []).append(name)
     if not classes:
         return None
-    note = f"{len(strangers):,} folders are of no class of this dataset and were left out: {some(sorted(strangers))}."
+    note = f"Left out, folders of no class of this dataset: {some(sorted(strangers))}."
     return Source("folders by class", in_order(classes), tree.read, notes=[note] if strangers else [])
 
 
