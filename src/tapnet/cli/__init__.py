@@ -9,6 +9,7 @@ import argparse
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from tapnet._version import __version__
@@ -20,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "compare": "several checkpoints on the same episodes, with paired differences",
     "recipes": "list the recipes",
     "data": "list, prepare, check, download and show datasets",
+    "runs": "list runs with their state and result",
 }
 
 _EXAMPLES = """examples:
@@ -39,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _parser([]).print_help()
         return 0
     try:
-        importlib.import_module(f"tapnet.cli.{_module(args.command)}").run(args)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning  # type: ignore[assignment]
+            importlib.import_module(f"tapnet.cli.{_module(args.command)}").run(args)
     except (ValueError, OSError) as error:
         if os.environ.get("TAPNET_DEBUG"):
             raise
@@ -70,6 +74,10 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         if name in arguments[:1]:
             importlib.import_module(f"tapnet.cli.{_module(name)}").add_arguments(command)
     return parser
+
+
+def _show_warning(message: Warning | str, *_: object) -> None:
+    print(f"tapnet: {message}", file=sys.stderr)
 
 
 def _module(command: str) -> str:
