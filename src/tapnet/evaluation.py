@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from tapnet.batches import as_input, class_labels, episode_images
 from tapnet.datasets import ImageSet
-from tapnet.episodes import EpisodeBatch, EpisodeSampler
+from tapnet.episodes import EpisodeBatch, EpisodeSampler, Indices
 from tapnet.hardware import resolve_precision
-from tapnet.methods import EmbeddingMethod, Method
+from tapnet.methods import EmbeddingMethod, LinearMethod, Method
 
 Accuracies = NDArray[np.float64]
 Progress = Callable[[int, int], None]  # episodes done, of how many
@@ -119,21 +120,33 @@ class Evaluator:
 
     @torch.inference_mode()
     def _batch_accuracies(self, batch: EpisodeBatch) -> Accuracies:
-        if isinstance(self.method, EmbeddingMethod):
-            logits = self._feature_logits(self.method, batch)
+        if isinstance(self.method, LinearMethod):
+            scores = self._linear_scores(self.method, batch)
+        elif isinstance(self.method, EmbeddingMethod):
+            scores = self._feature_logits(self.method, batch)
         else:
-            logits = torch.stack([self._image_logits(batch, index) for index in range(len(batch))])
-        answers = class_labels(batch.query.shape[1], batch.query.shape[2], logits.device)
-        correct = (logits.argmax(dim=-1) == answers).double().mean(dim=-1)
+            scores = torch.stack([self._image_logits(batch, index) for index in range(len(batch))])
+        answers = class_labels(batch.query.shape[1], batch.query.shape[2], scores.device)
+        correct = (scores.argmax(dim=-1) == answers).double().mean(dim=-1)
         return correct.cpu().numpy()
+
+    def _linear_scores(self, method: LinearMethod, batch: EpisodeBatch) -> Tensor:
+        """What `logits` gives, but for a number that is the same for all classes of a query."""
+        count, way, shot = batch.support.shape
+        support = torch.from_numpy(batch.support.reshape(count * way, shot)).to(self.device)
+        prototypes = F.embedding_bag(support, self.features, mode="mean").view(count, way, -1)
+        weight, bias = method.head(prototypes)
+        return torch.baddbmm(bias.unsqueeze(-2), self._gathered(batch.query), weight.mT)
 
     def _feature_logits(self, method: EmbeddingMethod, batch: EpisodeBatch) -> Tensor:
         count, way, shot = batch.support.shape
-        support, query = (
-            self.features[torch.from_numpy(part.reshape(count, -1)).to(self.device)]
-            for part in (batch.support, batch.query)
-        )
-        return method.logits(support, class_labels(way, shot, self.device).expand(count, -1), query)
+        labels = class_labels(way, shot, self.device).expand(count, -1)
+        return method.logits(self._gathered(batch.support), labels, self._gathered(batch.query))
+
+    def _gathered(self, indices: Indices) -> Tensor:
+        """Features (episodes, n, dim) of images (episodes, way, n / way)."""
+        flat = torch.from_numpy(indices.reshape(-1)).to(self.device)
+        return self.features.index_select(0, flat).view(len(indices), -1, self.features.shape[1])
 
     def _image_logits(self, batch: EpisodeBatch, index: int) -> Tensor:
         episode = episode_images(self.images, batch.episode(index), self.device)

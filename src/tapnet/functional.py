@@ -123,6 +123,9 @@ def linear_head(references: Tensor, errors: Tensor, dim: int | None = None) -> t
     every class.
     """
     way, length, dim = _checked_sizes(errors, dim)
+    if dim == length - way:  # the whole null space needs no basis of its own
+        shadows = _residuals(references, errors.detach(), dim)
+        return 2 * shadows, -shadows.square().sum(dim=-1)
     inside = _coordinates(references, errors, dim)  # (..., way, dim)
     padded = F.pad(inside, (way, length - way - dim))
     weight = 2 * torch.ormqr(*torch.geqrf(errors.detach().mT), padded.mT).mT
@@ -186,11 +189,10 @@ def select_references(
         raise ValueError(f"{way} classes need {way} references, there are {available}: train with more ways.")
     if prototypes.isnan().any() or references.isnan().any():
         raise ValueError("The prototypes or references contain NaN: the features have diverged.")
-    batch = torch.broadcast_shapes(prototypes.shape[:-2], references.shape[:-2])
-    prototypes = prototypes.detach().expand(*batch, *prototypes.shape[-2:])
-    references = references.detach().expand(*batch, *references.shape[-2:])
-    distances = torch.cdist(prototypes, references, compute_mode="donot_use_mm_for_euclid_dist")
-    return _STRATEGIES[strategy](distances.square(), generator)  # from (..., way, available)
+    prototypes, references = prototypes.detach(), references.detach()
+    squares = references.square().sum(dim=-1).unsqueeze(-2)
+    distances = squares - 2 * prototypes @ references.mT  # less the prototype's own square, which changes no choice
+    return _STRATEGIES[strategy](distances, generator)  # from (..., way, available)
 
 
 def _closest(distances: Tensor, _: torch.Generator | None) -> Tensor:

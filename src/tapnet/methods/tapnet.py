@@ -14,14 +14,15 @@ from tapnet.backbones import Backbone
 from tapnet.functional import (
     SELECTION_STRATEGIES,
     class_averages,
+    linear_head,
     projected_distances,
     projection_errors,
     select_references,
 )
-from tapnet.methods.base import EmbeddingMethod, way_of
+from tapnet.methods.base import LinearMethod, way_of
 
 
-class TapNet(EmbeddingMethod):
+class TapNet(LinearMethod):
     """A backbone and `ways` learned references; each episode gets its projection in closed form.
 
     In training an episode has as many classes as there are references, and class k keeps reference k. In eval mode an
@@ -65,7 +66,12 @@ class TapNet(EmbeddingMethod):
 
         Below full dimension the projection depends on the order of the errors: they come in that of the references.
         """
-        prototypes = class_averages(support_features, support_labels, way_of(support_labels))
+        return self._adapt_to(class_averages(support_features, support_labels, way_of(support_labels)))
+
+    def head(self, prototypes: Tensor) -> tuple[Tensor, Tensor]:
+        return linear_head(*self._adapt_to(prototypes), self.projection_dim)
+
+    def _adapt_to(self, prototypes: Tensor) -> tuple[Tensor, Tensor]:
         if not self.differentiable:
             prototypes = prototypes.detach()  # they serve the projection alone
         chosen = self._chosen_references(prototypes)  # (..., way)
