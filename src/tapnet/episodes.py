@@ -112,7 +112,7 @@ class EpisodeSampler:
         """Raw bits (episodes, count), each row of a generator keyed by seed and episode; one is re-keyed for all."""
         bits = np.empty((len(indices), count), dtype=np.uint64)
         generator = np.random.Philox(key=np.array([self.seed, 0], dtype=np.uint64))
-        fresh: dict[str, Any] = dict(generator.state)
+        fresh: Any = generator.state
         for row, index in enumerate(indices):
             fresh["state"]["key"][1] = index
             generator.state = fresh

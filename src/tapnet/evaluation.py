@@ -23,7 +23,8 @@ Accuracies = NDArray[np.float64]
 Progress = Callable[[int, int], None]  # episodes done, of how many
 
 _EMBED_BATCH = 256
-_BATCH_VALUES = 2**23  # feature values gathered at a time, 32 MB
+_BATCH_VALUES = 2**22  # feature values of a batch of episodes, 16 MB
+_CACHE_VALUES = 2**19  # gathered at a time on a CPU: more would leave its cache before they are used
 REPLICATES, REPLICATE_EPISODES = 100, 100
 
 
@@ -114,9 +115,10 @@ class Evaluator:
                 progress(sum(map(len, chunks)), episodes)
         return np.concatenate(chunks)
 
-    def _batch_size(self, images: int) -> int:
+    def _batch_size(self, images: int, values: int = _BATCH_VALUES) -> int:
+        """How many episodes of so many images hold that many feature values."""
         dim = self.method.backbone.dim
-        return max(1, _BATCH_VALUES // (images * dim)) if isinstance(self.method, EmbeddingMethod) else 1
+        return max(1, values // (images * dim)) if isinstance(self.method, EmbeddingMethod) else 1
 
     @torch.inference_mode()
     def _batch_accuracies(self, batch: EpisodeBatch) -> Accuracies:
@@ -132,18 +134,27 @@ class Evaluator:
 
     def _linear_scores(self, method: LinearMethod, batch: EpisodeBatch) -> Tensor:
         """What `logits` gives, but for a number that is the same for all classes of a query."""
-        count, way, shot = batch.support.shape
-        support = torch.from_numpy(batch.support.reshape(count * way, shot)).to(self.device)
-        prototypes = F.embedding_bag(support, self.features, mode="mean").view(count, way, -1)
-        weight, bias = method.head(prototypes)
-        return torch.baddbmm(bias.unsqueeze(-2), self._gathered(batch.query), weight.mT)
+        weight, bias = method.head(self.prototypes(batch.support))
+        size = self._batch_size(batch.query[0].size, _CACHE_VALUES) if self.device.type == "cpu" else len(batch)
+        return torch.cat(
+            [
+                torch.baddbmm(b.unsqueeze(-2), self.gathered(query), w.mT)
+                for b, query, w in zip(bias.split(size), _split(batch.query, size), weight.split(size), strict=True)
+            ]
+        )
 
     def _feature_logits(self, method: EmbeddingMethod, batch: EpisodeBatch) -> Tensor:
         count, way, shot = batch.support.shape
         labels = class_labels(way, shot, self.device).expand(count, -1)
-        return method.logits(self._gathered(batch.support), labels, self._gathered(batch.query))
+        return method.logits(self.gathered(batch.support), labels, self.gathered(batch.query))
 
-    def _gathered(self, indices: Indices) -> Tensor:
+    def prototypes(self, support: Indices) -> Tensor:
+        """Class averages (episodes, way, dim) of images (episodes, way, shot)."""
+        count, way, shot = support.shape
+        rows = torch.from_numpy(support.reshape(count * way, shot)).to(self.device)
+        return F.embedding_bag(rows, self.features, mode="mean").view(count, way, -1)
+
+    def gathered(self, indices: Indices) -> Tensor:
         """Features (episodes, n, dim) of images (episodes, way, n / way)."""
         flat = torch.from_numpy(indices.reshape(-1)).to(self.device)
         return self.features.index_select(0, flat).view(len(indices), -1, self.features.shape[1])
@@ -193,6 +204,10 @@ def _half(
         rows.append(members[: max(images, -(-len(members) // 2))])
     missing = len(classes) - kept
     return np.concatenate(rows), kept / missing if missing else 1.0
+
+
+def _split(indices: Indices, size: int) -> Iterator[Indices]:
+    return (indices[start : start + size] for start in range(0, len(indices), size))
 
 
 def _batches(sampler: EpisodeSampler, episodes: int, size: int) -> Iterator[EpisodeBatch]:

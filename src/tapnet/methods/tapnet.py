@@ -66,18 +66,22 @@ class TapNet(LinearMethod):
 
         Below full dimension the projection depends on the order of the errors: they come in that of the references.
         """
-        return self._adapt_to(class_averages(support_features, support_labels, way_of(support_labels)))
+        return self.adapt_to(class_averages(support_features, support_labels, way_of(support_labels)))
 
-    def head(self, prototypes: Tensor) -> tuple[Tensor, Tensor]:
-        return linear_head(*self._adapt_to(prototypes), self.projection_dim)
-
-    def _adapt_to(self, prototypes: Tensor) -> tuple[Tensor, Tensor]:
+    def adapt_to(self, prototypes: Tensor, ordered: bool = True) -> tuple[Tensor, Tensor]:
+        """The same from class averages (..., way, dim); `ordered` = False leaves the errors in the order of those."""
         if not self.differentiable:
             prototypes = prototypes.detach()  # they serve the projection alone
         chosen = self._chosen_references(prototypes)  # (..., way)
         references = self.references[chosen]  # (..., way, dim)
         errors = projection_errors(references, prototypes)
-        return references, errors.take_along_dim(chosen.argsort(dim=-1).unsqueeze(-1), dim=-2)
+        if ordered:
+            errors = errors.take_along_dim(chosen.argsort(dim=-1).unsqueeze(-1), dim=-2)
+        return references, errors
+
+    def head(self, prototypes: Tensor) -> tuple[Tensor, Tensor]:
+        references, errors = self.adapt_to(prototypes, ordered=self.projection_dim is not None)
+        return linear_head(references, errors, self.projection_dim)
 
     def _chosen_references(self, prototypes: Tensor) -> Tensor:
         way, ways = prototypes.shape[-2], len(self.references)
