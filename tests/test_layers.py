@@ -28,6 +28,7 @@ LAYERS = {
     "outcome": 3.3,
     "faults": 3.2,
     "evaluation": 3.2,
+    "dimension_curve": 3.5,
     "training": 3.5,
     "analysis": 4,
     "cli": 5,
