@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tapnet.episodes import EpisodeSampler
 from tapnet.evaluation import Accuracies, Evaluator
 from tapnet.functional import null_coordinates
 from tapnet.methods import TapNet
@@ -20,7 +19,7 @@ def dimension_curve(evaluator: Evaluator, way: int, shot: int, query: int, episo
     method = evaluator.method
     if not isinstance(method, TapNet):
         raise ValueError(f"Only TapNet has a projection dimension to choose, this is {type(method).__name__}.")
-    sampler = EpisodeSampler(evaluator.images.labels, way, shot, query, seed)
+    sampler = evaluator.images.episodes(way, shot, query, seed)
     size = max(1, _VALUES // (way * (way - 1) * query * method.backbone.dim))
     hits = np.zeros(method.backbone.dim - way)
     for start in range(0, episodes, 32 * size):
@@ -39,7 +38,7 @@ def _hits(queries: Tensor, references: Tensor, errors: Tensor, query: int) -> Te
     With coordinates x of a query and r of the references, another class k wins over the true one y at D when the sum
     over the first D coordinates of 2x(r_k - r_y) - (r_k² - r_y²) is positive.
     """
-    count, way, _ = references.shape
+    way = references.shape[1]
     inside, vectors = null_coordinates(torch.cat([references, queries], dim=1), errors, None).tensor_split([way], dim=1)
     vectors = vectors.unflatten(1, (way, query)).unsqueeze(3)  # (episodes, way, query, 1, D)
     others = torch.tensor([[k for k in range(way) if k != y] for y in range(way)], device=queries.device)

@@ -107,7 +107,7 @@ class Evaluator:
         """The accuracy of each of the episodes 0, 1, … of this seed."""
         if episodes < 2:
             raise ValueError(f"An accuracy with its interval needs at least 2 episodes, got {episodes}.")
-        sampler = EpisodeSampler(self.images.labels, way, shot, query, seed)
+        sampler = self.images.episodes(way, shot, query, seed)
         chunks = []
         for batch in _batches(sampler, episodes, self._batch_size(way * (shot + query))):
             chunks.append(self._batch_accuracies(batch))
@@ -178,7 +178,8 @@ class Evaluator:
             rows, scale = _half(self.images.labels, way, shot + 1, generator)
             labels = self.images.labels[rows]
             fewest = int(np.unique(labels, return_counts=True)[1].min())
-            sampler = EpisodeSampler(labels, way, shot, min(query, fewest - shot), seed=replicate)
+            groups = self.images.groups[np.unique(labels)] if self.images.apart else None
+            sampler = EpisodeSampler(labels, way, shot, min(query, fewest - shot), seed=replicate, groups=groups)
             batches = _batches(sampler, REPLICATE_EPISODES, self._batch_size(way * (shot + query)))
             values = np.concatenate([self._batch_accuracies(batch.among(rows)) for batch in batches])
             means.append(values.mean())

@@ -207,7 +207,6 @@ def _download(args: argparse.Namespace) -> None:
 def _show(args: argparse.Namespace) -> None:
     from tapnet.datasets import load_dataset
     from tapnet.datasets.sheets import contact_sheet, episode_sheet
-    from tapnet.episodes import EpisodeSampler
 
     for option, least in (("classes", 1), ("images", 1)):
         if getattr(args, option) < least:
@@ -215,7 +214,7 @@ def _show(args: argparse.Namespace) -> None:
     if args.out.is_dir():
         raise ValueError(f"--out needs the name of a picture, and {args.out} is a folder.")
     images = load_dataset(args.name, args.split, args.root, args.turns)
-    sampler = EpisodeSampler(images.labels, args.way, args.shot, args.query, args.seed)
+    sampler = images.episodes(args.way, args.shot, args.query, args.seed)
     sheet = args.out.with_suffix(".png")
     episode = sheet.with_name(f"{sheet.stem}-episode.png")
     sheet.parent.mkdir(parents=True, exist_ok=True)
