@@ -39,7 +39,7 @@ def _hits(queries: Tensor, references: Tensor, errors: Tensor, query: int) -> Te
     With coordinates x of a query and r of the references, another class k wins over the true one y at D when the sum
     over the first D coordinates of 2x(r_k - r_y) - (r_k² - r_y²) is positive.
     """
-    count, way, _ = references.shape
+    way = references.shape[1]
     inside, vectors = null_coordinates(torch.cat([references, queries], dim=1), errors, None).tensor_split([way], dim=1)
     vectors = vectors.unflatten(1, (way, query)).unsqueeze(3)  # (episodes, way, query, 1, D)
     others = torch.tensor([[k for k in range(way) if k != y] for y in range(way)], device=queries.device)
