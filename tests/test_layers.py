@@ -31,6 +31,7 @@ LAYERS = {
     "evaluation": 3.3,
     "dimension_curve": 3.5,
     "training": 3.5,
+    "results": 3.5,
     "analysis": 4,
     "cli": 5,
     "__main__": 6,

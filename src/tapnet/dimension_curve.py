@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tapnet.episodes import EpisodeSampler
 from tapnet.evaluation import Accuracies, Evaluator
 from tapnet.functional import null_coordinates
 from tapnet.methods import TapNet
@@ -20,7 +19,7 @@ def dimension_curve(evaluator: Evaluator, way: int, shot: int, query: int, episo
     method = evaluator.method
     if not isinstance(method, TapNet):
         raise ValueError(f"Only TapNet has a projection dimension to choose, this is {type(method).__name__}.")
-    sampler = EpisodeSampler(evaluator.images.labels, way, shot, query, seed)
+    sampler = evaluator.images.episodes(way, shot, query, seed)
     size = max(1, _VALUES // (way * (way - 1) * query * method.backbone.dim))
     hits = np.zeros(method.backbone.dim - way)
     for start in range(0, episodes, 32 * size):

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
@@ -19,7 +20,8 @@ from tapnet.hardware import PRECISIONS
 
 STRATEGIES = ("auto", "ddp")
 _OPTIONS = inspect.signature(DistributedDataParallel).parameters
-_SYNC_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _OPTIONS else "broadcast_buffers"  # by version
+_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _OPTIONS else "broadcast_buffers"  # by version
+_DDP: dict[str, Any] = {_BUFFERS: False}  # running statistics we average ourselves
 _LOST = re.compile(r"peer|gloo|nccl|connection|timed out|timeout", re.IGNORECASE)
 
 
@@ -52,7 +54,7 @@ def launched(device: torch.device, precision: str, layout: Layout | None = None)
         accelerator=device.type,
         devices=devices,
         num_nodes=nodes,
-        strategy=DDPStrategy(**{_SYNC_BUFFERS: False}) if several else "auto",  # we average them ourselves
+        strategy=DDPStrategy(**_DDP) if several else "auto",
         precision=PRECISIONS[precision],  # type: ignore[arg-type]
     )
     if several:

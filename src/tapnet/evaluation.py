@@ -116,7 +116,7 @@ class Evaluator:
         """The accuracy of each of the episodes 0, 1, … of this seed."""
         if episodes < 2:
             raise ValueError(f"An accuracy with its interval needs at least 2 episodes, got {episodes}.")
-        sampler = EpisodeSampler(self.images.labels, way, shot, query, seed)
+        sampler = self.images.episodes(way, shot, query, seed)
         size = self._batch_size(way * (shot + query))
         if isinstance(self.method, EmbeddingMethod):
             _ = self.features  # by all processes together, also by one that has no batch to do
@@ -200,7 +200,8 @@ class Evaluator:
         """Accuracies of some episodes that see only these images."""
         labels = self.images.labels[rows]
         fewest = int(np.unique(labels, return_counts=True)[1].min())
-        sampler = EpisodeSampler(labels, way, shot, min(query, fewest - shot), seed)
+        groups = self.images.groups[np.unique(labels)] if self.images.apart else None
+        sampler = EpisodeSampler(labels, way, shot, min(query, fewest - shot), seed, groups)
         batches = _batches(sampler, REPLICATE_EPISODES, self._batch_size(way * (shot + query)))
         return np.concatenate([self._batch_accuracies(batch.among(rows)) for batch in batches])
 

@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "evaluate": "accuracy of a checkpoint on classes it has never seen",
     "compare": "several checkpoints on the same episodes, with paired differences",
     "recipes": "list the recipes",
+    "table": "a table of the paper with our results beside it",
     "data": "list, prepare, check, download and show datasets",
     "runs": "list runs with their state and result",
 }

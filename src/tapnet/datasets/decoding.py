@@ -17,11 +17,22 @@ from tapnet.datasets.source import Raw, Unreadable
 
 FILTERS = {each.name.lower(): each for each in Image.Resampling}
 FITS = ("squash", "crop")
-MOST_PIXELS = 50_000_000  # of one image: at most 400 MB while it is decoded
+MOST_PIXELS = 40_000_000  # of one image: with a copy of it, 320 MB while it is decoded
 LARGE_PIXELS = 4_000_000
 SUFFIXES = frozenset(
     ".bmp .gif .jfif .jp2 .jpe .jpeg .jpg .pbm .pgm .png .pnm .ppm .tga .tif .tiff .webp".split()  # noqa: SIM905
 )
+ORIENTATION = 0x0112  # of EXIF
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+SIDEWAYS = tuple(TURNS[number] for number in (5, 6, 7, 8))
 _one_large_at_a_time = threading.Lock()
 
 
@@ -88,6 +99,8 @@ def _reason(error: Exception) -> str:
 
 def _decoded(raw: bytes, geometry: Geometry) -> Decoded:
     with Image.open(io.BytesIO(raw)) as image:
+        if image.width * image.height > MOST_PIXELS:
+            image.draft(image.mode, (2 * geometry.width, 2 * geometry.height))  # JPEG can be unpacked smaller
         pixels = image.width * image.height
         if pixels > MOST_PIXELS:
             raise Image.DecompressionBombError
@@ -98,36 +111,46 @@ def _decoded(raw: bytes, geometry: Geometry) -> Decoded:
 
 
 def _fitted(picture: Image.Image | NDArray[np.uint8], geometry: Geometry) -> Decoded:
-    image = _opaque(_upright(picture)) if isinstance(picture, Image.Image) else Image.fromarray(picture.squeeze())
-    image = image.convert("L" if geometry.channels == 1 else "RGB")
-    size = (geometry.width, geometry.height)
+    """Every large step makes at most one copy of the full image; the rest is done after it has shrunk."""
+    image = _eight_bits(picture) if isinstance(picture, Image.Image) else Image.fromarray(picture.squeeze())
+    turn = _turn(picture) if isinstance(picture, Image.Image) else None
+    size = (geometry.height, geometry.width) if turn in SIDEWAYS else (geometry.width, geometry.height)
     resized = image.size != size
     if resized and geometry.fit == "crop":
         image = ImageOps.fit(image, size, FILTERS[geometry.filter])
     elif resized:
         image = image.resize(size, FILTERS[geometry.filter])
+    image = image if turn is None else image.transpose(turn)
+    image = _on_white(image).convert("L" if geometry.channels == 1 else "RGB")
     pixels = np.asarray(image, dtype=np.uint8).reshape(geometry.shape)
     return Decoded(255 - pixels if geometry.invert else pixels, resized)
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    image.load()
+def _turn(image: Image.Image) -> Image.Transpose | None:
+    """What puts a photograph upright, as its camera noted."""
     try:
-        return ImageOps.exif_transpose(image)
+        return TURNS.get(image.getexif().get(ORIENTATION, 1))
     except Exception:  # damaged metadata around a good image: it stays as it lies
-        return image
+        return None
 
 
-def _opaque(image: Image.Image) -> Image.Image:
-    """8-bit grey or colour without transparency; what was transparent is white, as on paper."""
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Grey, colour, or colour with transparency."""
+    image.load()
     if image.mode.startswith("I"):
         return _from_sixteen_bits(image)
     if image.mode == "F":
         raise ValueError("floating-point pixels, which have no agreed white: save it with 8 or 16 bits")
     if image.has_transparency_data:
-        colour = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", colour.size, "white"), colour).convert("RGB")
-    return image.convert("L") if image.mode in ("1", "L") else image.convert("RGB")
+        return image if image.mode == "RGBA" else image.convert("RGBA")
+    if image.mode == "1":
+        return image.convert("L")
+    return image if image.mode in ("L", "RGB") else image.convert("RGB")
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """What was transparent is white, as on paper, whatever colour it hides."""
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image) if image.mode == "RGBA" else image
 
 
 def _from_sixteen_bits(image: Image.Image) -> Image.Image:
@@ -135,4 +158,7 @@ def _from_sixteen_bits(image: Image.Image) -> Image.Image:
     values = np.asarray(image)
     if values.min() < 0 or values.max() > 65535:
         raise ValueError("more than 16 bits a pixel: save it with 8 or 16 bits")
-    return Image.fromarray(np.rint(values / np.float32(257)).astype(np.uint8))
+    pixels = np.empty(values.shape, dtype=np.uint8)
+    for start in range(0, len(values), 256):
+        pixels[start : start + 256] = np.rint(values[start : start + 256] / np.float32(257))
+    return Image.fromarray(pixels)

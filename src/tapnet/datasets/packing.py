@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +18,11 @@ from tapnet.datasets.base import Dataset
 from tapnet.datasets.decoding import Decoded, Geometry, decode, quiet_decoders
 from tapnet.datasets.packed import IMAGES, MANIFEST, ROWS, Manifest, Packed, is_packed, open_packed, sha256_of
 from tapnet.datasets.recognition import recognise, splits_for
-from tapnet.datasets.source import Source, Unreadable, normal, some
+from tapnet.datasets.source import Raw, Source, Unreadable, normal, some
 from tapnet.datasets.workplace import DONE, RESIZED, TODO, Workplace, locked, room
 
 BATCH, PIECE = 64, 16  # images in memory at once, and in one task
+BATCH_BYTES = 16_000_000
 WORKERS = 4
 Bad = dict[int, str]  # row: why it cannot be read
 
@@ -51,9 +52,7 @@ class Hearing:
 
 def prepare(dataset: Dataset, path: Path, root: Path, wishes: Wishes, hearing: Hearing) -> Packed:
     """The packed dataset, made from what is at `path`; one that is there already is kept unless to be overwritten."""
-    name = _name(dataset, wishes)
-    if is_packed(root / name) and not wishes.overwrite:
-        raise FileExistsError(f"{name} is prepared already in {root / name}: use it, or add --overwrite to redo it.")
+    name = name_for(dataset, root, wishes)
     geometry = geometry_for(dataset, wishes)
     with locked(root, name):
         source = recognise(dataset, path, hearing.say)
@@ -73,18 +72,21 @@ def prepare(dataset: Dataset, path: Path, root: Path, wishes: Wishes, hearing: H
     return open_packed(root / name)
 
 
-def _name(dataset: Dataset, wishes: Wishes) -> str:
+def name_for(dataset: Dataset, root: Path, wishes: Wishes) -> str:
+    """The name to keep it under, if it is free."""
     name = wishes.name or dataset.name
     if not re.fullmatch(r"[^\W_][\w.-]*", name):
         raise ValueError(f"A dataset needs a plain name of letters, digits, dots and dashes, got {name!r}.")
     if name in DATASETS and name != dataset.name:
         raise ValueError(f"The name {name} belongs to another dataset: give your {dataset.name} a name of its own.")
+    if is_packed(root / name) and not wishes.overwrite:
+        raise FileExistsError(f"{name} is prepared already in {root / name}: use it, or add --overwrite to redo it.")
     return name
 
 
 def geometry_for(dataset: Dataset, wishes: Wishes) -> Geometry:
     """What every image is made into: the dataset's own shape unless wished otherwise."""
-    height, width, channels = dataset.image_shape
+    height, width, channels = dataset.row_shape
     if wishes.size is not None:
         height = width = wishes.size
     if wishes.ink is not None and dataset.ink is None:
@@ -113,8 +115,7 @@ def _pack(source: Source, place: Workplace, geometry: Geometry, hearing: Hearing
         hearing.say(f"Going on with an earlier preparation: {done:,} of {total:,} images are done.")
     try:
         with quiet_decoders(), ThreadPoolExecutor(WORKERS) as pool:
-            found = source.read(todo)
-            while batch := list(islice(found, BATCH)):
+            for batch in _batches(source.read(todo)):
                 pieces = [batch[start : start + PIECE] for start in range(0, BATCH, PIECE)]
                 images = pool.map(lambda piece: [decode(raw, geometry) for _, raw in piece], pieces)
                 for (key, _), image in zip(batch, chain.from_iterable(images), strict=True):
@@ -125,6 +126,20 @@ def _pack(source: Source, place: Workplace, geometry: Geometry, hearing: Hearing
         place.save()
     lost = np.flatnonzero(place.state == TODO).tolist()
     return dict.fromkeys(lost, "gone when its turn came") | bad
+
+
+def _batches(found: Iterable[tuple[str, Raw]]) -> Iterator[list[tuple[str, Raw]]]:
+    """Up to BATCH images at once, and fewer of large files."""
+    batch: list[tuple[str, Raw]] = []
+    size = 0
+    for key, raw in found:
+        batch.append((key, raw))
+        size += len(raw) if isinstance(raw, bytes) else 0
+        if len(batch) == BATCH or size > BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _keep(place: Workplace, bad: Bad, row: int, image: Decoded | Unreadable) -> None:
@@ -154,7 +169,7 @@ def _manifest(
         name=name,
         dataset=dataset.name,
         form=source.form,
-        image_shape=geometry.shape,
+        row_shape=geometry.shape,
         filter=geometry.filter,
         fit=geometry.fit,
         resized=int((place.state == RESIZED).sum()),

@@ -24,6 +24,10 @@ SAVE_BYTES = 64_000_000
 @contextmanager
 def locked(root: Path, name: str) -> Iterator[None]:
     """Holds the name for one preparation; the lock goes with the process, however it ends."""
+    if root.exists() and not root.is_dir():
+        raise NotADirectoryError(
+            f"Prepared datasets are kept in a folder, and {root} is a file: choose another --root."
+        )
     root.mkdir(parents=True, exist_ok=True)
     with (root / f".{name}.lock").open("w") as lock:
         try:
@@ -74,7 +78,9 @@ class Workplace:
         with (self.folder / IMAGES).open("wb") as file:
             npy.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
             file.flush()
-            os.posix_fallocate(file.fileno(), file.tell(), size)
+            if hasattr(os, "posix_fallocate"):  # not on every system
+                os.posix_fallocate(file.fileno(), file.tell(), size)
+            file.truncate(file.tell() + size)
         (self.folder / PLAN).write_text(plan, "utf-8")
         np.zeros(shape[0], dtype=np.uint8).tofile(self.folder / STATE)
 
