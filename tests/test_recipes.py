@@ -43,7 +43,13 @@ def stand_in(name, root):
 
 @pytest.mark.parametrize("name", [path.stem for path in bundled_recipes()])
 def test_recipe_trains_and_evaluates(name, tmp_path):
-    small = ["training.episodes=2", "training.shot=1", "training.query=1", "validation.query=2", "validation.episodes=4"]
+    small = [
+        "training.episodes=2",
+        "training.shot=1",
+        "training.query=1",
+        "validation.query=2",
+        "validation.episodes=4",
+    ]
     recipe = load_recipe(name, [*small, f"data.root={tmp_path}"])
     if recipe.data.name != "quickdraw":
         stand_in(recipe.data.name, tmp_path)
