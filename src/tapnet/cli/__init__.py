@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "evaluate": "accuracy of a checkpoint on classes it has never seen",
     "compare": "several checkpoints on the same episodes, with paired differences",
     "recipes": "list the recipes",
+    "data": "list, prepare, check, download and show datasets",
 }
 
 _EXAMPLES = """examples:

@@ -2,25 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tapnet.datasets.base import Dataset
+from tapnet.datasets.cifar_fs import CIFAR_FS
+from tapnet.datasets.folder import FOLDER
 from tapnet.datasets.imageset import ImageSet
+from tapnet.datasets.mini_imagenet import MINI_IMAGENET
+from tapnet.datasets.omniglot import OMNIGLOT
+from tapnet.datasets.packed import data_root, is_packed, open_packed
 from tapnet.datasets.quickdraw import QUICKDRAW
+from tapnet.datasets.tiered_imagenet import TIERED_IMAGENET
+from tapnet.datasets.tiny_imagenet_tiered import TINY_IMAGENET_TIERED
 
 __all__ = ["DATASETS", "Dataset", "ImageSet", "load_dataset"]
 
 DATASETS: dict[str, Dataset] = {
     "quickdraw": QUICKDRAW,
+    "omniglot": OMNIGLOT,
+    "mini-imagenet": MINI_IMAGENET,
+    "tiered-imagenet": TIERED_IMAGENET,
+    "cifar-fs": CIFAR_FS,
+    "tiny-imagenet-tiered": TINY_IMAGENET_TIERED,
+    "folder": FOLDER,
 }
 
 
-def load_dataset(name: str, split: str, root: str | Path | None = None, turns: int | None = None) -> ImageSet:
-    """One split of a dataset.
+def load_dataset(
+    name: str,
+    split: str,
+    root: str | Path | None = None,
+    turns: int | Mapping[str, int] | None = None,
+    **unknown: object,
+) -> ImageSet:
+    """One split of a dataset: of those in DATASETS, or of a folder of images that was prepared under a name of its own.
 
     `root` is where prepared datasets are kept; `turns` = 4 adds the rotations of each image as classes, 1 does not,
-    None is what the dataset does of itself.
+    for all splits or for each by name; where nothing is said the dataset decides (Omniglot: rotations in training, none
+    in validation and test).
     """
-    if name not in DATASETS:
-        raise ValueError(f"Datasets are {', '.join(DATASETS)}, got {name!r}.")
-    return DATASETS[name].load(split, None if root is None else Path(root), turns)
+    if unknown:
+        raise ValueError(f"The one option of a dataset is `turns`, got {', '.join(unknown)}.")
+    if isinstance(turns, Mapping):
+        turns = turns.get(split)
+    folder = data_root(root)
+    if name in DATASETS:
+        return DATASETS[name].load(split, folder, turns)
+    own = own_sets(folder)
+    if name not in own:
+        raise ValueError(f"Datasets are {', '.join([*DATASETS, *own])}, got {name!r}.")
+    return open_packed(folder / name).image_set(split, 1 if turns is None else turns)
+
+
+def own_sets(root: Path) -> list[str]:
+    """The names of the folders of images that were prepared in `root`."""
+    found = sorted(path.name for path in root.iterdir() if is_packed(path)) if root.is_dir() else []
+    return [name for name in found if name not in DATASETS and not name.startswith(".")]

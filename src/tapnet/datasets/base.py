@@ -1,42 +1,58 @@
-"""The contract of a dataset: its name, its splits, its expected counts, and how one split of it becomes an ImageSet."""
+"""The contract of a dataset: its name, its splits, its expected counts, and the public forms in which it is read."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
+from tapnet.datasets.forms import Form, Splits
 from tapnet.datasets.imageset import ImageSet
+from tapnet.datasets.packed import data_root, is_packed, open_packed
+from tapnet.datasets.source import SPLITS, Source
 
 
 @dataclass(frozen=True)
-class Dataset(ABC):
-    """What is known of a dataset before any image is read."""
+class Dataset:
+    """What is known of a dataset before any image is read; where nothing is published, the field is empty."""
 
     name: str
     summary: str
     image_shape: tuple[int, int, int]  # height, width, channels
-    images_per_class: int
-    splits: Mapping[str, tuple[str, ...]]  # the classes of each split, in the order of their labels
+    origin: str  # where it comes from and under which terms
+    splits: Splits = field(default_factory=dict)  # the classes of each split, in the order of their labels
+    images: int | None = None  # in the published set
+    images_per_class: int | None = None
+    forms: tuple[Form, ...] = ()
+    filter: str = "lanczos"
+    published_filter: str = ""  # what is known of how the published images were resized
+    ink: str | None = None  # what drawings become when packed
+    turns: Mapping[str, int] = field(default_factory=dict)  # splits that have rotations as classes by themselves
+    refine: Callable[[Source], Source] | None = None  # which of the images found are of the set
 
-    @abstractmethod
+    @property
+    def classes(self) -> set[str]:
+        """Every class that the published set has."""
+        return {name for split in SPLITS for name in self.splits.get(split, ())}
+
     def load(self, split: str, root: Path | None = None, turns: int | None = None) -> ImageSet:
         """One split of it; `root` is where prepared datasets are kept, `turns` = 4 adds rotations as classes."""
+        folder = data_root(root) / self.name
+        if not is_packed(folder):
+            raise FileNotFoundError(
+                f"Dataset {self.name!r} is not prepared in {folder.parent}: run `tapnet data prepare {self.name} "
+                "--from PATH`, or name the folder that holds it (--root, or the variable TAPNET_DATA)."
+            )
+        return open_packed(folder).image_set(split, self.turns.get(split, 1) if turns is None else turns)
 
-    def classes_of(self, split: str) -> tuple[str, ...]:
-        """The class names of a split; a split that is not there is refused with the choices."""
-        if split not in self.splits:
-            raise ValueError(f"Dataset {self.name!r} has the splits {', '.join(self.splits)}, got {split!r}.")
-        return self.splits[split]
 
-
-def listed_splits(name: str) -> dict[str, tuple[str, ...]]:
-    """The committed class lists of a dataset, train, val and test, and train and val together as `trainval`."""
+def listed_splits(name: str, *more: str) -> dict[str, tuple[str, ...]]:
+    """The committed class lists of a dataset: train, val, test and more by name, the first word of every line."""
     folder = files("tapnet.datasets") / "splits" / name
-    lists = {split: tuple((folder / f"{split}.txt").read_text("utf-8").splitlines()) for split in SPLITS}
-    return {**lists, "trainval": tuple(sorted(lists["train"] + lists["val"]))}
-
-
-SPLITS = ("train", "val", "test")
+    lists = {}
+    for split in (*SPLITS, *more):
+        ending = "csv" if (folder / f"{split}.csv").is_file() else "txt"
+        lines = (folder / f"{split}.{ending}").read_text("utf-8").splitlines()
+        lists[split] = tuple(line.partition(",")[0] for line in lines)
+    return lists

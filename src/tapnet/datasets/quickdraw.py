@@ -12,21 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tapnet.datasets.base import Dataset, listed_splits
-from tapnet.datasets.imageset import ImageSet
+from tapnet.datasets.imageset import ImageSet, Indices
+from tapnet.datasets.packed import split_of
+
+PER_CLASS = 100
 
 
 class QuickDraw(Dataset):
     """The bundled drawings; nothing needs preparing and `root` is not looked at."""
 
     def load(self, split: str, root: Path | None = None, turns: int | None = None) -> ImageSet:  # noqa: ARG002
-        names = self.classes_of(split)
         pixels, digest = bundled_drawings()
-        everything = sorted(self.splits["trainval"] + self.splits["test"])
-        first = np.array([everything.index(name) * self.images_per_class for name in names], dtype=np.int64)
-        rows = (first[:, None] + np.arange(self.images_per_class)).reshape(-1)
-        labels = np.repeat(np.arange(len(names), dtype=np.int64), self.images_per_class)
-        fingerprint = hashlib.sha256(digest.encode() + rows.tobytes() + labels.tobytes()).hexdigest()
-        return ImageSet(self.name, split, pixels, rows, labels, names, fingerprint, turns or 1)
+        splits = {**self.splits, "all": tuple(sorted(self.classes))}
+        first = {name: PER_CLASS * place for place, name in enumerate(splits["all"])}
+
+        def rows_of(name: str) -> Indices:
+            return np.arange(PER_CLASS, dtype=np.int64) + first[name]
+
+        return split_of(self.name, split, splits, rows_of, pixels, digest, 1 if turns is None else turns)
 
 
 @cache
@@ -42,8 +45,11 @@ def bundled_drawings() -> tuple[NDArray[np.uint8], str]:
 
 QUICKDRAW = QuickDraw(
     name="quickdraw",
-    summary="345 classes of drawings, bundled",
+    summary="Quick, Draw!: 345 classes of drawings",
     image_shape=(28, 28, 1),
-    images_per_class=100,
+    origin="Bundled with this package; Google, CC BY 4.0.",
     splits=listed_splits("quickdraw"),
+    images=34_500,
+    images_per_class=PER_CLASS,
+    ink="bright",
 )

@@ -1,0 +1,249 @@
+"""`tapnet data ACTION`: which datasets there are, and making them ready on this machine."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+
+if TYPE_CHECKING:
+    from tapnet.datasets import Dataset
+    from tapnet.datasets.checking import Finding
+
+_EXAMPLES = """examples:
+  tapnet data list
+  tapnet data download omniglot
+  tapnet data prepare mini-imagenet --from ~/Downloads/miniImageNet
+  tapnet data prepare folder --from ~/photos --name birds --size 84
+  tapnet data check mini-imagenet
+  tapnet data show omniglot --split test --out grid.png
+
+Prepared datasets are kept in --root, else in $TAPNET_DATA, else in ~/.cache/tapnet.
+"""
+_console = Console()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EXAMPLES
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    listing = actions.add_parser("list", help="every dataset, whether it is ready here, and how to make it so")
+    prepare = actions.add_parser("prepare", help="pack a dataset from the files that you have")
+    check = actions.add_parser(
+        "check", help="counts, splits, duplicates, checksum; what differs from the published set"
+    )
+    download = actions.add_parser("download", help="fetch a dataset from its public home and prepare it")
+    show = actions.add_parser("show", help="draw a contact sheet, and an episode as a model sees it")
+    for action in (prepare, check, download, show):
+        action.add_argument("name", metavar="NAME", help="a dataset, as `tapnet data list` names it")
+    for action in (listing, prepare, check, download, show):
+        action.add_argument("--root", help="folder of the prepared datasets")
+    prepare.add_argument("--from", dest="path", required=True, metavar="PATH", help="folder, archive or file to read")
+    for action in (prepare, download):
+        _add_wishes(action)
+    _add_show(show)
+
+
+def _add_wishes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--name", dest="own_name", metavar="NAME", help="keep it under another name")
+    parser.add_argument(
+        "--size", type=int, help="side of the packed images in pixels (default: as published; folder 84)"
+    )
+    parser.add_argument("--channels", type=int, choices=(1, 3), help="1 grey, 3 colour (default: as published)")
+    parser.add_argument("--filter", help="how to resize: lanczos, bicubic, bilinear, box, hamming, nearest")
+    parser.add_argument("--fit", default="squash", help="squash (default) or crop images of other proportions")
+    parser.add_argument(
+        "--ink", choices=("bright", "dark"), help="drawings: bright ink on black (default), or as drawn"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="folder: which classes are train, val and test (default: 0)"
+    )
+    parser.add_argument("--skip-bad", action="store_true", help="go on without images that cannot be read")
+    parser.add_argument("--overwrite", action="store_true", help="replace the set of that name")
+
+
+def _add_show(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--split", default="test", help="which classes (default: test)")
+    parser.add_argument("--out", required=True, type=Path, metavar="PNG", help="the sheet; the episode goes beside it")
+    parser.add_argument(
+        "--turns", type=int, help="4: with rotations as classes, 1: without (default: the dataset's own)"
+    )
+    parser.add_argument("--classes", type=int, default=12, help="classes on the sheet (default: 12)")
+    parser.add_argument("--images", type=int, default=10, help="images a class on the sheet (default: 10)")
+    parser.add_argument("--way", type=int, default=5)
+    parser.add_argument("--shot", type=int, default=1)
+    parser.add_argument("--query", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--episode", type=int, default=0, help="which episode of the seed (default: 0)")
+
+
+def run(args: argparse.Namespace) -> None:
+    ACTIONS[args.action](args)
+
+
+def _list(args: argparse.Namespace) -> None:
+    from tapnet.datasets import DATASETS, own_sets
+    from tapnet.datasets.packed import data_root, is_packed
+
+    root = data_root(args.root)
+    _say(f"Prepared datasets are kept in {root}")
+    for name, dataset in DATASETS.items():
+        ready = not dataset.forms or is_packed(root / name)
+        images = "any number" if dataset.images is None else f"{dataset.images:,} images"
+        where = "bundled" if not dataset.forms else f"ready in {root / name}" if ready else "not ready"
+        _entry(name, f"{images} of {_size(dataset.image_shape)}, {where}", dataset.summary, _command(name, ready))
+    for name in own_sets(root):
+        what, images = _own(root / name)
+        _entry(name, f"{images}, ready in {root / name}", what, _command(name, True))
+
+
+def _entry(name: str, state: str, summary: str, command: str) -> None:
+    _console.print(f"\n[bold]{escape(name)}[/]: {escape(state)}", highlight=False, soft_wrap=True)
+    _say(f"  {summary}\n  {command}")
+
+
+def _own(folder: Path) -> tuple[str, str]:
+    from tapnet.datasets.packed import read_manifest
+
+    manifest = read_manifest(folder)
+    return (
+        f"{len(manifest.classes):,} classes of your own",
+        f"{manifest.rows:,} images of {_size(manifest.image_shape)}",
+    )
+
+
+def _size(shape: tuple[int, int, int]) -> str:
+    return "×".join(map(str, shape))
+
+
+def _command(name: str, ready: bool) -> str:
+    from tapnet.datasets.downloading import DOWNLOADS
+
+    if ready:
+        return f"tapnet data show {name} --out {name}.png"
+    return f"tapnet data download {name}" if name in DOWNLOADS else f"tapnet data prepare {name} --from PATH"
+
+
+def _prepare(args: argparse.Namespace) -> None:
+    _pack(args, _preparable(args.name), Path(args.path).expanduser())
+
+
+def _pack(args: argparse.Namespace, dataset: Dataset, path: Path) -> None:
+    from tapnet.datasets.checking import differences, facts
+    from tapnet.datasets.packed import data_root
+    from tapnet.datasets.packing import Hearing, Wishes, prepare
+
+    wishes = Wishes(
+        args.own_name,
+        args.size,
+        args.channels,
+        args.filter,
+        args.fit,
+        args.ink,
+        args.seed,
+        args.skip_bad,
+        args.overwrite,
+    )
+    try:
+        with _progress("packing") as progress:
+            packed = prepare(dataset, path, data_root(args.root), wishes, Hearing(_say, progress))
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("Stopped; the same command goes on from here.") from None
+    _print_findings(
+        [*facts(packed), *differences(dataset, packed)], f"{packed.manifest.name} is ready: {packed.folder}"
+    )
+
+
+def _check(args: argparse.Namespace) -> None:
+    from tapnet.datasets import DATASETS, own_sets
+    from tapnet.datasets.checking import check
+    from tapnet.datasets.packed import data_root, open_packed
+
+    root = data_root(args.root)
+    if args.name not in own_sets(root):
+        _preparable(args.name).load("all", root)
+    packed = open_packed(root / args.name)
+    with _progress("comparing images") as progress:
+        findings = check(DATASETS[packed.manifest.dataset], packed, progress)
+    _print_findings(findings, f"{args.name} in {packed.folder}")
+
+
+def _download(args: argparse.Namespace) -> None:
+    from tapnet.datasets.downloading import DOWNLOADS, download
+    from tapnet.datasets.packed import data_root
+
+    dataset = _preparable(args.name)
+    if args.name not in DOWNLOADS:
+        forms = "\n".join(f"  • {form.words}" for form in dataset.forms)
+        _console.print(f"{dataset.origin}\nForms that can be read:\n{forms}", markup=False)
+        raise ValueError(
+            f"{args.name} cannot be downloaded from here: get it from where it is kept, then run "
+            f"`tapnet data prepare {args.name} --from PATH`. Sets that can be downloaded: {', '.join(DOWNLOADS)}."
+        )
+    folder = data_root(args.root) / "downloads" / args.name
+    with _progress("downloading") as progress:
+        for remote in DOWNLOADS[args.name]:
+            _say(f"Fetching {remote.url}")
+            download(remote, folder, progress)
+    _pack(args, dataset, folder)
+
+
+def _show(args: argparse.Namespace) -> None:
+    from tapnet.datasets import load_dataset
+    from tapnet.datasets.sheets import contact_sheet, episode_sheet
+    from tapnet.episodes import EpisodeSampler
+
+    for option, least in (("classes", 1), ("images", 1)):
+        if getattr(args, option) < least:
+            raise ValueError(f"--{option} needs at least {least}, got {getattr(args, option)}.")
+    images = load_dataset(args.name, args.split, args.root, args.turns)
+    sampler = EpisodeSampler(images.labels, args.way, args.shot, args.query, args.seed)
+    sheet = args.out.with_suffix(".png")
+    episode = sheet.with_name(f"{sheet.stem}-episode.png")
+    sheet.parent.mkdir(parents=True, exist_ok=True)
+    contact_sheet(images, args.classes, args.images).save(sheet)
+    episode_sheet(images, sampler, args.episode).save(episode)
+    _say(f"{sheet}: {args.split} classes of {args.name}\n{episode}: an episode as a model sees it")
+
+
+def _preparable(name: str) -> Dataset:
+    from tapnet.datasets import DATASETS
+
+    choices = [each for each, dataset in DATASETS.items() if dataset.forms]
+    if name not in choices:
+        bundled = " (bundled: it needs nothing)" if name in DATASETS else ""
+        raise ValueError(f"Datasets to prepare are {', '.join(choices)}, got {name!r}{bundled}.")
+    return DATASETS[name]
+
+
+def _say(sentence: str) -> None:
+    _console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _progress(words: str) -> Iterator[Callable[[int, int], None]]:
+    with Progress(console=_console, transient=True) as bar:
+        task = bar.add_task(words, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _print_findings(findings: list[Finding], title: str) -> None:
+    marks = {True: "[green]✓[/]", False: "[yellow]![/]", None: " "}
+    _say(title)
+    for finding in findings:
+        line = f"{marks[finding.good]} {finding.subject:<26} {escape(finding.words)}"
+        _console.print(line, highlight=False, soft_wrap=True)
+
+
+ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "list": _list,
+    "prepare": _prepare,
+    "check": _check,
+    "download": _download,
+    "show": _show,
+}

@@ -1,0 +1,43 @@
+"""Folders named after their class, at any depth, beside or below anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from tapnet.datasets.decoding import SUFFIXES
+from tapnet.datasets.forms import Say, Splits
+from tapnet.datasets.source import Source, in_order, normal, some
+from tapnet.datasets.trees import Tree
+
+
+def class_folders(tree: Tree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
+    """Every image below a folder that has a known class's name; the innermost such folder decides."""
+    known = {name for names in splits.values() for name in names}
+    depth = 1 + max(name.count("/") for name in known)
+    classes: dict[str, list[str]] = {}
+    strangers: set[str] = set()
+    for name in filter(is_image, tree.names):
+        folder = name.rpartition("/")[0]
+        found = _known_folder(folder, known, depth)
+        if found is None:
+            strangers.add(folder or ".")
+        else:
+            classes.setdefault(found, []).append(name)
+    if not classes:
+        return None
+    note = f"{len(strangers):,} folders are of no class of this dataset and were left out: {some(sorted(strangers))}."
+    return Source("folders by class", in_order(classes), tree.read, notes=[note] if strangers else [])
+
+
+def is_image(name: str) -> bool:
+    """Whether the file's ending says that it is an image."""
+    return "." + name.rpartition(".")[2].lower() in SUFFIXES
+
+
+def _known_folder(folder: str, known: Container[str], depth: int) -> str | None:
+    parts = normal(folder).split("/")
+    for end in range(len(parts), 0, -1):
+        for width in range(1, min(depth, end) + 1):
+            if (name := "/".join(parts[end - width : end])) in known:
+                return name
+    return None
