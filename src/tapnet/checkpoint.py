@@ -49,6 +49,7 @@ class Header:
     since_point: Running = Running()
     data: dict[str, str] = field(default_factory=dict)  # split: fingerprint
     hardware: dict[str, Any] = field(default_factory=dict)
+    calibration: dict[str, Any] = field(default_factory=dict)  # head: temperatures by way and shot
     version: str = __version__
     format: int = FORMAT
 

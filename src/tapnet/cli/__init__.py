@@ -19,6 +19,13 @@ COMMANDS: dict[str, str] = {
     "evaluate": "accuracy of a checkpoint on classes it has never seen",
     "compare": "several checkpoints on the same episodes, with paired differences",
     "recipes": "list the recipes",
+    "fit": "learn the classes in a folder of your own pictures",
+    "predict": "the class of each of your pictures, by a fitted task",
+    "add": "add pictures or classes to a fitted task",
+    "remove": "take classes or pictures out of a fitted task",
+    "score": "accuracy and confusion matrix of a fitted task on labelled pictures",
+    "explain": "a picture of why a task says what it says",
+    "export": "a fitted task as one ONNX file",
     "data": "list, prepare, check, download and show datasets",
 }
 

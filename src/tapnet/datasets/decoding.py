@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ SUFFIXES = frozenset(
     ".bmp .gif .jfif .jp2 .jpe .jpeg .jpg .pbm .pgm .png .pnm .ppm .tga .tif .tiff .webp".split()  # noqa: SIM905
 )
 _one_large_at_a_time = threading.Lock()
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -63,10 +66,29 @@ def decode(raw: Raw, geometry: Geometry) -> Decoded | Unreadable:
     """The image in the wanted shape, or why there is none; never an exception for a damaged image."""
     if isinstance(raw, Unreadable):
         return raw
+    return decode_by(raw, lambda image: fitted(image, geometry))
+
+
+def decode_by(raw: bytes | NDArray[np.uint8] | Image.Image, use: Callable[[Image.Image], T]) -> T | Unreadable:
+    """What `use` makes of the image, upright and opaque, or why there is no image.
+
+    `use` runs where only one large image is in memory at a time.
+    """
     try:
-        return _fitted(raw, geometry) if isinstance(raw, np.ndarray) else _decoded(raw, geometry)
+        with _opened(raw) as image:
+            pixels = image.width * image.height
+            if pixels > MOST_PIXELS:
+                raise Image.DecompressionBombError
+            with _one_large_at_a_time if pixels > LARGE_PIXELS else nullcontext():
+                return use(_opaque(_upright(image)))
     except Exception as error:  # decoders raise almost anything on damaged bytes
         return Unreadable(_reason(error))
+
+
+def _opened(raw: bytes | NDArray[np.uint8] | Image.Image) -> AbstractContextManager[Image.Image]:
+    if isinstance(raw, bytes):
+        return Image.open(io.BytesIO(raw))
+    return nullcontext(raw if isinstance(raw, Image.Image) else Image.fromarray(raw.squeeze()))
 
 
 @contextmanager
@@ -86,19 +108,8 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _decoded(raw: bytes, geometry: Geometry) -> Decoded:
-    with Image.open(io.BytesIO(raw)) as image:
-        pixels = image.width * image.height
-        if pixels > MOST_PIXELS:
-            raise Image.DecompressionBombError
-        if pixels <= LARGE_PIXELS:
-            return _fitted(image, geometry)
-        with _one_large_at_a_time:
-            return _fitted(image, geometry)
-
-
-def _fitted(picture: Image.Image | NDArray[np.uint8], geometry: Geometry) -> Decoded:
-    image = _opaque(_upright(picture)) if isinstance(picture, Image.Image) else Image.fromarray(picture.squeeze())
+def fitted(image: Image.Image, geometry: Geometry) -> Decoded:
+    """An upright, opaque image in the wanted shape."""
     image = image.convert("L" if geometry.channels == 1 else "RGB")
     size = (geometry.width, geometry.height)
     resized = image.size != size
