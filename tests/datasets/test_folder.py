@@ -130,3 +130,13 @@ def test_csv_table_column_of_splits_is_kept(pack, table):
 def test_csv_table_mistakes_are_named(pack, table, text, why):
     with pytest.raises(ValueError, match=why):
         pack("folder", table(text))
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe.png", b"two\nlines.png", b"tab\t[red]bold.png"])
+def test_folder_takes_any_file_name(pack, make, tmp_path, name):
+    make.tree(tmp_path / "f", {"cat/1.png": make.png(1)})
+    path = bytes(tmp_path / "f" / "cat") + b"/" + name
+    with open(path, "wb") as file:  # noqa: PTH123
+        file.write(make.png(2))
+    packed = pack("folder", tmp_path / "f")
+    assert len((packed.folder / "rows.txt").read_text().split("\n")) == 3

@@ -259,7 +259,7 @@ def test_tiny_imagenet_keeps_only_the_classes_of_tiered_imagenet(pack, make, tmp
     files |= {"tiny-imagenet-200/val/images/val_0.JPEG": make.png(9), "tiny-imagenet-200/wnids.txt": b"n01443537\n"}
     packed = pack("tiny-imagenet-tiered", make.zip(tmp_path / "tiny-imagenet-200.zip", files))
     assert dict(packed.manifest.classes) == {"n01443537": 3}
-    assert packed.manifest.image_shape == (64, 64, 3)
+    assert packed.manifest.row_shape == (64, 64, 3)
 
 
 @pytest.mark.parametrize("name", ["omniglot", "mini-imagenet", "tiered-imagenet", "cifar-fs", "tiny-imagenet-tiered"])
@@ -267,3 +267,25 @@ def test_what_is_no_known_form_is_refused_with_the_forms(pack, make, tmp_path, n
     path = make.tree(tmp_path / "strange", {"notes/readme.txt": b"words"})
     with pytest.raises(ValueError, match=r"holds notes/readme\.txt\. Needed one of: "):
         pack(name, path)
+
+
+def test_cifar_folder_train_is_a_class_only_where_images_lie_in_it(pack, make, tmp_path):
+    names = ["train/apple/1.png", "train/train/1.png", "train/strange/1.png"]
+    packed = pack("cifar-fs", make.tree(tmp_path / "c", {name: make.png(1) for name in names}))
+    assert dict(packed.manifest.classes) == {"apple": 1, "train": 1}
+
+
+def test_tiered_arrays_are_not_taken_for_mini_imagenet(pack, tiered_npz):
+    with pytest.raises(ValueError, match="is no form of mini-imagenet"):
+        pack("mini-imagenet", tiered_npz)
+
+
+def test_archive_with_the_same_name_twice_gives_one_image(pack, make, tmp_path):
+    import warnings
+    import zipfile
+
+    with warnings.catch_warnings(), zipfile.ZipFile(tmp_path / "twice.zip", "w") as archive:
+        warnings.simplefilter("ignore")
+        for value in (1, 2):
+            archive.writestr("cat/1.png", make.png(value))
+    assert len(pack("folder", tmp_path / "twice.zip").pixels) == 1

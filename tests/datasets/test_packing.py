@@ -56,7 +56,7 @@ def test_prepare_gives_the_same_from_an_archive(pack, make, tmp_path, pets, endi
 
 def test_prepare_records_how_it_was_made(pack, pets):
     manifest = pack("folder", pets, size=8, filter="box", fit="crop").manifest
-    assert (manifest.filter, manifest.fit, manifest.resized, manifest.image_shape) == ("box", "crop", 12, (8, 8, 3))
+    assert (manifest.filter, manifest.fit, manifest.resized, manifest.row_shape) == ("box", "crop", 12, (8, 8, 3))
 
 
 def test_prepare_keeps_a_set_that_is_there(pack, pets):

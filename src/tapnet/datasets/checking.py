@@ -49,7 +49,7 @@ def check(dataset: Dataset, packed: Packed, progress: Callable[[int, int], None]
 def facts(packed: Packed) -> Iterator[Finding]:
     """What was packed, from what and how."""
     kept = packed.manifest
-    height, width, channels = kept.image_shape
+    height, width, channels = kept.row_shape
     yield Finding("read from", kept.form)
     yield Finding("classes", f"{len(kept.classes):,}")
     yield Finding("images", f"{kept.rows - len(kept.left_out):,} of {height}×{width}×{channels}")
@@ -87,8 +87,8 @@ def differences(dataset: Dataset, packed: Packed) -> Iterator[Finding]:
     if not missing and not extra:
         yield Finding("published classes", f"all {len(dataset.classes):,} are there, split as published", True)
     yield _count(dataset, packed)
-    if kept.image_shape != dataset.image_shape:
-        yield Finding("published size", f"{dataset.image_shape}, and this is {kept.image_shape}: {INCOMPARABLE}", False)
+    if kept.row_shape != dataset.row_shape:
+        yield Finding("published size", f"{dataset.row_shape}, and this is {kept.row_shape}: {INCOMPARABLE}", False)
     if kept.resized:
         words = f"{dataset.published_filter}; this was resized by {kept.filter}: expect small differences in accuracy"
         yield Finding("published resizing", words, None)
@@ -151,4 +151,4 @@ def _twin_findings(packed: Packed, found: list[Twins]) -> Iterator[Finding]:
 
 
 def _row_names(folder: Path) -> list[str]:
-    return (folder / ROWS).read_text("utf-8").splitlines()
+    return (folder / ROWS).read_text("utf-8").split("\n")

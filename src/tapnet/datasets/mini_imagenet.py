@@ -50,7 +50,7 @@ def _published() -> dict[str, list[int]]:
 MINI_IMAGENET = Dataset(
     name="mini-imagenet",
     summary="miniImageNet: 100 classes of ImageNet, 600 images each",
-    image_shape=(84, 84, 3),
+    row_shape=(84, 84, 3),
     origin="Made from ImageNet (https://image-net.org, sign-in, non-commercial research); copies circulate.",
     splits=listed_splits("mini-imagenet"),
     images=60_000,

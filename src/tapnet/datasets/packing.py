@@ -51,9 +51,7 @@ class Hearing:
 
 def prepare(dataset: Dataset, path: Path, root: Path, wishes: Wishes, hearing: Hearing) -> Packed:
     """The packed dataset, made from what is at `path`; one that is there already is kept unless to be overwritten."""
-    name = _name(dataset, wishes)
-    if is_packed(root / name) and not wishes.overwrite:
-        raise FileExistsError(f"{name} is prepared already in {root / name}: use it, or add --overwrite to redo it.")
+    name = name_for(dataset, root, wishes)
     geometry = geometry_for(dataset, wishes)
     with locked(root, name):
         source = recognise(dataset, path, hearing.say)
@@ -73,18 +71,21 @@ def prepare(dataset: Dataset, path: Path, root: Path, wishes: Wishes, hearing: H
     return open_packed(root / name)
 
 
-def _name(dataset: Dataset, wishes: Wishes) -> str:
+def name_for(dataset: Dataset, root: Path, wishes: Wishes) -> str:
+    """The name to keep it under, if it is free."""
     name = wishes.name or dataset.name
     if not re.fullmatch(r"[^\W_][\w.-]*", name):
         raise ValueError(f"A dataset needs a plain name of letters, digits, dots and dashes, got {name!r}.")
     if name in DATASETS and name != dataset.name:
         raise ValueError(f"The name {name} belongs to another dataset: give your {dataset.name} a name of its own.")
+    if is_packed(root / name) and not wishes.overwrite:
+        raise FileExistsError(f"{name} is prepared already in {root / name}: use it, or add --overwrite to redo it.")
     return name
 
 
 def geometry_for(dataset: Dataset, wishes: Wishes) -> Geometry:
     """What every image is made into: the dataset's own shape unless wished otherwise."""
-    height, width, channels = dataset.image_shape
+    height, width, channels = dataset.row_shape
     if wishes.size is not None:
         height = width = wishes.size
     if wishes.ink is not None and dataset.ink is None:
@@ -154,7 +155,7 @@ def _manifest(
         name=name,
         dataset=dataset.name,
         form=source.form,
-        image_shape=geometry.shape,
+        row_shape=geometry.shape,
         filter=geometry.filter,
         fit=geometry.fit,
         resized=int((place.state == RESIZED).sum()),

@@ -23,11 +23,11 @@ class _Dtype:
     """A number type named in a pickle. NumPy's own would believe a forged size."""
 
     def __init__(self, code: str | bytes, *_: object) -> None:
-        self.code = code.decode() if isinstance(code, bytes) else code
+        self.code: str = text(code)
         self.order = ""
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        order = state[1].decode() if isinstance(state[1], bytes) else state[1]
+        order = text(state[1])
         self.order = order if order in ("<", ">") else ""
 
     def make(self) -> np.dtype[Any]:
@@ -171,15 +171,16 @@ def _plain(value: Any, known: dict[int, Any] | None = None) -> Any:
         return value
     if id(value) not in known:
         if isinstance(value, dict):
-            made: Any = {_text(key): _plain(item, known) for key, item in value.items()}
+            made: Any = {text(key): _plain(item, known) for key, item in value.items()}
         else:
             made = [_plain(item, known) for item in value]
         known[id(value)] = made
     return known[id(value)]
 
 
-def _text(key: Any) -> Any:
-    return key.decode("latin1") if isinstance(key, bytes) else key
+def text(value: Any) -> Any:
+    """Text, if the value is that as Python 2 pickled it, else the value."""
+    return value.decode("latin1") if isinstance(value, bytes) else value
 
 
 def size_of(stream: IO[bytes]) -> int:

@@ -48,7 +48,7 @@ class Tree(ABC):
     @cached_property
     def names(self) -> list[str]:
         """Every file, sorted; a name that leads out of the tree is refused."""
-        return sorted(self._list())
+        return sorted(set(self._list()))
 
     @abstractmethod
     def _list(self) -> Iterator[str]: ...
@@ -75,7 +75,7 @@ class Folder(Tree):
 
     def _files(self) -> Iterator[str]:
         seen: set[str] = set()
-        for folder, folders, files in os.walk(self.path, followlinks=True):
+        for folder, folders, files in os.walk(self.path, followlinks=True, onerror=_give_up):
             if (real := os.path.realpath(folder)) in seen:
                 folders.clear()
                 continue
@@ -204,6 +204,11 @@ def _walk(archive: tarfile.TarFile, path: Path) -> Iterator[tuple[str, IO[bytes]
         stream = archive.extractfile(member) if member.isfile() else None
         if stream is not None and not HIDDEN.search(name):
             yield name, stream
+
+
+def _give_up(error: OSError) -> None:
+    """A folder that cannot be listed would be a class that silently is not there."""
+    raise error
 
 
 def _file_bytes(path: Path) -> Raw:

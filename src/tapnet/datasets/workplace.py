@@ -74,7 +74,9 @@ class Workplace:
         with (self.folder / IMAGES).open("wb") as file:
             npy.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
             file.flush()
-            os.posix_fallocate(file.fileno(), file.tell(), size)
+            if hasattr(os, "posix_fallocate"):  # not on every system
+                os.posix_fallocate(file.fileno(), file.tell(), size)
+            file.truncate(file.tell() + size)
         (self.folder / PLAN).write_text(plan, "utf-8")
         np.zeros(shape[0], dtype=np.uint8).tofile(self.folder / STATE)
 
