@@ -10,9 +10,10 @@ import numpy as np
 
 from tapnet.datasets.forms import Say, Splits
 from tapnet.datasets.forms.array_files import key
-from tapnet.datasets.pickles import load_pickle, size_of, text
+from tapnet.datasets.pickles import load_pickle, size_of
 from tapnet.datasets.source import Raw, Source
 from tapnet.datasets.trees import Tree
+from tapnet.datasets.unpickling import text
 
 
 def cifar_python(tree: Tree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001

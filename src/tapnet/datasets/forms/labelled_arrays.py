@@ -11,9 +11,10 @@ import numpy as np
 from tapnet.datasets.arrays import npz_members, npz_rows
 from tapnet.datasets.forms import Say, Splits
 from tapnet.datasets.forms.array_files import key, reader, said_splits, split_of
-from tapnet.datasets.pickles import load_pickle, size_of, text
+from tapnet.datasets.pickles import load_pickle, size_of
 from tapnet.datasets.source import Raw, Source, Unreadable, in_order
 from tapnet.datasets.trees import Tree
+from tapnet.datasets.unpickling import text
 
 IMAGES = ("_images_png.pkl", "_images.npz")
 
