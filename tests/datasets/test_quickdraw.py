@@ -53,7 +53,7 @@ def test_quickdraw_file_is_the_one_that_the_tool_built():
 
 
 def test_quickdraw_unknown_split_lists_the_choices():
-    with pytest.raises(ValueError, match=r"train, val, test, trainval, got 'dev'"):
+    with pytest.raises(ValueError, match=r"train, val, test, all, trainval, got 'dev'"):
         load_dataset("quickdraw", "dev")
 
 

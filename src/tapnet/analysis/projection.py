@@ -52,7 +52,7 @@ def _tsne(points: Points) -> Points:
     from sklearn.manifold import TSNE
 
     perplexity = min(20.0, (len(points) - 1) / 3)
-    embedded: Points = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(points)
+    embedded: Points = TSNE(perplexity=perplexity, init="pca", method="exact", random_state=0).fit_transform(points)
     return embedded
 
 

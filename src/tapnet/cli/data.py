@@ -15,6 +15,7 @@ from rich.progress import Progress
 if TYPE_CHECKING:
     from tapnet.datasets import Dataset
     from tapnet.datasets.checking import Finding
+    from tapnet.datasets.packing import Wishes
 
 _EXAMPLES = """examples:
   tapnet data list
@@ -96,7 +97,7 @@ def _list(args: argparse.Namespace) -> None:
         ready = not dataset.forms or is_packed(root / name)
         images = "any number" if dataset.images is None else f"{dataset.images:,} images"
         where = "bundled" if not dataset.forms else f"ready in {root / name}" if ready else "not ready"
-        _entry(name, f"{images} of {_size(dataset.image_shape)}, {where}", dataset.summary, _command(name, ready))
+        _entry(name, f"{images} of {_size(dataset.row_shape)}, {where}", dataset.summary, _command(name, ready))
     for name in own_sets(root):
         what, images = _own(root / name)
         _entry(name, f"{images}, ready in {root / name}", what, _command(name, True))
@@ -113,7 +114,7 @@ def _own(folder: Path) -> tuple[str, str]:
     manifest = read_manifest(folder)
     return (
         f"{len(manifest.classes):,} classes of your own",
-        f"{manifest.rows:,} images of {_size(manifest.image_shape)}",
+        f"{manifest.rows:,} images of {_size(manifest.row_shape)}",
     )
 
 
@@ -126,7 +127,8 @@ def _command(name: str, ready: bool) -> str:
 
     if ready:
         return f"tapnet data show {name} --out {name}.png"
-    return f"tapnet data download {name}" if name in DOWNLOADS else f"tapnet data prepare {name} --from PATH"
+    download = f"tapnet data download {name}   or   " if name in DOWNLOADS else ""
+    return f"{download}tapnet data prepare {name} --from PATH"
 
 
 def _prepare(args: argparse.Namespace) -> None:
@@ -136,26 +138,31 @@ def _prepare(args: argparse.Namespace) -> None:
 def _pack(args: argparse.Namespace, dataset: Dataset, path: Path) -> None:
     from tapnet.datasets.checking import differences, facts
     from tapnet.datasets.packed import data_root
-    from tapnet.datasets.packing import Hearing, Wishes, prepare
+    from tapnet.datasets.packing import Hearing, prepare
 
-    wishes = Wishes(
-        args.own_name,
-        args.size,
-        args.channels,
-        args.filter,
-        args.fit,
-        args.ink,
-        args.seed,
-        args.skip_bad,
-        args.overwrite,
-    )
     try:
         with _progress("packing") as progress:
-            packed = prepare(dataset, path, data_root(args.root), wishes, Hearing(_say, progress))
+            packed = prepare(dataset, path, data_root(args.root), _wishes(args), Hearing(_say, progress))
     except KeyboardInterrupt:
         raise KeyboardInterrupt("Stopped; the same command goes on from here.") from None
     _print_findings(
         [*facts(packed), *differences(dataset, packed)], f"{packed.manifest.name} is ready: {packed.folder}"
+    )
+
+
+def _wishes(args: argparse.Namespace) -> Wishes:
+    from tapnet.datasets.packing import Wishes
+
+    return Wishes(
+        name=args.own_name,
+        size=args.size,
+        channels=args.channels,
+        filter=args.filter,
+        fit=args.fit,
+        ink=args.ink,
+        seed=args.seed,
+        skip_bad=args.skip_bad,
+        overwrite=args.overwrite,
     )
 
 
@@ -176,6 +183,7 @@ def _check(args: argparse.Namespace) -> None:
 def _download(args: argparse.Namespace) -> None:
     from tapnet.datasets.downloading import DOWNLOADS, download
     from tapnet.datasets.packed import data_root
+    from tapnet.datasets.packing import name_for
 
     dataset = _preparable(args.name)
     if args.name not in DOWNLOADS:
@@ -185,7 +193,9 @@ def _download(args: argparse.Namespace) -> None:
             f"{args.name} cannot be downloaded from here: get it from where it is kept, then run "
             f"`tapnet data prepare {args.name} --from PATH`. Sets that can be downloaded: {', '.join(DOWNLOADS)}."
         )
-    folder = data_root(args.root) / "downloads" / args.name
+    root = data_root(args.root)
+    name_for(dataset, root, _wishes(args))
+    folder = root / "downloads" / args.name
     with _progress("downloading") as progress:
         for remote in DOWNLOADS[args.name]:
             _say(f"Fetching {remote.url}")
@@ -201,6 +211,8 @@ def _show(args: argparse.Namespace) -> None:
     for option, least in (("classes", 1), ("images", 1)):
         if getattr(args, option) < least:
             raise ValueError(f"--{option} needs at least {least}, got {getattr(args, option)}.")
+    if args.out.is_dir():
+        raise ValueError(f"--out needs the name of a picture, and {args.out} is a folder.")
     images = load_dataset(args.name, args.split, args.root, args.turns)
     sampler = EpisodeSampler(images.labels, args.way, args.shot, args.query, args.seed)
     sheet = args.out.with_suffix(".png")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 from tapnet.cli.options import add_device, percent
@@ -88,10 +89,11 @@ class _Speed(ProgressColumn):
 
 def _progress(console: Console) -> Progress:
     return Progress(
-        BarColumn(),
+        BarColumn(bar_width=12),
         TextColumn("{task.completed}/{task.total}"),
-        _Speed(),
-        TextColumn("loss {task.fields[loss]:.3f}  validation {task.fields[validation]}  time left"),
+        _Speed(table_column=Column(no_wrap=True)),
+        TextColumn("loss {task.fields[loss]:.2f}  validation {task.fields[validation]}"),
         TimeRemainingColumn(),
+        TextColumn("left"),
         console=console,
     )

@@ -36,7 +36,7 @@ def load_dataset(
     turns: int | Mapping[str, int] | None = None,
     **unknown: object,
 ) -> ImageSet:
-    """One split of a dataset: of those in DATASETS, or of a folder of images that was prepared under a name of its own.
+    """One split of a dataset: of those in DATASETS, or of one that was prepared under a name of its own.
 
     `root` is where prepared datasets are kept; `turns` = 4 adds the rotations of each image as classes, 1 does not,
     for all splits or for each by name; where nothing is said the dataset decides (Omniglot: rotations in training, none
@@ -52,10 +52,12 @@ def load_dataset(
     own = own_sets(folder)
     if name not in own:
         raise ValueError(f"Datasets are {', '.join([*DATASETS, *own])}, got {name!r}.")
-    return open_packed(folder / name).image_set(split, 1 if turns is None else turns)
+    packed = open_packed(folder / name)
+    usual = DATASETS.get(packed.manifest.dataset, FOLDER).turns.get(split, 1)
+    return packed.image_set(split, usual if turns is None else turns)
 
 
 def own_sets(root: Path) -> list[str]:
-    """The names of the folders of images that were prepared in `root`."""
+    """The names of the datasets that were prepared in `root` under names of their own."""
     found = sorted(path.name for path in root.iterdir() if is_packed(path)) if root.is_dir() else []
     return [name for name in found if name not in DATASETS and not name.startswith(".")]

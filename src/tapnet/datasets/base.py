@@ -19,7 +19,7 @@ class Dataset:
 
     name: str
     summary: str
-    image_shape: tuple[int, int, int]  # height, width, channels
+    row_shape: tuple[int, int, int]  # height, width, channels
     origin: str  # where it comes from and under which terms
     splits: Splits = field(default_factory=dict)  # the classes of each split, in the order of their labels
     images: int | None = None  # in the published set

@@ -49,7 +49,7 @@ def check(dataset: Dataset, packed: Packed, progress: Callable[[int, int], None]
 def facts(packed: Packed) -> Iterator[Finding]:
     """What was packed, from what and how."""
     kept = packed.manifest
-    height, width, channels = kept.image_shape
+    height, width, channels = kept.row_shape
     yield Finding("read from", kept.form)
     yield Finding("classes", f"{len(kept.classes):,}")
     yield Finding("images", f"{kept.rows - len(kept.left_out):,} of {height}×{width}×{channels}")
@@ -87,8 +87,8 @@ def differences(dataset: Dataset, packed: Packed) -> Iterator[Finding]:
     if not missing and not extra:
         yield Finding("published classes", f"all {len(dataset.classes):,} are there, split as published", True)
     yield _count(dataset, packed)
-    if kept.image_shape != dataset.image_shape:
-        yield Finding("published size", f"{dataset.image_shape}, and this is {kept.image_shape}: {INCOMPARABLE}", False)
+    if kept.row_shape != dataset.row_shape:
+        yield Finding("published size", f"{dataset.row_shape}, and this is {kept.row_shape}: {INCOMPARABLE}", False)
     if kept.resized:
         words = f"{dataset.published_filter}; this was resized by {kept.filter}: expect small differences in accuracy"
         yield Finding("published resizing", words, None)
@@ -122,12 +122,13 @@ def twins(packed: Packed, progress: Callable[[int, int], None]) -> list[Twins]:
         if place % 1000 == 0 or place + 1 == len(used):
             progress(place + 1, len(used))
     _, group, counts = np.unique(digests, return_inverse=True, return_counts=True)
+    members = np.split(used[np.argsort(group, kind="stable")], np.cumsum(counts)[:-1])
     names = list(packed.manifest.classes)
     ends = np.cumsum(list(packed.manifest.classes.values()))
     split_of = {name: split for split in SPLITS for name in packed.manifest.splits.get(split, ())}
     found = []
     for each in np.flatnonzero(counts > 1):
-        rows = used[group == each]
+        rows = members[each]
         classes = frozenset(names[place] for place in np.searchsorted(ends, rows, side="right"))
         splits = frozenset(split_of.get(name, "none") for name in classes)
         found.append(Twins(tuple(int(row) for row in rows), classes, splits))
@@ -141,7 +142,7 @@ def _twin_findings(packed: Packed, found: list[Twins]) -> Iterator[Finding]:
     kinds = (
         ("same image in one class", within, "a query may be one of its own support images"),
         ("same image in two classes", across, "one of the two labels is wrong"),
-        ("same image in two splits", leaks, "a test image is also trained on"),
+        ("same image in two splits", leaks, "what one split is judged on is also in another"),
     )
     named = _row_names(packed.folder) if found else []
     for subject, groups, meaning in kinds:
@@ -150,4 +151,4 @@ def _twin_findings(packed: Packed, found: list[Twins]) -> Iterator[Finding]:
 
 
 def _row_names(folder: Path) -> list[str]:
-    return (folder / ROWS).read_text("utf-8").splitlines()
+    return (folder / ROWS).read_text("utf-8").split("\n")

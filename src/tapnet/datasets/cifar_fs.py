@@ -8,7 +8,7 @@ from tapnet.datasets.forms.class_folders import class_folders
 CIFAR_FS = Dataset(
     name="cifar-fs",
     summary="CIFAR-FS: the 100 classes of CIFAR-100, 600 images each",
-    image_shape=(32, 32, 3),
+    row_shape=(32, 32, 3),
     origin="https://www.cs.toronto.edu/~kriz/cifar.html (cifar-100-python.tar.gz).",
     splits=listed_splits("cifar-fs"),
     images=60_000,

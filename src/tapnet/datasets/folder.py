@@ -8,7 +8,7 @@ from tapnet.datasets.forms.csv_table import csv_table
 FOLDER = Dataset(
     name="folder",
     summary="your own images; --name gives the set its own name",
-    image_shape=(84, 84, 3),
+    row_shape=(84, 84, 3),
     origin="Your own images.",
     forms=(
         Form("a CSV with the columns path and label (and split)", csv_table),

@@ -12,7 +12,7 @@ from tapnet.datasets.forms import Form
 from tapnet.datasets.forms.class_arrays import cache_pickles, class_npz
 from tapnet.datasets.forms.class_folders import class_folders
 from tapnet.datasets.forms.csv_lists import csv_lists
-from tapnet.datasets.source import Source
+from tapnet.datasets.source import Source, some
 
 ILSVRC_NAME = re.compile(r"n\d{8}_(\d+)\.jpe?g", re.IGNORECASE)
 
@@ -33,7 +33,11 @@ def published_images(source: Source) -> Source:
             classes[name] = keys
         else:
             classes[name] = [ordered[number - 1] for number in _published()[name]]
-    notes = [f"{len(incomplete)} ILSVRC classes are not whole, so all their images were taken."] if incomplete else []
+    notes = (
+        [f"ILSVRC classes that are not whole, so all their images were taken: {some(incomplete)}."]
+        if incomplete
+        else []
+    )
     return Source(source.form, classes, source.read, source.splits, source.notes + notes)
 
 
@@ -46,7 +50,7 @@ def _published() -> dict[str, list[int]]:
 MINI_IMAGENET = Dataset(
     name="mini-imagenet",
     summary="miniImageNet: 100 classes of ImageNet, 600 images each",
-    image_shape=(84, 84, 3),
+    row_shape=(84, 84, 3),
     origin="Made from ImageNet (https://image-net.org, sign-in, non-commercial research); copies circulate.",
     splits=listed_splits("mini-imagenet"),
     images=60_000,

@@ -7,7 +7,7 @@ from tapnet.datasets.forms.class_folders import class_folders
 OMNIGLOT = Dataset(
     name="omniglot",
     summary="1,623 handwritten characters, 20 drawings each",
-    image_shape=(28, 28, 1),
+    row_shape=(28, 28, 1),
     origin="https://github.com/brendenlake/omniglot (MIT licence); `tapnet data download omniglot` fetches it.",
     splits=listed_splits("omniglot", "background", "evaluation"),
     images=32_460,

@@ -32,7 +32,7 @@ class Manifest:
     name: str
     dataset: str  # the entry of DATASETS that made it
     form: str  # what it was read from
-    image_shape: tuple[int, int, int]  # height, width, channels
+    row_shape: tuple[int, int, int]  # height, width, channels
     filter: str
     fit: str
     resized: int  # images that had another size
@@ -63,8 +63,8 @@ def read_manifest(folder: Path) -> Manifest:
         if content.get("format") != FORMAT:
             raise ValueError(f"format {content.get('format')}, and this version reads {FORMAT}")
         splits = {split: tuple(names) for split, names in content.pop("splits").items()}
-        shape, notes = tuple(content.pop("image_shape")), tuple(content.pop("notes"))
-        return Manifest(splits=splits, image_shape=shape, notes=notes, **content)
+        shape, notes = tuple(content.pop("row_shape")), tuple(content.pop("notes"))
+        return Manifest(splits=splits, row_shape=shape, notes=notes, **content)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} cannot be used ({error}): prepare the dataset again with --overwrite.") from None
 
@@ -80,7 +80,7 @@ class Packed:
     def pixels(self) -> NDArray[np.uint8]:
         """All rows, mapped and not read; a file that does not fit its manifest is refused."""
         path = self.folder / IMAGES
-        wanted = (self.manifest.rows, *self.manifest.image_shape)
+        wanted = (self.manifest.rows, *self.manifest.row_shape)
         try:
             pixels: NDArray[np.uint8] = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 
 from tapnet._version import __version__
+from tapnet.datasets import DATASETS
 from tapnet.datasets.base import Dataset
 from tapnet.datasets.decoding import Decoded, Geometry, decode, quiet_decoders
 from tapnet.datasets.packed import IMAGES, MANIFEST, ROWS, Manifest, Packed, is_packed, open_packed, sha256_of
@@ -19,7 +21,7 @@ from tapnet.datasets.recognition import recognise, splits_for
 from tapnet.datasets.source import Source, Unreadable, normal, some
 from tapnet.datasets.workplace import DONE, RESIZED, TODO, Workplace, locked, room
 
-BATCH = 64
+BATCH, PIECE = 64, 16  # images in memory at once, and in one task
 WORKERS = 4
 Bad = dict[int, str]  # row: why it cannot be read
 
@@ -49,9 +51,7 @@ class Hearing:
 
 def prepare(dataset: Dataset, path: Path, root: Path, wishes: Wishes, hearing: Hearing) -> Packed:
     """The packed dataset, made from what is at `path`; one that is there already is kept unless to be overwritten."""
-    name = wishes.name or dataset.name
-    if is_packed(root / name) and not wishes.overwrite:
-        raise FileExistsError(f"{name} is prepared already in {root / name}: use it, or add --overwrite to redo it.")
+    name = name_for(dataset, root, wishes)
     geometry = geometry_for(dataset, wishes)
     with locked(root, name):
         source = recognise(dataset, path, hearing.say)
@@ -62,16 +62,30 @@ def prepare(dataset: Dataset, path: Path, root: Path, wishes: Wishes, hearing: H
                 bad = _pack(source, place, geometry, hearing)
                 if bad and not wishes.skip_bad:
                     raise ValueError(_complaint(source, bad))
-                _finish(place, source, _manifest(name, dataset, source, geometry, wishes.seed, place, bad))
+                manifest = _manifest(name, dataset, source, geometry, wishes.seed, place, bad)
+                place.add(ROWS, (f"{normal(key)}\n" for key in _keys(source)))
+                place.add(MANIFEST, [manifest.to_json()])
             finally:
                 place.close()
             place.publish(root / name)
     return open_packed(root / name)
 
 
+def name_for(dataset: Dataset, root: Path, wishes: Wishes) -> str:
+    """The name to keep it under, if it is free."""
+    name = wishes.name or dataset.name
+    if not re.fullmatch(r"[^\W_][\w.-]*", name):
+        raise ValueError(f"A dataset needs a plain name of letters, digits, dots and dashes, got {name!r}.")
+    if name in DATASETS and name != dataset.name:
+        raise ValueError(f"The name {name} belongs to another dataset: give your {dataset.name} a name of its own.")
+    if is_packed(root / name) and not wishes.overwrite:
+        raise FileExistsError(f"{name} is prepared already in {root / name}: use it, or add --overwrite to redo it.")
+    return name
+
+
 def geometry_for(dataset: Dataset, wishes: Wishes) -> Geometry:
     """What every image is made into: the dataset's own shape unless wished otherwise."""
-    height, width, channels = dataset.image_shape
+    height, width, channels = dataset.row_shape
     if wishes.size is not None:
         height = width = wishes.size
     if wishes.ink is not None and dataset.ink is None:
@@ -82,7 +96,9 @@ def geometry_for(dataset: Dataset, wishes: Wishes) -> Geometry:
 
 def _plan(source: Source, path: Path, geometry: Geometry) -> str:
     """A text that is the same for two preparations exactly if one can go on where the other stopped."""
-    digest = hashlib.sha256(repr((source.form, geometry, list(source.classes.items()))).encode())
+    digest = hashlib.sha256(repr((source.form, geometry)).encode())
+    for name, keys in source.classes.items():
+        digest.update(repr((name, keys)).encode())
     status = path.stat()
     changed = (status.st_size, status.st_mtime_ns) if path.is_file() else ()
     return f"{path.resolve()} {changed} {digest.hexdigest()}"
@@ -100,13 +116,16 @@ def _pack(source: Source, place: Workplace, geometry: Geometry, hearing: Hearing
         with quiet_decoders(), ThreadPoolExecutor(WORKERS) as pool:
             found = source.read(todo)
             while batch := list(islice(found, BATCH)):
-                images = pool.map(lambda item: decode(item[1], geometry), batch)
-                for (key, _), image in zip(batch, images, strict=True):
-                    _keep(place, bad, todo.pop(key), image)
-                hearing.progress(total - len(todo), total)
+                pieces = [batch[start : start + PIECE] for start in range(0, BATCH, PIECE)]
+                images = pool.map(lambda piece: [decode(raw, geometry) for _, raw in piece], pieces)
+                for (key, _), image in zip(batch, chain.from_iterable(images), strict=True):
+                    _keep(place, bad, todo[key], image)
+                done += len(batch)
+                hearing.progress(done, total)
     finally:
         place.save()
-    return bad | dict.fromkeys(todo.values(), "not found when its turn came")
+    lost = np.flatnonzero(place.state == TODO).tolist()
+    return dict.fromkeys(lost, "gone when its turn came") | bad
 
 
 def _keep(place: Workplace, bad: Bad, row: int, image: Decoded | Unreadable) -> None:
@@ -136,7 +155,7 @@ def _manifest(
         name=name,
         dataset=dataset.name,
         form=source.form,
-        image_shape=geometry.shape,
+        row_shape=geometry.shape,
         filter=geometry.filter,
         fit=geometry.fit,
         resized=int((place.state == RESIZED).sum()),
@@ -148,8 +167,3 @@ def _manifest(
         sha256=sha256_of(place.folder / IMAGES),
         tapnet=__version__,
     )
-
-
-def _finish(place: Workplace, source: Source, manifest: Manifest) -> None:
-    (place.folder / ROWS).write_text("".join(f"{normal(key)}\n" for key in _keys(source)), "utf-8")
-    (place.folder / MANIFEST).write_text(manifest.to_json(), "utf-8")

@@ -1,135 +1,14 @@
-"""Pickles read without trust: numpy arrays and plain containers come out, anything else is refused before it runs."""
+"""Pickles as data: what they hold, read without trust and within the memory there is."""
 
 from __future__ import annotations
 
-import codecs
-import collections
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-from numpy.typing import NDArray
+from tapnet.datasets.unpickling import Array, Bounded, Reader, Refused, text
 
 HEADROOM = 500_000_000
-
-
-class Refused(pickle.UnpicklingError):
-    """The pickle wants something that no dataset needs."""
-
-
-class _Dtype:
-    """A number type named in a pickle. NumPy's own would believe a forged size."""
-
-    def __init__(self, code: str | bytes, *_: object) -> None:
-        self.code = code.decode() if isinstance(code, bytes) else code
-        self.order = ""
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        order = state[1].decode() if isinstance(state[1], bytes) else state[1]
-        self.order = order if order in ("<", ">") else ""
-
-    def make(self) -> np.dtype[Any]:
-        made = np.dtype(self.order + self.code)
-        if made.kind not in "biufSU" or made.itemsize == 0:
-            raise Refused(f"an array of {self.code!r}, where only numbers and text are taken")
-        return made
-
-
-class _Array:
-    """An array named in a pickle; it becomes one when its bytes are there and are exactly as many as its shape says."""
-
-    def __init__(self) -> None:
-        self.value: NDArray[Any] | list[Any] = []
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _, shape, dtype, fortran, data = state
-        if dtype.code in ("O", "O8", "O4") and isinstance(data, list):
-            self.value = data
-        else:
-            self.value = _array(data, dtype, shape, "F" if fortran else "C")
-
-
-def _array(data: Any, dtype: _Dtype, shape: tuple[int, ...], order: str = "C") -> NDArray[Any]:
-    raw = data.encode("latin1") if isinstance(data, str) else data
-    if not isinstance(raw, bytes | bytearray):
-        raise Refused(f"an array made from {type(raw).__name__}")
-    flat = np.frombuffer(raw, dtype.make()) if raw else np.empty(0, dtype.make())
-    wanted = 1
-    for side in shape:
-        wanted *= side
-    if min(shape, default=0) < 0 or wanted != len(flat):
-        raise Refused(f"an array of shape {shape} in {len(raw):,} bytes, which cannot hold it")
-    return flat.reshape(shape, order="F" if order == "F" else "C")
-
-
-def _no_array(*_: object) -> None:
-    raise Refused("an array without its bytes")
-
-
-def _reconstruct(kind: object, shape: tuple[int, ...], _code: object) -> _Array:
-    if kind is not _ARRAY_TYPE or tuple(shape) != (0,):
-        raise Refused("an array that is not built from its own bytes")
-    return _Array()
-
-
-def _scalar(dtype: _Dtype, data: Any) -> Any:
-    return _array(data, dtype, (1,))[0].item()
-
-
-def _encode(text: str, encoding: str) -> bytes:
-    if encoding not in ("latin1", "latin-1"):
-        raise Refused(f"the encoding {encoding!r}")
-    return codecs.latin_1_encode(text)[0]
-
-
-def _bytes(*parts: Any) -> bytes:
-    if not parts:
-        return b""
-    if isinstance(parts[0], int):
-        raise Refused("bytes that are not in the file")
-    return _encode(*parts) if isinstance(parts[0], str) else bytes(parts[0])
-
-
-class _Admitted:
-    """A callable that a pickle may name. It cannot be given state, so that no pickle alters what the next one meets."""
-
-    __slots__ = ("_make",)
-
-    def __init__(self, make: Callable[..., Any]) -> None:
-        self._make = make
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self._make(*arguments)
-
-    def __setstate__(self, state: object) -> None:
-        raise Refused("a change of the reader itself")
-
-
-_ARRAY_TYPE = _Admitted(_no_array)
-_Make = Callable[..., Any]
-_PLAIN: dict[str, _Make] = {"set": set, "frozenset": frozenset, "bytes": _bytes, "bytearray": _bytes}
-_NUMPY: dict[str, _Make] = {
-    "multiarray._reconstruct": _reconstruct,
-    "multiarray.scalar": _scalar,
-    "numeric._frombuffer": _array,
-}
-_CALLABLES: dict[str, _Make] = {
-    "numpy.dtype": _Dtype,
-    "collections.OrderedDict": collections.OrderedDict,
-    "_codecs.encode": _encode,
-    **{f"numpy.{core}.{name}": make for core in ("core", "_core") for name, make in _NUMPY.items()},
-    **{f"{module}.{name}": make for module in ("builtins", "__builtin__") for name, make in _PLAIN.items()},
-}
-ADMITTED = {"numpy.ndarray": _ARRAY_TYPE, **{name: _Admitted(make) for name, make in _CALLABLES.items()}}
-
-
-class _Reader(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if f"{module}.{name}" not in ADMITTED:
-            raise Refused(f"{module}.{name}")
-        return ADMITTED[f"{module}.{name}"]
 
 
 def load_pickle(stream: IO[bytes], name: str, size: int, say: Callable[[str], None]) -> Any:
@@ -145,7 +24,7 @@ def load_pickle(stream: IO[bytes], name: str, size: int, say: Callable[[str], No
         )
     say(f"Reading {name}: a pickle has to be in memory whole, up to {needed / 1e9:.1f} GB.")
     try:
-        return _plain(_Reader(stream, encoding="bytes").load())
+        return _plain(Reader(Bounded(stream, size), encoding="bytes").load())
     except Refused as error:
         raise ValueError(
             f"{name} is refused: it asks for {error}, and a pickled dataset needs only arrays and plain containers. "
@@ -161,21 +40,17 @@ def _plain(value: Any, known: dict[int, Any] | None = None) -> Any:
     `known` holds the containers already made: one that is shared a million times is not copied a million times.
     """
     known = {} if known is None else known
-    if isinstance(value, _Array):
+    if isinstance(value, Array):
         return _plain(value.value, known) if isinstance(value.value, list) else value.value
     if not isinstance(value, dict | list | tuple):
         return value
     if id(value) not in known:
         if isinstance(value, dict):
-            made: Any = {_text(key): _plain(item, known) for key, item in value.items()}
+            made: Any = {text(key): _plain(item, known) for key, item in value.items()}
         else:
             made = [_plain(item, known) for item in value]
         known[id(value)] = made
     return known[id(value)]
-
-
-def _text(key: Any) -> Any:
-    return key.decode("latin1") if isinstance(key, bytes) else key
 
 
 def size_of(stream: IO[bytes]) -> int:

@@ -46,7 +46,7 @@ def bundled_drawings() -> tuple[NDArray[np.uint8], str]:
 QUICKDRAW = QuickDraw(
     name="quickdraw",
     summary="Quick, Draw!: 345 classes of drawings",
-    image_shape=(28, 28, 1),
+    row_shape=(28, 28, 1),
     origin="Bundled with this package; Google, CC BY 4.0.",
     splits=listed_splits("quickdraw"),
     images=34_500,

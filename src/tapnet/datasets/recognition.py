@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection
+from functools import cache
 from pathlib import Path
 
 from tapnet.datasets.base import Dataset
@@ -18,8 +19,9 @@ SHARES = {"train": 0.64, "val": 0.16}  # of the classes, as in miniImageNet; the
 def recognise(dataset: Dataset, path: Path, say: Say) -> Source:
     """The images of the dataset at a path; what is no known form of it is refused with the forms that are."""
     tree = _tree(path)
+    say_once = cache(say)  # a pickle is read once for its classes and again for its images
     for form in dataset.forms:
-        source = form.read(tree, dataset.splits, say)
+        source = form.read(tree, dataset.splits, say_once)
         if source is not None:
             found = source if dataset.refine is None else dataset.refine(source)
             say(f"Recognised {path} as {found.form}: {len(found.classes):,} classes, {len(found):,} images.")

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +39,12 @@ class Source:
 
 
 def normal(text: str) -> str:
-    """Text with accents composed, which some file systems store in two characters and others in one."""
-    return unicodedata.normalize("NFC", text)
+    """A name as it is kept and printed: on one line, in valid Unicode, with accents composed.
+
+    Some file systems store an accent as a character of its own, and Linux allows any bytes in a name.
+    """
+    valid = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return unicodedata.normalize("NFC", valid).replace("\n", "\\n").replace("\r", "\\r")
 
 
 def in_order(classes: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
@@ -52,7 +56,7 @@ def _file_order(name: str) -> tuple[str, str]:
     return normal(PurePosixPath(name).name), normal(name)
 
 
-def some(names: Sequence[Any], shown: int = 5) -> str:
+def some(names: Sequence[str], shown: int = 5) -> str:
     """The first few of many names, and how many more there are."""
     more = f" and {len(names) - shown:,} more" if len(names) > shown else ""
-    return ", ".join(map(str, names[:shown])) + more
+    return ", ".join(normal(name) for name in names[:shown]) + more

@@ -8,7 +8,7 @@ from tapnet.datasets.forms.labelled_arrays import labelled_arrays
 TIERED_IMAGENET = Dataset(
     name="tiered-imagenet",
     summary="tieredImageNet: 608 classes of ImageNet, 779,165 images",
-    image_shape=(84, 84, 3),
+    row_shape=(84, 84, 3),
     origin="https://github.com/renmengye/few-shot-ssl-public links it; made from ImageNet (non-commercial research).",
     splits=listed_splits("tiered-imagenet"),
     images=779_165,

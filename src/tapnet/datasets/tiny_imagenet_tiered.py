@@ -7,7 +7,7 @@ from tapnet.datasets.forms.class_folders import class_folders
 TINY_IMAGENET_TIERED = Dataset(
     name="tiny-imagenet-tiered",
     summary="Tiny ImageNet, the 123 classes that tieredImageNet has too; NOT tieredImageNet",
-    image_shape=(64, 64, 3),
+    row_shape=(64, 64, 3),
     origin="tiny-imagenet-200.zip of Stanford's course CS231n; made from ImageNet (non-commercial research).",
     splits=listed_splits("tiny-imagenet-tiered"),
     images=61_500,

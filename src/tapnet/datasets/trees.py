@@ -10,6 +10,7 @@ import lzma
 import os
 import re
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -20,12 +21,21 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import IO
 
+from tapnet.datasets import zips
 from tapnet.datasets.source import Raw, Unreadable
 
 LARGEST_FILE = 200_000_000  # bytes of one encoded image; far beyond any photograph, and small enough to hold
 INNER = re.compile(r"(^|/)(n\d{8}\.tar|images_(background|evaluation)\.zip)$")
 HIDDEN = re.compile(r"(^|/)(\.|__MACOSX(/|$))")
-DAMAGES = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError)
+DAMAGES = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    NotImplementedError,
+)
 
 
 class Tree(ABC):
@@ -38,7 +48,7 @@ class Tree(ABC):
     @cached_property
     def names(self) -> list[str]:
         """Every file, sorted; a name that leads out of the tree is refused."""
-        return sorted(self._list())
+        return sorted(set(self._list()))
 
     @abstractmethod
     def _list(self) -> Iterator[str]: ...
@@ -65,7 +75,7 @@ class Folder(Tree):
 
     def _files(self) -> Iterator[str]:
         seen: set[str] = set()
-        for folder, folders, files in os.walk(self.path, followlinks=True):
+        for folder, folders, files in os.walk(self.path, followlinks=True, onerror=_give_up):
             if (real := os.path.realpath(folder)) in seen:
                 folders.clear()
                 continue
@@ -111,17 +121,15 @@ class Zip(Tree):
     """A zip archive."""
 
     def _list(self) -> Iterator[str]:
-        with _whole(self.path), zipfile.ZipFile(self.path) as archive:
-            for info in archive.infolist():
-                name = _safe(info.filename, self.path)
-                if not info.is_dir() and not HIDDEN.search(name):
-                    yield name
+        with _whole(self.path):
+            names = (_safe(member.name, self.path) for member in zips.members(self.path))
+            yield from (name for name in names if not HIDDEN.search(name))
 
     def read(self, names: Collection[str]) -> Iterator[tuple[str, Raw]]:
-        with _whole(self.path), zipfile.ZipFile(self.path) as archive:
-            for info in archive.infolist():
-                if (name := _safe(info.filename, self.path)) in names:
-                    yield name, _zip_bytes(archive, info)
+        with _whole(self.path), self.path.open("rb") as file:
+            for member in zips.members(self.path):
+                if (name := _safe(member.name, self.path)) in names:
+                    yield name, _zip_bytes(file, member)
 
     @contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
@@ -138,11 +146,12 @@ class Tar(Tree):
         return (name for name, _ in self._members())
 
     def read(self, names: Collection[str]) -> Iterator[tuple[str, Raw]]:
-        return ((name, _tar_bytes(stream)) for name, stream in self._members() if name in names)
+        with _whole(self.path):
+            yield from ((name, _tar_bytes(stream)) for name, stream in self._members() if name in names)
 
     @contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
-        with closing(self._members()) as members:
+        with _whole(self.path), closing(self._members()) as members:
             yield next(stream for found, stream in members if found == name)
 
     def _members(self) -> Generator[tuple[str, IO[bytes]]]:
@@ -197,6 +206,11 @@ def _walk(archive: tarfile.TarFile, path: Path) -> Iterator[tuple[str, IO[bytes]
             yield name, stream
 
 
+def _give_up(error: OSError) -> None:
+    """A folder that cannot be listed would be a class that silently is not there."""
+    raise error
+
+
 def _file_bytes(path: Path) -> Raw:
     try:
         status = path.stat()
@@ -207,10 +221,10 @@ def _file_bytes(path: Path) -> Raw:
         return Unreadable(error.strerror or str(error))
 
 
-def _zip_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Raw:
+def _zip_bytes(file: IO[bytes], member: zips.Member) -> Raw:
     try:
-        return _too_large(info.file_size) or archive.read(info)
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+        return _too_large(max(member.size, member.packed)) or zips.content(file, member)
+    except (zipfile.BadZipFile, zlib.error, struct.error) as error:
         return Unreadable(f"damaged in the archive: {error}")
 
 

@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,18 +37,16 @@ def locked(root: Path, name: str) -> Iterator[None]:
 
 @contextmanager
 def room(root: Path, needed: int) -> Iterator[None]:
-    """Says in one sentence that the disk is full."""
+    """Says in one sentence that the disk is full; `needed` is what the whole dataset takes."""
     try:
-        if shutil.disk_usage(root).free < needed:
-            raise OSError(errno.ENOSPC, "too little room")
         yield
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         free = shutil.disk_usage(root).free
         raise OSError(
-            f"The disk is full: {root} needs {needed / 1e9:.2f} GB more and has {free / 1e9:.2f} GB free. Make room or "
-            "choose another folder with --root, then run the same command again."
+            f"The disk is full: the dataset takes {needed / 1e9:.2f} GB in {root}, where {free / 1e9:.2f} GB are free. "
+            "Make room or choose another folder with --root, then run the same command again."
         ) from None
 
 
@@ -70,11 +68,15 @@ class Workplace:
     def _start(self, plan: str, shape: tuple[int, ...]) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
+        size = shape[0] * self._row_bytes
+        if shutil.disk_usage(self.folder).free < size:
+            raise OSError(errno.ENOSPC, "too little room")
         with (self.folder / IMAGES).open("wb") as file:
             npy.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
             file.flush()
-            if shape[0]:
-                os.posix_fallocate(file.fileno(), file.tell(), shape[0] * self._row_bytes)
+            if hasattr(os, "posix_fallocate"):  # not on every system
+                os.posix_fallocate(file.fileno(), file.tell(), size)
+            file.truncate(file.tell() + size)
         (self.folder / PLAN).write_text(plan, "utf-8")
         np.zeros(shape[0], dtype=np.uint8).tofile(self.folder / STATE)
 
@@ -92,6 +94,13 @@ class Workplace:
             self.state[row] = mark
         self._pending.clear()
         self.state.tofile(self.folder / STATE)
+
+    def add(self, name: str, lines: Iterable[str]) -> None:
+        """A text file beside the images, on the disk when this returns."""
+        with (self.folder / name).open("w", encoding="utf-8") as file:
+            file.writelines(lines)
+            file.flush()
+            os.fsync(file.fileno())
 
     def close(self) -> None:
         os.close(self._images)

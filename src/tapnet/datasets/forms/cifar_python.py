@@ -13,6 +13,7 @@ from tapnet.datasets.forms.array_files import key
 from tapnet.datasets.pickles import load_pickle, size_of
 from tapnet.datasets.source import Raw, Source
 from tapnet.datasets.trees import Tree
+from tapnet.datasets.unpickling import text
 
 
 def cifar_python(tree: Tree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
@@ -20,12 +21,12 @@ def cifar_python(tree: Tree, splits: Splits, say: Say) -> Source | None:  # noqa
     found = {PurePosixPath(name).name: name for name in tree.names}
     if not {"train", "test", "meta"} <= found.keys():
         return None
-    names = [_text(name) for name in _content(tree, found["meta"], say, {"fine_label_names"})["fine_label_names"]]
+    names = [text(name) for name in _content(tree, found["meta"], say, {"fine_label_names"})["fine_label_names"]]
     classes: dict[str, dict[str, str]] = {name: {} for name in sorted(names)}
     for part in ("train", "test"):
         content = _content(tree, found[part], say, {"fine_labels", "filenames", "data"})
         for row, (label, file) in enumerate(zip(content["fine_labels"], content["filenames"], strict=True)):
-            classes[names[label]][key(part, row)] = _text(file)
+            classes[names[label]][key(part, row)] = text(file)
 
     def read(wanted: Any) -> Iterator[tuple[str, Raw]]:
         for part in ("train", "test"):
@@ -44,7 +45,3 @@ def _content(tree: Tree, file: str, say: Say, needed: set[str]) -> dict[str, Any
     if not isinstance(content, dict) or not needed <= content.keys():
         raise ValueError(f"{file} needs {', '.join(sorted(needed))}: is it another dataset (CIFAR-10)?")
     return content
-
-
-def _text(value: Any) -> str:
-    return value.decode("latin1") if isinstance(value, bytes) else str(value)

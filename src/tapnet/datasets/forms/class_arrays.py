@@ -21,7 +21,8 @@ def class_npz(tree: Tree, splits: Splits, say: Say) -> Source | None:  # noqa: A
     classes: dict[str, list[str]] = {}
     said: dict[str, list[str]] = {}
     parts: list[str] = []
-    for file in (name for name in tree.names if name.endswith(".npz") and split_of(name)):
+    npz = (name for name in tree.names if name.endswith(".npz") and not name.endswith("_images.npz"))
+    for file in filter(split_of, npz):
         with tree.open(file) as stream:
             shapes = npz_members(stream, file)
         for member, shape in shapes.items():

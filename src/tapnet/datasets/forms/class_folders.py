@@ -6,7 +6,7 @@ from collections.abc import Container
 
 from tapnet.datasets.decoding import SUFFIXES
 from tapnet.datasets.forms import Say, Splits
-from tapnet.datasets.source import Source, in_order, normal, some
+from tapnet.datasets.source import SPLITS, Source, in_order, normal, some
 from tapnet.datasets.trees import Tree
 
 
@@ -25,7 +25,7 @@ def class_folders(tree: Tree, splits: Splits, say: Say) -> Source | None:  # noq
             classes.setdefault(found, []).append(name)
     if not classes:
         return None
-    note = f"{len(strangers):,} folders are of no class of this dataset and were left out: {some(sorted(strangers))}."
+    note = f"Left out, folders of no class of this dataset: {some(sorted(strangers))}."
     return Source("folders by class", in_order(classes), tree.read, notes=[note] if strangers else [])
 
 
@@ -38,6 +38,8 @@ def _known_folder(folder: str, known: Container[str], depth: int) -> str | None:
     parts = normal(folder).split("/")
     for end in range(len(parts), 0, -1):
         for width in range(1, min(depth, end) + 1):
-            if (name := "/".join(parts[end - width : end])) in known:
+            name = "/".join(parts[end - width : end])
+            # CIFAR-100 has a class called train: further up, that is a split
+            if name in known and (end == len(parts) or name not in SPLITS):
                 return name
     return None

@@ -30,7 +30,7 @@ def csv_lists(tree: Tree, splits: Splits, say: Say) -> Source | None:  # noqa: A
             classes.setdefault(label, set()).add(images[image])
     if not classes:
         return None
-    note = f"{len(missing):,} listed images are not there: {some(missing)}."
+    note = f"Listed and not there: {some(missing)}."
     return Source("CSV lists with a folder of images", in_order(classes), tree.read, said, [note] if missing else [])
 
 

@@ -14,6 +14,7 @@ from tapnet.datasets.forms.array_files import key, reader, said_splits, split_of
 from tapnet.datasets.pickles import load_pickle, size_of
 from tapnet.datasets.source import Raw, Source, Unreadable, in_order
 from tapnet.datasets.trees import Tree
+from tapnet.datasets.unpickling import text
 
 IMAGES = ("_images_png.pkl", "_images.npz")
 
@@ -52,7 +53,7 @@ def _labels(tree: Tree, file: str, say: Say) -> tuple[list[int], list[str]]:
     if not isinstance(content, dict) or not {"label_specific", "label_specific_str"} <= content.keys():
         raise ValueError(f"{file} needs `label_specific` and `label_specific_str`: is it another dataset?")
     numbers = [int(number) for number in content["label_specific"]]
-    names = [name.decode("latin1") if isinstance(name, bytes) else str(name) for name in content["label_specific_str"]]
+    names = [str(text(name)) for name in content["label_specific_str"]]
     if numbers and not 0 <= min(numbers) <= max(numbers) < len(names):
         raise ValueError(
             f"{file} names {len(names)} classes, and its labels run from {min(numbers)} to {max(numbers)}."

@@ -1,0 +1,181 @@
+"""A reader of pickles that admits numpy arrays and plain containers, and nothing else.
+
+Whatever a pickle names is replaced by a stand-in of ours before it is called: NumPy's own functions would believe
+forged shapes and sizes.
+"""
+
+from __future__ import annotations
+
+import codecs
+import collections
+import pickle
+import struct
+from collections.abc import Callable
+from typing import IO, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+LONG_TEXT = 1 << 24
+
+
+class Refused(pickle.UnpicklingError):
+    """The pickle wants something that no dataset needs."""
+
+
+class _Dtype:
+    """A number type named in a pickle. NumPy's own would believe a forged size."""
+
+    def __init__(self, code: str | bytes, *_: object) -> None:
+        self.code: str = text(code)
+        self.order = ""
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        order = text(state[1])
+        self.order = order if order in ("<", ">") else ""
+
+    def make(self) -> np.dtype[Any]:
+        made = np.dtype(self.order + self.code)
+        if made.kind not in "biufSU" or made.itemsize == 0:
+            raise Refused(f"an array of {self.code!r}, where only numbers and text are taken")
+        return made
+
+
+class Array:
+    """An array named in a pickle; it becomes one when its bytes are there and are exactly as many as its shape says."""
+
+    def __init__(self) -> None:
+        self.value: NDArray[Any] | list[Any] = []
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, dtype, fortran, data = state
+        if dtype.code in ("O", "O8", "O4") and isinstance(data, list):
+            self.value = data
+        else:
+            self.value = _array(data, dtype, shape, "F" if fortran else "C")
+
+
+def _array(
+    data: Any, dtype: _Dtype, shape: tuple[int, ...], order: str = "C", axes: tuple[int, ...] | None = None
+) -> NDArray[Any]:
+    """The array over the bytes of the file; `order` and `axes` are as NumPy's own function for it takes them."""
+    raw = data.encode("latin1") if isinstance(data, str) else data
+    if not isinstance(raw, bytes | bytearray):
+        raise Refused(f"an array made from {type(raw).__name__}")
+    flat = np.frombuffer(raw, dtype.make()) if raw else np.empty(0, dtype.make())
+    wanted = 1
+    for side in shape:
+        wanted *= side
+    if min(shape, default=0) < 0 or wanted != len(flat):
+        raise Refused(f"an array of shape {shape} in {len(raw):,} bytes, which cannot hold it")
+    array = flat.reshape(shape, order="F" if order == "F" else "C")
+    return array if axes is None else array.transpose(axes)
+
+
+def _no_array(*_: object) -> None:
+    raise Refused("an array without its bytes")
+
+
+def _reconstruct(kind: object, shape: tuple[int, ...], _code: object) -> Array:
+    if kind is not _ARRAY_TYPE or tuple(shape) != (0,):
+        raise Refused("an array that is not built from its own bytes")
+    return Array()
+
+
+def _scalar(dtype: _Dtype, data: Any) -> Any:
+    return _array(data, dtype, (1,))[0].item()
+
+
+def _encode(content: str | _Latin1, encoding: str) -> bytes | bytearray:
+    if encoding not in ("latin1", "latin-1"):
+        raise Refused(f"the encoding {encoding!r}")
+    return content if isinstance(content, _Latin1) else content.encode("latin1")
+
+
+def _bytes(*parts: Any) -> bytes | bytearray:
+    if not parts:
+        return b""
+    if isinstance(parts[0], int):
+        raise Refused("bytes that are not in the file")
+    return _encode(*parts) if isinstance(parts[0], str) else bytes(parts[0])
+
+
+class _Admitted:
+    """A callable that a pickle may name. It cannot be given state, so that no pickle alters what the next one meets."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self._make = make
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._make(*arguments)
+
+    def __setstate__(self, state: object) -> None:
+        raise Refused("a change of the reader itself")
+
+
+_ARRAY_TYPE = _Admitted(_no_array)
+_Make = Callable[..., Any]
+_PLAIN: dict[str, _Make] = {"set": set, "frozenset": frozenset, "bytes": _bytes, "bytearray": _bytes}
+_NUMPY: dict[str, _Make] = {
+    "multiarray._reconstruct": _reconstruct,
+    "multiarray.scalar": _scalar,
+    "numeric._frombuffer": _array,
+}
+_CALLABLES: dict[str, _Make] = {
+    "numpy.dtype": _Dtype,
+    "collections.OrderedDict": collections.OrderedDict,
+    "_codecs.encode": _encode,
+    **{f"numpy.{core}.{name}": make for core in ("core", "_core") for name, make in _NUMPY.items()},
+    **{f"{module}.{name}": make for module in ("builtins", "__builtin__") for name, make in _PLAIN.items()},
+}
+ADMITTED = {"numpy.ndarray": _ARRAY_TYPE, **{name: _Admitted(make) for name, make in _CALLABLES.items()}}
+
+
+class _Latin1(bytearray):
+    """The bytes of a long text of which every character is one; Python 3 wrote arrays so for Python 2."""
+
+
+class Bounded:
+    """The file of a pickle, which no length inside it may exceed."""
+
+    def __init__(self, stream: IO[bytes], size: int) -> None:
+        self._stream, self._size = stream, size
+        self.readline = stream.readline
+
+    def read(self, count: int) -> bytes:
+        if count > self._size:
+            raise EOFError("it is cut off")
+        return self._stream.read(count)
+
+
+class Reader(pickle._Unpickler):
+    """Python's own reader in Python: the faster one in C holds long strings twice while it reads them."""
+
+    read: Callable[[int], bytes]
+    append: Callable[[Any], None]
+
+    def _load_long_text(self) -> None:
+        (left,) = struct.unpack("<I", self.read(4))
+        if left < LONG_TEXT:
+            self.append(str(self.read(left), "utf-8", "surrogatepass"))
+            return
+        decoder, found = codecs.getincrementaldecoder("utf-8")(), _Latin1()
+        while left:
+            piece = self.read(min(left, LONG_TEXT))
+            left -= len(piece)
+            found += decoder.decode(piece, final=not left).encode("latin1")
+        self.append(found)
+
+    dispatch: ClassVar[Any] = {**pickle._Unpickler.dispatch, pickle.BINUNICODE[0]: _load_long_text}
+
+    def find_class(self, module: str, name: str) -> Any:
+        if f"{module}.{name}" not in ADMITTED:
+            raise Refused(f"{module}.{name}")
+        return ADMITTED[f"{module}.{name}"]
+
+
+def text(value: Any) -> Any:
+    """Text, if the value is that as Python 2 pickled it, else the value."""
+    return value.decode("latin1") if isinstance(value, bytes) else value

@@ -1,0 +1,160 @@
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tapnet.cli import main
+
+
+def tapnet(*arguments):
+    return main(["data", *map(str, arguments)])
+
+
+def picture(value):
+    stream = io.BytesIO()
+    Image.fromarray(np.full((8, 8, 3), value, dtype=np.uint8)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+@pytest.fixture
+def pets(tmp_path):
+    """Six classes of eight pictures."""
+    for name in ("bee", "cat", "dog", "emu", "fox", "gnu"):
+        for value in range(8):
+            path = tmp_path / "pets" / name / f"{value}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(picture(value * 20 + len(name) + ord(name[0]) % 7))
+    return tmp_path / "pets"
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    monkeypatch.setenv("TAPNET_DATA", str(tmp_path / "root"))
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def ready(pets, root):
+    assert tapnet("prepare", "folder", "--from", pets, "--name", "pets", "--size", 8) == 0
+    return root
+
+
+def test_data_list_shows_every_dataset_and_the_command_to_make_it_ready(root, capsys):
+    assert tapnet("list") == 0
+    printed = capsys.readouterr().out
+    assert "quickdraw: 34,500 images of 28×28×1, bundled" in printed
+    assert "tapnet data prepare mini-imagenet --from PATH" in printed
+    assert "tapnet data download omniglot" in printed
+    assert str(root) in printed
+
+
+def test_data_list_shows_own_sets(ready, capsys):
+    assert tapnet("list") == 0
+    assert f"pets: 48 images of 8×8×3, ready in {ready / 'pets'}" in capsys.readouterr().out
+
+
+def test_data_prepare_says_what_it_recognised_and_where_it_is(pets, root, capsys):
+    tapnet("prepare", "folder", "--from", pets, "--name", "pets", "--size", 8)
+    printed = capsys.readouterr().out
+    assert "a folder of images by class: 6 classes, 48 images" in printed
+    assert f"pets is ready: {root / 'pets'}" in printed
+
+
+def test_data_check_prints_counts_and_checksum(ready, capsys):
+    assert ready
+    assert tapnet("check", "pets") == 0
+    printed = capsys.readouterr().out
+    assert "48 of 8×8×3" in printed
+    assert "sha-256" in printed
+
+
+def test_data_check_damaged_set_fails(ready, capsys):
+    path = ready / "pets" / "images.npy"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert tapnet("check", "pets") == 2
+    assert "damaged" in capsys.readouterr().err
+
+
+def test_data_show_draws_two_pictures(ready, tmp_path):
+    assert ready
+    arguments = ("--split", "all", "--out", tmp_path / "new" / "grid.png", "--way", 3)
+    assert tapnet("show", "pets", *arguments) == 0
+    for name in ("grid.png", "grid-episode.png"):
+        with Image.open(tmp_path / "new" / name) as image:
+            assert image.width > 100
+
+
+MISTAKES = {
+    "unknown dataset": (["prepare", "imagenet", "--from", "."], "Datasets to prepare are omniglot"),
+    "bundled dataset": (["prepare", "quickdraw", "--from", "."], "it needs nothing"),
+    "nothing there": (["prepare", "folder", "--from", "/no/such/place"], "Nothing is at /no/such/place"),
+    "no images": (["prepare", "omniglot", "--from", "EMPTY"], "is no form of omniglot"),
+    "no pixels": (["prepare", "folder", "--from", "PETS", "--size", "0"], "1 to 4096 pixels"),
+    "wrong filter": (["prepare", "folder", "--from", "PETS", "--filter", "cubic"], "Resize filters are nearest"),
+    "wrong fit": (["prepare", "folder", "--from", "PETS", "--fit", "bend"], "squash or crop"),
+    "ink of photographs": (["prepare", "folder", "--from", "PETS", "--ink", "dark"], "no set of drawings"),
+    "name that is a path": (["prepare", "folder", "--from", "PETS", "--name", "../x"], "a plain name"),
+    "name that is taken": (["prepare", "folder", "--from", "PETS", "--name", "omniglot"], "a name of its own"),
+    "check of nothing": (["check", "cifar-fs"], "is not prepared in"),
+    "check of the unknown": (["check", "cars"], "got 'cars'"),
+    "show of nothing": (["show", "omniglot", "--out", "x.png"], "is not prepared in"),
+    "unknown split": (["show", "quickdraw", "--split", "dev", "--out", "x.png"], "got 'dev'"),
+    "too many ways": (["show", "quickdraw", "--way", "99", "--out", "x.png"], "99-way episodes need 99 classes"),
+    "too many shots": (["show", "quickdraw", "--shot", "99", "--out", "x.png"], "lower `shot` or `query`"),
+    "no classes": (["show", "quickdraw", "--classes", "0", "--out", "x.png"], "--classes needs at least 1"),
+    "episode before the first": (["show", "quickdraw", "--episode", "-1", "--out", "x.png"], "numbered from 0"),
+    "odd turns": (["show", "quickdraw", "--turns", "3", "--out", "x.png"], "`turns` is 1"),
+    "out is a folder": (["show", "quickdraw", "--out", "EMPTY"], "is a folder"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_data_mistake_ends_in_one_sentence(pets, root, tmp_path, monkeypatch, capsys, mistake):
+    assert root
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    arguments, sentence = MISTAKES[mistake]
+    places = {"EMPTY": tmp_path / "empty", "PETS": pets}
+    assert tapnet(*(places.get(argument, argument) for argument in arguments)) == 2
+    printed = capsys.readouterr().err
+    assert sentence in printed
+    assert "Traceback" not in printed
+    assert len(printed.splitlines()) == 1
+
+
+def test_data_prepare_twice_says_that_it_is_ready(ready, pets, capsys):
+    assert ready
+    assert tapnet("prepare", "folder", "--from", pets, "--name", "pets") == 2
+    assert "prepared already" in capsys.readouterr().err
+
+
+def test_data_prepare_stopped_by_the_user_says_how_to_go_on(tmp_path, root):
+    for number in range(3000):
+        path = tmp_path / "many" / str(number % 3) / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture(number % 256))
+    command = [
+        sys.executable,
+        "-m",
+        "tapnet",
+        "data",
+        "prepare",
+        "folder",
+        "--from",
+        str(tmp_path / "many"),
+        "--size",
+        "400",
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ)
+    while not (root / ".folder.partial" / "state.bin").is_file() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert b"the same command goes on" in process.communicate()[1]
+    assert process.returncode == 130
+    assert not (root / "folder").exists()

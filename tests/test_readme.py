@@ -1,0 +1,60 @@
+"""The commands and the Python of the README run as printed there, only smaller."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from tapnet.cli import main
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+SMALLER = ["backbone.options.widths=[16, 16, 16, 16]", "training.episodes=2", "validation.episodes=4", "validation.every=2"]
+
+
+def commands():
+    blocks = re.findall(r"```\n(.*?)```", README, re.DOTALL)
+    lines = [line.split("#")[0].split() for block in blocks for line in block.splitlines()]
+    return [line[1:] for line in lines if line[:1] == ["tapnet"] and line[1] != "data"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the commands have been run, in the order of the README."""
+    folder = tmp_path_factory.mktemp("readme")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for command in commands():
+            assert main(smaller(command)) == 0, command
+    return folder
+
+
+def smaller(command):
+    if command[0] == "train" and "--resume" not in command:
+        return [*command, "--set", *SMALLER]
+    return [*command, "--episodes", "4"] if command[0] in ("evaluate", "compare") else command
+
+
+def test_readme_has_commands_and_they_leave_their_runs(folder):
+    assert len(commands()) >= 6
+    assert (folder / "runs" / "mine" / "best.safetensors").is_file()
+    assert (folder / "runs" / "short" / "best.safetensors").is_file()
+
+
+def test_readme_python_runs(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    labels = torch.arange(20).repeat_interleave(13)
+    names = {
+        "support_images": torch.rand(6, 1, 28, 28),
+        "support_labels": torch.tensor([0, 1, 2, 0, 1, 0]),
+        "query_images": torch.rand(4, 1, 28, 28),
+        "labels": labels,
+        "dataset": TensorDataset(torch.rand(260, 3, 8, 8), labels),
+    }
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    for block in blocks:
+        short = block.replace("50_000", "1").replace("84, 84", "8, 8").replace("num_workers=4", "num_workers=0")
+        exec(short, names)
+    assert names["logits"].shape == (4, 3)
+    assert names["loss"].isfinite()

@@ -1,0 +1,71 @@
+"""Every recipe trains for two episodes and is evaluated on ten, on a small stand-in of its dataset."""
+
+import numpy as np
+import pytest
+
+from tapnet.checkpoint import load
+from tapnet.datasets import DATASETS, load_dataset
+from tapnet.datasets.packed import IMAGES, MANIFEST, Manifest, sha256_of
+from tapnet.evaluation import Evaluator
+from tapnet.recipe import bundled_recipes, load_recipe
+from tapnet.training import train
+
+SIZE, EACH = 17, 20
+
+
+def stand_in(name, root):
+    """A packed dataset of random images with some real class names of each split, smaller than life."""
+    dataset, folder = DATASETS[name], root / name
+    splits = {split: dataset.splits[split][:60] for split in ("train", "val", "test")}
+    classes = {label: EACH for labels in splits.values() for label in labels}
+    shape = (SIZE, SIZE, dataset.image_shape[2])
+    folder.mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (EACH * len(classes), *shape), dtype=np.uint8)
+    np.save(folder / IMAGES, pixels)
+    manifest = Manifest(
+        name=name,
+        dataset=name,
+        form="random",
+        image_shape=shape,
+        filter="none",
+        fit="squash",
+        resized=0,
+        ink=None,
+        classes=classes,
+        splits=splits,
+        left_out={},
+        notes=(),
+        sha256=sha256_of(folder / IMAGES),
+        tapnet="0",
+    )
+    (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", [path.stem for path in bundled_recipes()])
+def test_recipe_trains_and_evaluates(name, tmp_path):
+    small = ["training.episodes=2", "training.shot=1", "training.query=1", "validation.episodes=4"]
+    recipe = load_recipe(name, [*small, f"data.root={tmp_path}"])
+    if recipe.data.name != "quickdraw":
+        stand_in(recipe.data.name, tmp_path)
+    train(recipe, tmp_path / "run", device="cpu")
+    images = load_dataset(recipe.data.name, "test", tmp_path)
+    shot, query = recipe.validation.shot, recipe.validation.query
+    result = Evaluator(load(tmp_path / "run"), images).evaluate(5, shot, query, episodes=10, bootstrap=False)
+    assert result.episodes == 10
+    assert 0 <= result.accuracy <= 1
+
+
+@pytest.mark.parametrize("path", bundled_recipes(), ids=lambda path: path.stem)
+def test_recipe_header_gives_its_command_and_what_to_expect(path):
+    header = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+    text = "\n".join(header)
+    assert f"tapnet train {path.stem}" in text
+    for word in ("Command:", "Expected:", "Hardware:"):
+        assert word in text
+
+
+@pytest.mark.parametrize("path", bundled_recipes(), ids=lambda path: path.stem)
+def test_recipe_has_the_ways_of_its_references(path):
+    recipe = load_recipe(str(path))
+    if recipe.method.name == "tapnet":
+        assert recipe.method.options["ways"] == recipe.training.way
