@@ -175,3 +175,11 @@ def _centred(ink: Pixels) -> Pixels:
 def _stretched(ink: Pixels) -> Pixels:
     """Thin strokes grow faint when a large drawing is made small: the brightest becomes white again."""
     return np.asarray(np.rint(ink * (255 / max(int(ink.max()), 1))), dtype=np.uint8)
+
+
+def shown_picture(path: Path, side: int = 600) -> Image.Image:
+    """A readable picture file, upright, opaque and at most so large."""
+    shown = decode_by(path.read_bytes(), lambda image: ImageOps.contain(image, (side, side)))
+    if isinstance(shown, Unreadable):
+        raise ValueError(f"{path} cannot be read: {shown.reason}.")
+    return shown

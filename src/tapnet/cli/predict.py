@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"Stopped after {done} pictures, all of them written.") from None
         except BrokenPipeError:  # whoever read our lines has seen enough
-            sys.stdout = None  # type: ignore[assignment]
+            sys.stdout = None
             raise SystemExit(0) from None
     reader.finish()
 
