@@ -10,7 +10,12 @@ from torch.utils.data import TensorDataset
 from tapnet.cli import main
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-SMALLER = ["backbone.options.widths=[16, 16, 16, 16]", "training.episodes=2", "validation.episodes=4", "validation.every=2"]
+SMALLER = [
+    "backbone.options.widths=[16, 16, 16, 16]",
+    "training.episodes=2",
+    "validation.episodes=4",
+    "validation.every=2",
+]
 
 
 def commands():

@@ -13,10 +13,9 @@ from pathlib import Path
 import torch
 
 from tapnet.calibration import calibrate
-from tapnet.checkpoint import BEST, Checkpoint, read_checkpoint
+from tapnet.checkpoint import BEST, BUNDLED, Checkpoint, read_checkpoint
 from tapnet.datasets import load_dataset
 from tapnet.evaluation import Evaluation, Evaluator, embed
-from tapnet.networks import BUNDLED, method_of
 
 TASKS = ((5, 1), (5, 5), (20, 1), (20, 5))
 CARD = """# {name}
@@ -51,14 +50,14 @@ def main() -> None:
     checkpoint = read_checkpoint(args.run / BEST)
     halves = {key: value.half() if value.is_floating_point() else value for key, value in checkpoint.weights.items()}
     small = replace(checkpoint, weights=halves)
-    method = method_of(small)
+    method = small.method()
     header = checkpoint.header
     images = load_dataset(header.recipe.data.name, header.recipe.validation.split, args.root)
     tables = calibrate(embed(method, images).numpy(), images.labels, method.references)
     small = replace(small, header=replace(header, calibration=tables, hardware={}))
     path = BUNDLED / f"{args.name}.safetensors"
     small.write(path)
-    judge = Evaluator(method_of(read_checkpoint(path)), load_dataset(header.recipe.data.name, "test", args.root))
+    judge = Evaluator(read_checkpoint(path).method(), load_dataset(header.recipe.data.name, "test", args.root))
     results = [judge.evaluate(way, shot, 15, 1000) for way, shot in TASKS]
     path.with_suffix(".md").write_text(card(args.name, small, results, path.stat().st_size), encoding="utf-8")
     print(path.with_suffix(".md").read_text(encoding="utf-8"))

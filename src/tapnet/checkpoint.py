@@ -1,39 +1,48 @@
 """Checkpoints: one safetensors file with the weights, and in its header the recipe and where they come from.
 
 Nothing is pickled, so a file from a stranger runs no code. The model is laid out from the recipe without memory of its
-own and takes the tensors of the file, so a file can make it no larger than itself.
+own and takes the tensors of the file, so a file can make it no larger than itself. A digest over header and tensors
+tells a damaged file from a whole one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import pydantic
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from tapnet._version import __version__
-from tapnet.backbones import ImageShape
+from tapnet.backbones import PRETRAINED, ImageShape
 from tapnet.methods import Method
 from tapnet.recipe import Recipe, recipe_from
 
 FORMAT = 1
 BEST, LAST = "best.safetensors", "last.safetensors"
+BUNDLED = Path(__file__).parent / "checkpoints"
 _HEADER = "tapnet"  # one key with sorted JSON: safetensors writes several in random order
 _OPTIMIZER = "optimizer/"
+
+
+_Count = Annotated[int, pydantic.Field(ge=0)]
 
 
 @dataclass(frozen=True)
 class Running:
     """Sums over the episodes since the last point of the learning curve."""
 
-    episodes: int = 0
+    episodes: _Count = 0
     loss: float = 0.0
     hits: float = 0.0
 
@@ -44,7 +53,7 @@ class Header:
 
     recipe: Recipe
     image_shape: ImageShape
-    episode: int  # training episodes done
+    episode: _Count  # training episodes done
     validation: dict[str, Any] | None = None  # accuracy, its interval and the episode at which it was best
     since_point: Running = Running()
     data: dict[str, str] = field(default_factory=dict)  # split: fingerprint
@@ -52,6 +61,7 @@ class Header:
     calibration: dict[str, Any] = field(default_factory=dict)  # head: temperatures by way and shot
     version: str = __version__
     format: int = FORMAT
+    digest: str = ""  # sha-256 of all of this and the tensors; written, never given
 
 
 @dataclass(frozen=True)
@@ -63,23 +73,54 @@ class Checkpoint:
     optimizer: dict[str, Tensor] = field(default_factory=dict)
 
     def method(self) -> Method:
-        """The trained method in eval mode."""
-        with torch.device("meta"):
-            method = self.header.recipe.build(self.header.image_shape)
-        expected = {name: tensor.shape for name, tensor in method.state_dict().items()}
-        found = {name: tensor.shape for name, tensor in self.weights.items()}
+        """The trained method in eval mode; a frozen backbone brings its own weights, half precision is widened."""
+        frozen = self.header.recipe.backbone.name in PRETRAINED
+        try:
+            with nullcontext() if frozen else torch.device("meta"):
+                method = self.header.recipe.build(self.header.image_shape)
+        except (RuntimeError, TypeError, OverflowError, ArithmeticError) as error:
+            raise ValueError(f"The recipe of the checkpoint describes no network that can be built: {error}.") from None
+        own = {name: tensor for name, tensor in method.state_dict().items() if frozen and name.startswith("backbone.")}
+        whole = replace(self, weights=own | {name: _widened(tensor) for name, tensor in self.weights.items()})
+        whole.refuse_unfit(method)
+        method.load_state_dict(whole.weights, assign=True)
+        return method.eval().requires_grad_(False)
+
+    def refuse_unfit(self, method: Method) -> None:
+        """Nothing, or an error that names the weights which the method and the checkpoint do not share."""
+        expected = {name: (tensor.shape, tensor.dtype) for name, tensor in method.state_dict().items()}
+        found = {name: (tensor.shape, tensor.dtype) for name, tensor in self.weights.items()}
         if expected != found:
             names = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
             raise ValueError(f"The weights do not fit the recipe of the checkpoint: {', '.join(names[:5])} differ.")
-        method.load_state_dict(self.weights, assign=True)
-        return method.eval().requires_grad_(False)
 
     def write(self, path: Path) -> None:
         """The file, whole or not at all."""
-        tensors = self.weights | {_OPTIMIZER + name: tensor for name, tensor in self.optimizer.items()}
-        header = json.dumps(asdict(self.header), sort_keys=True)
-        packed = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, {_HEADER: header})
-        write_atomically(path, packed)
+        named = self.weights | {_OPTIMIZER + name: tensor for name, tensor in self.optimizer.items()}
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in named.items()}
+        header = asdict(self.header)
+        header["digest"] = _digest(header, tensors)
+        write_atomically(path, save(tensors, {_HEADER: json.dumps(header, sort_keys=True)}))
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype == torch.float16 else tensor
+
+
+def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
+    """The sha-256 of named tensors: names, types, shapes and values."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        if tensor.numel():
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _digest(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    words = json.dumps({key: value for key, value in header.items() if key != "digest"}, sort_keys=True)
+    return hashlib.sha256(words.encode() + tensors_digest(tensors).encode()).hexdigest()
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -97,36 +138,74 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise
 
 
-def read_checkpoint(path: str | Path) -> Checkpoint:
-    """The checkpoint in a file, or the best one of a run folder."""
-    path = Path(path)
+def bundled_checkpoints() -> dict[str, Path]:
+    """The checkpoints that come with the package, by name."""
+    return {path.stem: path for path in sorted(BUNDLED.glob("*.safetensors"))}
+
+
+def find_checkpoint(path: str | Path) -> Path:
+    """The file of a checkpoint given by its path, the folder of its run or its bundled name."""
+    bundled, path = bundled_checkpoints(), Path(path)
+    if str(path) in bundled:
+        return bundled[str(path)]
     path = path / BEST if path.is_dir() else path
     if not path.is_file():
-        raise FileNotFoundError(f"There is no checkpoint {path}: give a .safetensors file or the folder of a run.")
+        raise FileNotFoundError(
+            f"There is no checkpoint {path}: give a .safetensors file, the folder of a run, or one of the bundled "
+            f"{', '.join(bundled)}."
+        )
+    return path
+
+
+def read_checkpoint(path: str | Path) -> Checkpoint:
+    """The checkpoint in a file, the best one of a run folder, or a bundled one by name."""
+    path = find_checkpoint(path)
     try:
         with safe_open(path, framework="pt") as file:
-            header = _header((file.metadata() or {}).get(_HEADER), path)
+            text = (file.metadata() or {}).get(_HEADER)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
+    except (SafetensorError, OSError, AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged or not a safetensors file ({error}).") from None
+    values = _header_values(text, path)
+    header = _header(dict(values), path)
+    if header.digest and header.digest != _digest(values, tensors):
+        raise ValueError(f"{path} is damaged: its content does not match its digest. Train or download it again.")
     weights = {name: tensor for name, tensor in tensors.items() if not name.startswith(_OPTIMIZER)}
     optimizer = {name.removeprefix(_OPTIMIZER): tensors[name] for name in tensors.keys() - weights.keys()}
     return Checkpoint(header, weights, optimizer)
 
 
-def _header(text: str | None, path: Path) -> Header:
+def read_header(path: Path) -> Header:
+    """What stands in a checkpoint beside its tensors, without reading those."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            text = (file.metadata() or {}).get(_HEADER)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ValueError(f"{path} is damaged or not a safetensors file ({error}).") from None
+    return _header(_header_values(text, path), path)
+
+
+def _header_values(text: str | None, path: Path) -> dict[str, Any]:
     if text is None:
         raise ValueError(f"{path} is a safetensors file, but not a tapnet checkpoint: its header has no recipe.")
     try:
         values = json.loads(text)
-        if values["format"] != FORMAT:
-            raise ValueError(f"{path} has format {values['format']}, this version of tapnet reads {FORMAT}.")
-        recipe, shape = recipe_from(values.pop("recipe"), str(path)), values.pop("image_shape")
-        channels, height, width = (int(size) for size in shape)
-        since = Running(**values.pop("since_point"))
-        return Header(recipe=recipe, image_shape=(channels, height, width), since_point=since, **values)
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} has a damaged header ({error!r}): train or download it again.") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} has a damaged header ({error}): train or download it again.") from None
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        found = values.get("format") if isinstance(values, dict) else type(values).__name__
+        raise ValueError(f"{path} has format {str(found)[:40]}, this version of tapnet reads {FORMAT}.")
+    return values
+
+
+def _header(values: dict[str, Any], path: Path) -> Header:
+    recipe = recipe_from(values.pop("recipe", None), str(path))
+    try:
+        return pydantic.TypeAdapter(Header).validate_python(values | {"recipe": recipe})
+    except pydantic.ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(map(str, problem["loc"]))
+        raise ValueError(f"{path} has a damaged header (`{key}`: {problem['msg']}): download it again.") from None
 
 
 def load(path: str | Path, device: str | torch.device = "cpu") -> Method:
@@ -145,9 +224,10 @@ def optimizer_tensors(method: torch.nn.Module, optimizer: torch.optim.Optimizer)
 
 def restore_optimizer(method: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     """The reverse of `optimizer_tensors`; every tensor gets the place and layout of its parameter."""
-    for name, parameter in method.named_parameters():
-        for full, value in tensors.items():
-            owner, _, key = full.rpartition("/")
-            if owner == name:
-                like = value if value.dim() == 0 else torch.empty_like(parameter).copy_(value)
-                optimizer.state[parameter][key] = like
+    parameters = dict(method.named_parameters())
+    for full, value in tensors.items():
+        owner, _, key = full.rpartition("/")
+        parameter = parameters.get(owner)
+        if parameter is None or value.shape not in (parameter.shape, torch.Size()):
+            raise ValueError(f"The optimiser state of the checkpoint does not fit its recipe: {full} differs.")
+        optimizer.state[parameter][key] = value if value.dim() == 0 else torch.empty_like(parameter).copy_(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +21,9 @@ from tapnet.evaluation import Evaluation, Evaluator
 from tapnet.hardware import describe, resolve_device
 from tapnet.methods import EmbeddingMethod
 from tapnet.recipe import Recipe
-from tapnet.training import CURVE, VALIDATION_SEED, Point, Step, learning_rate, smallest_reference_distance
+from tapnet.runs import Point, RunFolder
+from tapnet.schedule import learning_rate
+from tapnet.training import VALIDATION_SEED, Step, smallest_reference_distance
 
 
 def train_frozen(
@@ -54,8 +55,7 @@ def train_frozen(
                 best, kept = found | asdict(recipe.validation), run.weights()
         if watch:
             watch(Step(done, losses[-1] if losses else points[-1].loss, point))
-    lines = "".join(json.dumps(asdict(point)) + "\n" for point in points)
-    write_atomically(folder / CURVE, lines.encode())
+    RunFolder(folder).write_curve(points)
     run.checkpoint(kept, best).write(folder / BEST)
     return folder / BEST
 
@@ -103,9 +103,7 @@ class _FrozenRun:
 
     def validate(self) -> Evaluation:
         asked = self.recipe.validation
-        return self.judge.evaluate(
-            asked.way, asked.shot, asked.query, asked.episodes, VALIDATION_SEED, bootstrap=False
-        )
+        return self.judge.evaluate(asked.way, asked.shot, asked.query, asked.episodes, VALIDATION_SEED, bootstrap=False)
 
     def point(self, episode: int, loss: float, result: Evaluation) -> Point:
         return Point(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,13 +19,12 @@ from tapnet.backbones.efficientnet_lite0 import WHEEL
 from tapnet.backbones.hugging_face import image_side
 from tapnet.batches import as_input
 from tapnet.calibration import Calibration
-from tapnet.checkpoint import BEST, Checkpoint, Header, read_checkpoint
+from tapnet.checkpoint import Header, bundled_checkpoints, find_checkpoint, read_checkpoint, tensors_digest
 from tapnet.datasets.decoding import Geometry, decode_by
 from tapnet.hardware import resolve_device
-from tapnet.methods import EmbeddingMethod, Method, PrototypicalNetwork
+from tapnet.methods import EmbeddingMethod, PrototypicalNetwork
 from tapnet.pictures import Preprocessing, looks_coloured
 
-BUNDLED = Path(__file__).parent / "checkpoints"
 HUGGING_FACE = "hf:"
 _DRAWINGS = {"quickdraw": "centred", "omniglot": "ink"}  # how the images of a dataset were drawn
 _BATCH = 64
@@ -73,25 +72,6 @@ class Network:
         return np.concatenate(parts)
 
 
-def bundled_networks() -> dict[str, Path]:
-    """The checkpoints that come with the package, by name."""
-    return {path.stem: path for path in sorted(BUNDLED.glob("*.safetensors"))}
-
-
-def find_network(name: str) -> Path:
-    """The checkpoint file of a bundled name or a path."""
-    bundled, path = bundled_networks(), Path(name)
-    if name in bundled:
-        return bundled[name]
-    path = path / BEST if path.is_dir() else path
-    if path.is_file():
-        return path
-    raise FileNotFoundError(
-        f"There is no network {name!r}: bundled are {', '.join(bundled)}; or give a checkpoint file, the folder of a "
-        f"run, or {HUGGING_FACE}MODEL."
-    )
-
-
 def proposed_network(pictures: Iterable[Path]) -> str:
     """The network for pictures like these: colour photographs or drawings."""
     coloured = [found for path in pictures if isinstance(found := decode_by(path.read_bytes(), looks_coloured), bool)]
@@ -110,18 +90,18 @@ def load_network(name: str, device: str = "cpu") -> Network:
     """The network of that name, in eval mode."""
     if name.startswith(HUGGING_FACE):
         return _hugging_face(name, device)
-    path = find_network(name)
-    method = load(path)
+    path = find_checkpoint(name)
+    checkpoint = read_checkpoint(path)
+    method = checkpoint.method()
     if not isinstance(method, EmbeddingMethod):
         raise ValueError(
             f"{name} is a {type(method).__name__}, whose features depend on the task: give another network."
         )
-    header = read_checkpoint(path).header
     return Network(
         name=name,
         sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
-        preprocessing=preprocessing_of(header),
-        calibration=Calibration(header.calibration),
+        preprocessing=preprocessing_of(checkpoint.header),
+        calibration=Calibration(checkpoint.header.calibration),
         method=method.to(resolve_device(device)),
     )
 
@@ -131,12 +111,10 @@ def _hugging_face(name: str, device: str) -> Network:
     model = name.removeprefix(HUGGING_FACE)
     side = image_side(model)
     backbone = make_backbone("hf", (3, side, side), model=model)
-    digest = hashlib.sha256()
-    for key, tensor in sorted(backbone.state_dict().items()):
-        digest.update(key.encode() + tensor.cpu().contiguous().numpy().tobytes())
+    digest = tensors_digest(backbone.state_dict())
     method = PrototypicalNetwork(backbone).eval().requires_grad_(False).to(resolve_device(device))
     preprocessing = Preprocessing(Geometry(side, side, 3, fit="crop"))
-    return Network(name, digest.hexdigest(), preprocessing, Calibration(), method)
+    return Network(name, digest, preprocessing, Calibration(), method)
 
 
 def preprocessing_of(header: Header) -> Preprocessing:
@@ -146,32 +124,9 @@ def preprocessing_of(header: Header) -> Preprocessing:
     return Preprocessing(Geometry(height, width, channels, fit=fit), _DRAWINGS.get(header.recipe.data.name, ""))
 
 
-def load(path: str | Path, device: str | torch.device = "cpu") -> Method:
-    """The trained method in eval mode, from the name of a bundled network, a checkpoint file or the folder of a run."""
-    return method_of(read_checkpoint(find_network(str(path)))).to(device)
-
-
-def method_of(checkpoint: Checkpoint) -> Method:
-    """The trained method in eval mode; weights in half precision are widened, a frozen backbone brings its own."""
-    weights = {name: _widened(tensor) for name, tensor in checkpoint.weights.items()}
-    recipe = checkpoint.header.recipe
-    if recipe.backbone.name not in PRETRAINED:
-        return replace(checkpoint, weights=weights).method()
-    method = recipe.build(checkpoint.header.image_shape)
-    differing = method.load_state_dict(weights, strict=False)
-    wrong = [*differing.unexpected_keys, *(key for key in differing.missing_keys if not key.startswith("backbone."))]
-    if wrong:
-        raise ValueError(f"The weights do not fit the recipe of the checkpoint: {', '.join(wrong[:5])} differ.")
-    return method.eval().requires_grad_(False)
-
-
-def _widened(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype == torch.float16 else tensor
-
-
 def reaching(way: int) -> list[str]:
     """The bundled networks with at least so many references."""
     counts = {
-        name: len(read_checkpoint(path).weights.get("references", ())) for name, path in bundled_networks().items()
+        name: len(read_checkpoint(path).weights.get("references", ())) for name, path in bundled_checkpoints().items()
     }
     return [name for name, count in counts.items() if count >= way]

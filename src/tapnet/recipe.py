@@ -40,7 +40,10 @@ class Part:
 
 @dataclass(frozen=True, config=_STRICT)
 class Training:
-    """Episodes and optimiser. `weight_decay` is the authors': w ← w·(1 - decay) a step, whatever the learning rate."""
+    """Episodes and optimiser. `weight_decay` is the authors': w ← w·(1 - decay) a step, whatever the learning rate.
+
+    `meta_batch` episodes make one step, by the mean of their gradients; `episodes` counts them all.
+    """
 
     way: Annotated[int, Field(ge=2)]
     shot: Count
@@ -52,6 +55,8 @@ class Training:
     decay_ratio: Annotated[float, Field(gt=0, le=1)] = 0.1
     weight_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0
     augmentation: str = "none"
+    frozen_backbone: bool = False  # train the rest only, over features computed once
+    meta_batch: Count = 1
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -86,6 +91,11 @@ class Recipe:
         ):
             if name not in choices:
                 raise ValueError(f"{kind} is one of {', '.join(choices)}, got {name!r}")
+        episodes, meta_batch = self.training.episodes, self.training.meta_batch
+        if episodes % meta_batch:
+            raise ValueError(
+                f"training.episodes needs to be a multiple of training.meta_batch, got {episodes} and {meta_batch}"
+            )
 
     def build(self, image_shape: ImageShape) -> Method:
         """The method with fresh parameters, for images of this shape (channels, height, width)."""

@@ -1,77 +1,65 @@
-"""The training loop: any method, any dataset, one episode a step."""
+"""The training loop: any method, any dataset, one meta-batch of episodes a step."""
 
 from __future__ import annotations
 
-import json
-import math
-import signal
-import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from lightning_fabric import Fabric
 from torch import Tensor
 from torch.nn import functional as F
 
+from tapnet import distribution
 from tapnet.augmentation import AUGMENTATIONS
-from tapnet.batches import episode_images
-from tapnet.checkpoint import (
-    BEST,
-    LAST,
-    Checkpoint,
-    Header,
-    Running,
-    optimizer_tensors,
-    read_checkpoint,
-    restore_optimizer,
-    write_atomically,
-)
+from tapnet.batches import EpisodeImages, episode_images
+from tapnet.calibration import calibrate_checkpoint
+from tapnet.checkpoint import BEST, LAST, Checkpoint, Header, Running, optimizer_tensors, restore_optimizer
 from tapnet.datasets import load_dataset
+from tapnet.distribution import any_of, launched, summed
 from tapnet.episodes import EpisodeSampler
 from tapnet.evaluation import Evaluator
+from tapnet.faults import Diverged, advice, gradients_are_finite, is_sound, save_episode
 from tapnet.hardware import PRECISIONS, describe, resolve_device, resolve_precision
+from tapnet.interruption import Interrupted, stop_requests
 from tapnet.methods import Method
+from tapnet.outcome import accounted
+from tapnet.provenance import provenance
 from tapnet.recipe import Recipe, Training
+from tapnet.running_statistics import MeanOfStatistics
+from tapnet.runs import CURVE, Point, RunFolder, read_curve
+from tapnet.schedule import learning_rate, set_rates
 
-CURVE = "curve.jsonl"
-_NOTHING = Running()
+__all__ = [
+    "CURVE",
+    "Diverged",
+    "Interrupted",
+    "Point",
+    "Run",
+    "Step",
+    "learning_rate",
+    "read_curve",
+    "smallest_reference_distance",
+    "train",
+]
+
+SAVE_SECONDS = 60.0  # the most that a killed run loses, where an episode takes less
 VALIDATION_SEED = 2**32  # its episodes are those of no training seed in common use
-
-
-@dataclass(frozen=True)
-class Point:
-    """One point of the learning curve."""
-
-    episode: int  # training episodes done
-    loss: float  # mean since the last point
-    training_accuracy: float  # on the queries of those episodes
-    validation_accuracy: float
-    validation_ci95: float
-    learning_rate: float
-    reference_distance: float | None = None  # smallest between two normalised references
+_NOTHING = Running()
 
 
 @dataclass(frozen=True)
 class Step:
-    """What happened in one episode, for whoever watches."""
+    """What happened in one step, for whoever watches."""
 
     episode: int  # training episodes done
     loss: float
-    point: Point | None = None  # when the episode ended with a validation
-
-
-class Interrupted(Exception):
-    """The run was told to stop and has saved its state; `folder` holds it."""
-
-    def __init__(self, folder: Path, episode: int) -> None:
-        super().__init__(f"Stopped after episode {episode}; {folder / LAST} holds the state.")
-        self.folder, self.episode = folder, episode
+    point: Point | None = None  # when the step ended with a validation
 
 
 def train(
@@ -81,35 +69,42 @@ def train(
     precision: str = "auto",
     resume: bool = False,
     watch: Callable[[Step], None] | None = None,
+    save_seconds: float = SAVE_SECONDS,
+    fabric: Fabric | None = None,
 ) -> Path:
     """Train by the recipe and give the path of the checkpoint that was best on validation classes.
 
-    The folder receives recipe.yaml, curve.jsonl, best.safetensors and last.safetensors; with `resume` the run goes on
-    from last.safetensors as if it had never stopped.
+    The folder receives what `tapnet.runs` lists; with `resume` the run goes on from its newest state as if it had never
+    stopped. `fabric` is a launched Lightning Fabric, where several processes share the run.
     """
-    run = Run(recipe, folder, device, precision)
-    if resume:
-        run.restore()
-    else:
-        run.start()
-    with _stop_requests() as stop:
+    with ExitStack() as stack:
+        place = resolve_device(device)
+        precision = resolve_precision(precision, place)
+        fabric = fabric or stack.enter_context(launched(place, precision))
+        run = Run(recipe, folder, device, precision, fabric)
+        stack.enter_context(run.opened(resume))
+        stop = stack.enter_context(stop_requests())
         while run.episode < recipe.training.episodes:
-            if stop.is_set():
+            if any_of(stop.is_set()):
                 run.save()
-                raise Interrupted(folder, run.episode)
+                raise Interrupted(folder, run.episode, LAST)
             loss = run.step()
             point = run.validate() if run.validation_is_due else None
+            if run.seconds_since_save > save_seconds:
+                run.save()
             if watch:
                 watch(Step(run.episode, loss, point))
+    if distribution.rank() == 0:
+        calibrate_checkpoint(folder / BEST, run.validation_set)
     return folder / BEST
 
 
 class Run:
-    """A run between two episodes: everything that the next one needs."""
+    """A run between two steps: everything that the next one needs."""
 
-    def __init__(self, recipe: Recipe, folder: Path, device: str, precision: str) -> None:
-        self.recipe, self.folder = recipe, folder
-        self.device = resolve_device(device)
+    def __init__(self, recipe: Recipe, folder: Path, device: str, precision: str, fabric: Fabric | None = None) -> None:
+        self.recipe, self.folder = recipe, RunFolder(folder)
+        self.device = fabric.device if fabric else resolve_device(device)
         self.precision = resolve_precision(precision, self.device)
         self.train_set, self.validation_set = (
             load_dataset(recipe.data.name, split, recipe.data.root, **recipe.data.options)
@@ -120,70 +115,134 @@ class Run:
             self.train_set.labels, training.way, training.shot, training.query, seed=recipe.seed
         )
         EpisodeSampler(self.validation_set.labels, validation.way, validation.shot, validation.query)  # or refuse now
-        fabric = Fabric(accelerator=self.device.type, devices=1, precision=PRECISIONS[self.precision])  # type: ignore[arg-type]
+        _refuse_uneven_work(training)
         with _seeded(recipe.seed):
             self.method = recipe.build(self.train_set.image_shape).to(self.device)
         self.method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = torch.optim.AdamW(self.method.parameters(), lr=training.learning_rate, fused=True)
-        self._fabric = fabric
-        self._module, self._optimizer = fabric.setup(self.method, self.optimizer)
+        self._fabric = fabric or Fabric(
+            accelerator=self.device.type,
+            devices=1,
+            precision=PRECISIONS[self.precision],  # type: ignore[arg-type]
+        )
+        self._module, self._optimizer = self._fabric.setup(self.method, self.optimizer)
         self._augment = AUGMENTATIONS[training.augmentation]
-        self.episode = 0
+        self.episode, self._saved_at, self._saved_episode = 0, time.monotonic(), 0
         self.best: dict[str, Any] | None = None
         self._since_point = _NOTHING
+        self._points: list[Point] = []
 
     @property
     def validation_is_due(self) -> bool:
-        return self.episode % self.recipe.validation.every == 0 or self.episode == self.recipe.training.episodes
+        every, done = self.recipe.validation.every, self.episode
+        before = done - self.recipe.training.meta_batch
+        return done // every > before // every or done == self.recipe.training.episodes
+
+    @property
+    def seconds_since_save(self) -> float:
+        return time.monotonic() - self._saved_at
+
+    @contextmanager
+    def opened(self, resume: bool) -> Iterator[None]:
+        """The folder, held, fresh or restored; whatever ends the run is noted there and said with what to do."""
+        writes = distribution.rank() == 0
+        with self.folder.held() if writes else nullcontext():
+            if resume:
+                self.restore()
+            else:
+                self.start()
+            with accounted(self.folder, lambda: self._saved_episode):
+                yield
 
     def start(self) -> None:
         """A fresh folder; an older run in it is refused."""
-        if (self.folder / LAST).exists():
-            raise ValueError(
-                f"{self.folder} already holds a run: go on with --resume {self.folder}, or give another --out."
-            )
-        recipe = yaml.safe_dump(self.recipe.as_dict(), sort_keys=False, allow_unicode=True)
-        write_atomically(self.folder / "recipe.yaml", recipe.encode())
-        write_atomically(self.folder / CURVE, b"")
+        if distribution.rank() == 0:
+            self.folder.begin(self.recipe, provenance() | self._facts())
         self.save()
 
     def restore(self) -> None:
-        """The state of last.safetensors; the curve is cut back to it."""
-        checkpoint = read_checkpoint(self.folder / LAST)
+        """The newest state that the folder holds; the curve is cut back to it."""
+        checkpoint = self.folder.newest()
         if checkpoint.header.recipe != self.recipe:
-            raise ValueError(f"{self.folder} holds a run of another recipe: give another folder.")
+            raise ValueError(f"{self.folder.path} holds a run of another recipe: give another folder.")
         if checkpoint.header.data != self._data():
-            raise ValueError(f"{self.folder} was trained on other data than {self.recipe.data.name} holds now.")
+            raise ValueError(f"{self.folder.path} was trained on other data than {self.recipe.data.name} holds now.")
+        checkpoint.refuse_unfit(self.method)
         self.method.load_state_dict(checkpoint.weights)
         restore_optimizer(self.method, self.optimizer, checkpoint.optimizer)
-        self.episode, self.best = checkpoint.header.episode, checkpoint.header.validation
-        self._since_point = checkpoint.header.since_point
-        lines = [point for point in read_curve(self.folder) if point.episode <= self.episode]
-        write_atomically(self.folder / CURVE, "".join(map(_line, lines)).encode())
+        header = checkpoint.header
+        self.episode, self.best, self._since_point = header.episode, header.validation, header.since_point
+        self._saved_episode = self.episode
+        self._points = [point for point in read_curve(self.folder.path) if point.episode <= self.episode]
+        if distribution.rank() == 0:
+            self.folder.clear_leftovers()
+            self.folder.write_curve(self._points)
+            before = self.folder.facts()
+            again = provenance() | self._facts() | {"episode": self.episode}
+            self.folder.note(
+                state="running", process=again["process"], resumed=[*before.get("resumed", []), again], ended=None
+            )
 
     def step(self) -> float:
-        """Learn from the next episode; gives its loss."""
-        training = self.recipe.training
-        _set_rates(self.optimizer, training, self.episode)
-        episode = episode_images(self.train_set, self.sampler[self.episode], self.device)
+        """Learn from the next meta-batch; gives its mean loss."""
+        training, first = self.recipe.training, self.episode
+        set_rates(self.optimizer, training, first)
+        mine = range(first + distribution.rank(), first + training.meta_batch, distribution.size())
+        statistics = MeanOfStatistics(self.method) if training.meta_batch > 1 else None
         self.method.train()
-        with _seeded(self.recipe.seed, self.episode) as generator:
-            support, query = (self._augment(part, generator) for part in (episode.support_images, episode.query_images))
-            logits = self._module(support, episode.support_labels, query)
-            loss = F.cross_entropy(logits, episode.query_labels)
-            self._fabric.backward(loss)
-        value = loss.item()
-        if not math.isfinite(value):
-            raise ValueError(
-                f"The loss of episode {self.episode} is {value}: lower training.learning_rate, or use float32."
-            )
+        losses, hits = {}, 0.0
+        for index in mine:
+            losses[index], hit = self._learn(index, 1 / len(mine), last=index == mine[-1])
+            hits += hit
+            if statistics:
+                statistics.after_episode()
+        self._refuse_divergence(losses)
+        if statistics:
+            statistics.keep(training.meta_batch)
         self._optimizer.step()
         self._optimizer.zero_grad()
-        self.episode += 1
-        hits = (logits.argmax(dim=-1) == episode.query_labels).double().mean().item()
-        since = self._since_point
-        self._since_point = Running(since.episodes + 1, since.loss + value, since.hits + hits)
-        return value
+        self.episode += training.meta_batch
+        return self._count(sum(losses.values()), hits)
+
+    def _learn(self, index: int, share: float, last: bool) -> tuple[float, float]:
+        """Add this share of an episode's gradient; gives its loss and its accuracy."""
+        with ExitStack() as stack:
+            if not last and distribution.size() > 1:  # gradients meet once a step
+                stack.enter_context(self._fabric.no_backward_sync(self._module))
+            stack.enter_context(_seeded(self.recipe.seed, index))
+            episode = self._images(index)
+            logits = self._module(episode.support_images, episode.support_labels, episode.query_images)
+            loss = F.cross_entropy(logits, episode.query_labels)
+            self._fabric.backward(loss * share)
+        return loss.item(), (logits.argmax(dim=-1) == episode.query_labels).double().mean().item()
+
+    def _images(self, index: int) -> EpisodeImages:
+        """The images of an episode, augmented."""
+        episode = episode_images(self.train_set, self.sampler[index], self.device)
+        generator = torch.Generator().manual_seed(_seed(self.recipe.seed, index))
+        support, query = (self._augment(part, generator) for part in (episode.support_images, episode.query_images))
+        return EpisodeImages(support, episode.support_labels, query, episode.query_labels)
+
+    def _refuse_divergence(self, losses: dict[int, float]) -> None:
+        """Nothing when all is well; else the guilty episode is kept and every process stops."""
+        guilty = [index for index, loss in losses.items() if not is_sound(loss)]
+        unsound = bool(guilty) or not gradients_are_finite(self.method)
+        if not any_of(unsound):
+            return
+        index = [*guilty, *losses][0]
+        path = self.folder.path / f"episode-{index}.safetensors"
+        if guilty or distribution.rank() == 0:
+            seed = _seed(self.recipe.seed, index)
+            save_episode(path, self.recipe, index, seed, self._images(index), self.method.state_dict())
+        raise Diverged(advice(index, losses[index], self.precision, path))
+
+    def _count(self, loss: float, hits: float) -> float:
+        """Add the sums of a step to the running ones; gives the mean loss over the meta-batch of all processes."""
+        if distribution.size() > 1:
+            loss, hits = summed(torch.tensor([loss, hits], dtype=torch.float64)).tolist()
+        since, episodes = self._since_point, self.recipe.training.meta_batch
+        self._since_point = Running(since.episodes + episodes, since.loss + loss, since.hits + hits)
+        return loss / episodes
 
     def validate(self) -> Point:
         """Measure on validation classes, keep the best, save the state."""
@@ -198,20 +257,25 @@ class Run:
             training_accuracy=self._since_point.hits / self._since_point.episodes,
             validation_accuracy=result.accuracy,
             validation_ci95=result.ci95,
-            learning_rate=learning_rate(self.recipe.training, self.episode - 1),
+            learning_rate=learning_rate(self.recipe.training, self.episode - self.recipe.training.meta_batch),
             reference_distance=smallest_reference_distance(self.method),
         )
         self._since_point = _NOTHING
-        with (self.folder / CURVE).open("a", encoding="utf-8") as file:
-            file.write(_line(point))
-        if self.best is None or result.accuracy > self.best["accuracy"]:
+        self._points.append(point)
+        better = self.best is None or result.accuracy > self.best["accuracy"]
+        if better:
             self.best = {"accuracy": result.accuracy, "ci95": result.ci95, "episode": self.episode} | asdict(settings)
-            self._checkpoint().write(self.folder / BEST)
+        if distribution.rank() == 0:
+            self.folder.write_curve(self._points)
+            if better:
+                self._checkpoint().write(self.folder.path / BEST)
         self.save()
         return point
 
     def save(self) -> None:
-        self._checkpoint(optimizer_tensors(self.method, self.optimizer)).write(self.folder / LAST)
+        if distribution.rank() == 0:
+            self.folder.save(self._checkpoint(optimizer_tensors(self.method, self.optimizer)))
+        self._saved_at, self._saved_episode = time.monotonic(), self.episode
 
     def _checkpoint(self, optimizer: dict[str, Tensor] | None = None) -> Checkpoint:
         header = Header(
@@ -228,20 +292,23 @@ class Run:
     def _data(self) -> dict[str, str]:
         return {images.split: images.fingerprint for images in (self.train_set, self.validation_set)}
 
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "state": "running",
+            "seed": self.recipe.seed,
+            "data": {"name": self.recipe.data.name} | self._data(),
+            "hardware": describe(self.device, self.precision),
+            "processes": distribution.size(),
+        }
 
-def learning_rate(training: Training, episode: int) -> float:
-    """The rate at an episode, counted from 0: cut by a ratio every so many, or a half cosine down to zero."""
-    if training.schedule == "cosine":
-        return training.learning_rate * (1 + math.cos(math.pi * episode / training.episodes)) / 2
-    return training.learning_rate * training.decay_ratio ** (episode // training.decay_every)
 
-
-def _set_rates(optimizer: torch.optim.Optimizer, training: Training, episode: int) -> None:
-    """AdamW multiplies weights by (1 - rate · decay); dividing by the rate gives the authors' constant (1 - decay)."""
-    rate = learning_rate(training, episode)
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-        group["weight_decay"] = training.weight_decay / rate
+def _refuse_uneven_work(training: Training) -> None:
+    if training.meta_batch % distribution.size():
+        processes = distribution.size()
+        raise ValueError(
+            f"{processes} processes need training.meta_batch to be a multiple of {processes}, got "
+            f"{training.meta_batch}: for instance --set training.meta_batch={processes}."
+        )
 
 
 def smallest_reference_distance(method: Method) -> float | None:
@@ -252,44 +319,13 @@ def smallest_reference_distance(method: Method) -> float | None:
     return float(torch.pdist(F.normalize(references.detach().float(), dim=-1)).min())
 
 
-def read_curve(folder: Path) -> list[Point]:
-    """The points of a run's learning curve."""
-    path = folder / CURVE
-    if not path.is_file():
-        raise FileNotFoundError(f"{folder} holds no {CURVE}: give the folder of a training run.")
-    return [Point(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def _line(point: Point) -> str:
-    return json.dumps(asdict(point)) + "\n"
+def _seed(*key: int) -> int:
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
 
 
 @contextmanager
-def _seeded(*key: int) -> Iterator[torch.Generator]:
+def _seeded(*key: int) -> Iterator[None]:
     """Inside, global randomness (dropout, initialisation) follows from the key; outside it is as it was."""
-    seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        yield torch.Generator().manual_seed(seed)
-
-
-@contextmanager
-def _stop_requests() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C or SIGTERM sets, so that a run ends between two episodes; a second one kills."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-
-    def request(number: int, _: object) -> None:
-        stop.set()
-        signal.signal(number, before[signal.Signals(number)])
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        signal.signal(number, request)
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        torch.manual_seed(_seed(*key))
+        yield

@@ -161,7 +161,7 @@ def test_fit_refuses_a_class_whose_pictures_are_all_broken(tmp_path, capsys):
         (["predict", "TASK", "nowhere"], "There is no picture or folder nowhere"),
         (["predict", "TASK", ".", "--top", "9"], "--top is from 1 to the number of classes, 4, got 9"),
         (["predict", "TASK", ".", "--reject", "60"], "a probability from 0 to 1, got 60"),
-        (["predict", "TASK", ".", "--network", "nowhere"], "There is no network 'nowhere'"),
+        (["predict", "TASK", ".", "--network", "nowhere"], "There is no checkpoint nowhere"),
         (["remove", "TASK", "nothing"], "neither a class of the task"),
         (["add", "TASK", "empty"], "no picture in empty"),
     ],

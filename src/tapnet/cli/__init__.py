@@ -9,6 +9,7 @@ import argparse
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from tapnet._version import __version__
@@ -27,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "explain": "a picture of why a task says what it says",
     "export": "a fitted task as one ONNX file",
     "data": "list, prepare, check, download and show datasets",
+    "runs": "list runs with their state and result",
 }
 
 _EXAMPLES = """examples:
@@ -46,7 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _parser([]).print_help()
         return 0
     try:
-        importlib.import_module(f"tapnet.cli.{_module(args.command)}").run(args)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning  # type: ignore[assignment]
+            importlib.import_module(f"tapnet.cli.{_module(args.command)}").run(args)
     except (ValueError, OSError) as error:
         if os.environ.get("TAPNET_DEBUG"):
             raise
@@ -77,6 +81,10 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         if name in arguments[:1]:
             importlib.import_module(f"tapnet.cli.{_module(name)}").add_arguments(command)
     return parser
+
+
+def _show_warning(message: Warning | str, *_: object) -> None:
+    print(f"tapnet: {message}", file=sys.stderr)
 
 
 def _module(command: str) -> str:

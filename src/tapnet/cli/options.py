@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
     from tapnet.evaluation import Evaluation
 
 
 def add_device(parser: argparse.ArgumentParser, precision: str) -> None:
     parser.add_argument("--device", default="auto", help="auto (a GPU when there is one), cpu, cuda or mps")
     parser.add_argument("--precision", default=precision, help=f"auto, float32 or bf16 (default: {precision})")
+
+
+def add_processes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--devices", type=int, help="processes a machine, one a GPU (default: 1, or as torchrun says)")
+    parser.add_argument("--num-nodes", type=int, help="machines (default: 1, or as torchrun says)")
+    parser.add_argument("--strategy", default="auto", help="auto, or ddp: gradients averaged over processes")
+
+
+def processes(args: argparse.Namespace) -> AbstractContextManager[Fabric]:
+    """The processes that the options ask for, started."""
+    from tapnet.distribution import Layout, launched
+    from tapnet.hardware import resolve_device, resolve_precision
+
+    device = resolve_device(args.device)
+    layout = Layout(args.devices, args.num_nodes, args.strategy)
+    return launched(device, resolve_precision(args.precision, device), layout)
 
 
 def add_episodes(parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,17 +13,24 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.table import Column
 from rich.text import Text
 
-from tapnet.cli.options import add_device, percent
+from tapnet.cli.options import add_device, add_processes, percent, processes
 
 if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
     from tapnet.recipe import Recipe
+    from tapnet.runs import Point
     from tapnet.training import Step
 
 _EXAMPLES = """examples:
   tapnet train quickdraw
   tapnet train my.yaml --out runs/mine --set training.episodes=500 training.way=30
   tapnet train --resume runs/mine
+  tapnet train photos --frozen-backbone
+  tapnet train quickdraw --devices 2 --set training.meta_batch=2
 """
+
+FINAL_EPISODES = 2000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,33 +39,75 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="folder of the run (default: runs/NAME)")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change the recipe")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with an interrupted run")
+    parser.add_argument("--frozen-backbone", action="store_true", help="train the rest only, over cached features")
+    parser.add_argument("--tensorboard", action="store_true", help="write the curve for TensorBoard, too")
     add_device(parser, precision="auto")
+    add_processes(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.checkpoint import LAST, read_checkpoint
+    from tapnet import distribution
     from tapnet.recipe import load_recipe
+    from tapnet.runs import RunFolder
 
     if (args.recipe is None) == (args.resume is None):
         raise ValueError(
             "Give a recipe to start a run, or --resume DIR to go on with one; `tapnet recipes` lists them."
         )
     if args.resume is not None:
-        if args.set or args.out:
-            raise ValueError("--resume goes on with the run as it is: leave out --set and --out.")
-        recipe, folder = read_checkpoint(args.resume / LAST).header.recipe, args.resume
+        if args.set or args.out or args.frozen_backbone:
+            raise ValueError("--resume goes on with the run as it is: leave out --set, --out and --frozen-backbone.")
+        recipe, folder = RunFolder(args.resume).newest().header.recipe, args.resume
     else:
-        recipe = load_recipe(args.recipe, args.set)
+        frozen = ["training.frozen_backbone=true"] if args.frozen_backbone else []
+        recipe = load_recipe(args.recipe, [*args.set, *frozen])
         folder = args.out or Path("runs") / recipe.name
-    best = train_visibly(recipe, folder, args.device, args.precision, resume=args.resume is not None)
-    Console().print(f"Best checkpoint: {best}\nTry: tapnet evaluate {folder}", highlight=False)
+    with processes(args) as fabric:
+        best = train_visibly(
+            recipe, folder, args.device, args.precision, args.resume is not None, fabric, args.tensorboard
+        )
+        result = _final_evaluation(recipe, folder, fabric)
+        if distribution.rank() == 0:
+            Console().print(f"{result}Best checkpoint: {best}\nTry: tapnet evaluate {folder}", highlight=False)
 
 
-def train_visibly(recipe: Recipe, folder: Path, device: str, precision: str, resume: bool) -> Path:
+def _final_evaluation(recipe: Recipe, folder: Path, fabric: Fabric) -> str:
+    """A line with the accuracy on test classes, which the run folder keeps; nothing when the data has none."""
+    from tapnet import distribution
+    from tapnet.checkpoint import load
+    from tapnet.datasets import load_dataset
+    from tapnet.evaluation import Evaluator
+    from tapnet.runs import RunFolder
+
+    task = recipe.validation
+    try:
+        images = load_dataset(recipe.data.name, "test", recipe.data.root, **recipe.data.options)
+    except ValueError:
+        return ""
+    judge = Evaluator(load(folder, fabric.device), images)
+    result = judge.evaluate(task.way, task.shot, task.query, max(task.episodes, FINAL_EPISODES))
+    if distribution.rank() == 0:
+        RunFolder(folder).record_evaluation([result.as_dict()])
+    interval = f"± {100 * result.ci95:.2f} over episodes"
+    return f"Test classes, {task.way}-way {task.shot}-shot: {percent(result.accuracy)} {interval}\n"
+
+
+def train_visibly(
+    recipe: Recipe,
+    folder: Path,
+    device: str,
+    precision: str,
+    resume: bool,
+    fabric: Fabric | None = None,
+    tensorboard: bool = False,
+) -> Path:
     """Train with a progress bar; Ctrl-C says where the state is and how to go on."""
+    from tapnet import distribution
+    from tapnet.frozen import train_frozen
     from tapnet.training import Interrupted, train
 
-    console = Console()
+    console = Console(quiet=distribution.rank() > 0)
+    log = _tensorboard(folder) if tensorboard and distribution.rank() == 0 else None
     console.print(
         f"{recipe.method.name} with {recipe.backbone.name} on {recipe.data.name}: {recipe.training.episodes} episodes "
         f"of {recipe.training.way}-way {recipe.training.shot}-shot, {recipe.training.query} queries a class",
@@ -72,12 +123,33 @@ def train_visibly(recipe: Recipe, folder: Path, device: str, precision: str, res
                 progress.update(bar, validation=percent(step.point.validation_accuracy))
                 line = f"  episode {step.episode:>6}   loss {step.point.loss:.3f}   validation {accuracy}"
                 progress.console.print(line, highlight=False)
+                if log:
+                    log(step.point)
 
         try:
-            return train(recipe, folder, device, precision, resume, watch)
+            if recipe.training.frozen_backbone:
+                return train_frozen(recipe, folder, device, watch)
+            return train(recipe, folder, device, precision, resume, watch, fabric=fabric)
         except Interrupted as stop:
             message = f"{stop} Go on with: tapnet train --resume {stop.folder}"
             raise KeyboardInterrupt(message) from None
+
+
+def _tensorboard(folder: Path) -> Callable[[Point], None]:
+    """What writes a point of the learning curve as TensorBoard events."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ModuleNotFoundError:
+        raise ValueError("--tensorboard needs TensorBoard: pip install 'tapnet[tensorboard]'.") from None
+    writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def log(point: Point) -> None:
+        for name, value in asdict(point).items():
+            if name != "episode" and value is not None:
+                writer.add_scalar(name, value, point.episode)
+        writer.flush()
+
+    return log
 
 
 class _Speed(ProgressColumn):

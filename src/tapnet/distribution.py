@@ -1,0 +1,89 @@
+"""Several processes of one run: who this one is, and sums over all. Alone, every function is the identity."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.strategies.ddp import DDPStrategy
+from torch import Tensor, distributed
+
+from tapnet.hardware import PRECISIONS
+
+STRATEGIES = ("auto", "ddp")
+_LOST = re.compile(r"peer|gloo|nccl|connection|timed out|timeout", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How many processes share the work; `None` is what `torchrun` started, or one."""
+
+    devices: int | None = None  # processes a machine
+    num_nodes: int | None = None
+    strategy: str = "auto"
+
+    def resolved(self) -> tuple[int, int]:
+        """(processes a machine, machines)."""
+        devices = self.devices or int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        nodes = self.num_nodes or int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+        if self.strategy not in STRATEGIES:
+            raise ValueError(f"--strategy is one of {', '.join(STRATEGIES)}, got {self.strategy!r}.")
+        if devices < 1 or nodes < 1:
+            raise ValueError(f"Needed at least one device and one node, got {devices} and {nodes}.")
+        return devices, nodes
+
+
+@contextmanager
+def launched(device: torch.device, precision: str, layout: Layout | None = None) -> Iterator[Fabric]:
+    """Lightning Fabric with its processes started; they part again at the end."""
+    layout = layout or Layout()
+    devices, nodes = layout.resolved()
+    several = devices * nodes > 1 or layout.strategy == "ddp"
+    fabric = Fabric(
+        accelerator=device.type,
+        devices=devices,
+        num_nodes=nodes,
+        strategy=DDPStrategy(broadcast_buffers=False) if several else "auto",
+        precision=PRECISIONS[precision],  # type: ignore[arg-type]
+    )
+    if several:
+        fabric.launch()
+    try:
+        yield fabric
+    finally:
+        if several and distributed.is_initialized():
+            distributed.destroy_process_group()
+
+
+def size() -> int:
+    """How many processes share this run."""
+    return distributed.get_world_size() if distributed.is_initialized() else 1
+
+
+def rank() -> int:
+    """The number of this process among them; 0 writes the files."""
+    return distributed.get_rank() if distributed.is_initialized() else 0
+
+
+def summed(tensor: Tensor) -> Tensor:
+    """The sum of this tensor over all processes."""
+    if size() == 1:
+        return tensor
+    shared = tensor.cuda() if distributed.get_backend() == "nccl" else tensor.clone()
+    distributed.all_reduce(shared)
+    return shared.to(tensor.device)
+
+
+def any_of(flag: bool) -> bool:
+    """Whether the flag is up in one of the processes."""
+    return flag if size() == 1 else bool(summed(torch.tensor(int(flag))))
+
+
+def lost_process(error: RuntimeError) -> bool:
+    """Whether an error means that another process of the run is gone."""
+    return size() > 1 and bool(_LOST.search(str(error)))

@@ -1,0 +1,79 @@
+"""When the numbers of a run go wrong: the episode that did it is kept, so that it can be looked at again."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+from torch.nn import functional as F
+
+from tapnet.batches import EpisodeImages
+from tapnet.checkpoint import write_atomically
+from tapnet.recipe import Recipe, recipe_from
+
+EXPLODED = 1e6  # a loss above this has left every useful range
+_KEY = "tapnet-episode"
+_WEIGHTS = "weights/"
+
+
+class Diverged(ValueError):
+    """The loss or its gradient is not finite, or has exploded."""
+
+
+def is_sound(loss: float) -> bool:
+    return math.isfinite(loss) and loss < EXPLODED
+
+
+def gradients_are_finite(module: torch.nn.Module) -> bool:
+    norms = [parameter.grad.norm() for parameter in module.parameters() if parameter.grad is not None]
+    return bool(torch.stack(norms).isfinite().all())
+
+
+def advice(episode: int, loss: float, precision: str, reproduction: Path) -> str:
+    """What happened at this episode, where it is kept and what to try."""
+    what = f"The loss of episode {episode} is {loss:g}" if not is_sound(loss) else f"Episode {episode} has no gradient"
+    tries = ["lower training.learning_rate"] + (["use --precision float32"] if precision != "float32" else [])
+    return f"{what}: {', or '.join(tries)}. {reproduction} holds the episode and the weights that met it."
+
+
+def save_episode(
+    path: Path, recipe: Recipe, index: int, seed: int, episode: EpisodeImages, weights: Mapping[str, Tensor]
+) -> None:
+    """A file from which `episode_loss` computes the loss of this episode again.
+
+    The images are those after augmentation; `seed` is that of the dropout.
+    """
+    tensors = asdict(episode) | {_WEIGHTS + name: tensor for name, tensor in weights.items()}
+    packed = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    header = json.dumps({"recipe": recipe.as_dict(), "episode": index, "seed": seed}, sort_keys=True)
+    write_atomically(path, save(packed, {_KEY: header}))
+
+
+def episode_loss(path: Path) -> float:
+    """The loss of a kept episode, computed again in float32 on the CPU."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = json.loads((file.metadata() or {})[_KEY])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        recipe, seed = recipe_from(header["recipe"], str(path)), header["seed"]
+        episode = EpisodeImages(**{name: tensor for name, tensor in tensors.items() if not name.startswith(_WEIGHTS)})
+    except (SafetensorError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a kept episode ({error!r}).") from None
+    channels, height, width = episode.support_images.shape[1:]
+    method = recipe.build((channels, height, width)).train()
+    weights = {name.removeprefix(_WEIGHTS): tensor for name, tensor in tensors.items() if name.startswith(_WEIGHTS)}
+    method.load_state_dict(weights)
+    layout = torch.channels_last  # as in training: dropout draws its lots in the order of the memory
+    method.to(memory_format=layout)  # type: ignore[call-overload]
+    support, query = (part.contiguous(memory_format=layout) for part in (episode.support_images, episode.query_images))
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        logits = method(support, episode.support_labels, query)
+    return F.cross_entropy(logits, episode.query_labels).item()

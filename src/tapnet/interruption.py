@@ -1,0 +1,39 @@
+"""A run that is told to stop ends between two episodes."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class Interrupted(Exception):
+    """The run was told to stop and has saved its state; `folder` holds it."""
+
+    def __init__(self, folder: Path, episode: int, checkpoint: str) -> None:
+        super().__init__(f"Stopped after episode {episode}; {folder / checkpoint} holds the state.")
+        self.folder, self.episode = folder, episode
+
+
+@contextmanager
+def stop_requests() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C or SIGTERM sets, so that a run ends between two episodes; a second one kills."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def request(number: int, _: object) -> None:
+        stop.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, request)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,41 @@
+"""However a run ends, its folder says how, and the error says how to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from tapnet import distribution
+from tapnet.interruption import Interrupted
+from tapnet.provenance import now
+from tapnet.runs import RunFolder
+
+
+@contextmanager
+def accounted(folder: RunFolder, saved_episode: Callable[[], int]) -> Iterator[None]:
+    """Inside runs the run; its end is noted in run.json, and a fault around it is said with where its state is."""
+    try:
+        yield
+    except BaseException as error:
+        state = "interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
+        _note(folder, state=state, ended=now(), reason=" ".join(str(error).split()))
+        _explain(error, folder, saved_episode())
+        raise
+    _note(folder, state="finished", ended=now())
+
+
+def _note(folder: RunFolder, **facts: Any) -> None:
+    if distribution.rank() == 0:
+        with suppress(OSError):  # on a full disk the error itself has to do
+            folder.note(**facts)
+
+
+def _explain(error: BaseException, folder: RunFolder, saved: int) -> None:
+    """A fault of the disk, the data or another process, raised again in words."""
+    rest = f"the checkpoint after episode {saved} is whole; go on with: tapnet train --resume {folder.path}"
+    if isinstance(error, RuntimeError) and distribution.lost_process(error):
+        raise ConnectionError(f"Another process of this run has ended or cannot be reached: {rest}") from error
+    if isinstance(error, OSError):
+        where = f" ({error.filename})" if error.filename else ""
+        raise OSError(f"{error.strerror or error}{where}. Put that right: {rest}") from error

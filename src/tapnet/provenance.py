@@ -1,0 +1,54 @@
+"""Where a result comes from: the command, the versions, the commit."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("lightning-fabric", "numpy", "safetensors", "scipy", "torch")
+
+
+def provenance() -> dict[str, Any]:
+    """The command of this process, when and where it runs, and the versions it runs with."""
+    return {
+        "command": sys.argv,
+        "started": now(),
+        "process": {"pid": os.getpid(), "host": platform.node()},
+        "versions": {"tapnet": _version("tapnet"), "python": platform.python_version()}
+        | {name: _version(name) for name in PACKAGES},
+        "commit": commit(),
+    }
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def commit() -> str | None:
+    """The commit of the checkout that this package runs from, with `+changes` when files differ; `None` elsewhere."""
+    checkout = Path(__file__).parents[2]
+    if not (checkout / ".git").exists():
+        return None
+    try:
+        name, changes = (_git(checkout, *words) for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno")))
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return f"{name}+changes" if changes else name
+
+
+def _git(checkout: Path, *words: str) -> str:
+    command = ["git", "-C", str(checkout), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,194 @@
+"""The folder of a run explains itself: what was asked, where it stands, what came out.
+
+- recipe.yaml: what was asked
+- run.json: command, versions, commit, data, seed, hardware, state
+- curve.jsonl: the learning curve, one point a line
+- best.safetensors: the network that validation chose
+- last.safetensors: the state to go on from; previous.safetensors: the one before it
+- evaluation.json: the final evaluation, on classes that chose nothing
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock, Timeout
+
+from tapnet.checkpoint import BEST, LAST, Checkpoint, read_checkpoint, read_header, write_atomically
+from tapnet.recipe import Recipe
+
+CURVE, FACTS, RECIPE, EVALUATION = "curve.jsonl", "run.json", "recipe.yaml", "evaluation.json"
+PREVIOUS = "previous.safetensors"
+_LOCK = ".lock"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of the learning curve."""
+
+    episode: int  # training episodes done
+    loss: float  # mean since the last point
+    training_accuracy: float  # on the queries of those episodes
+    validation_accuracy: float
+    validation_ci95: float
+    learning_rate: float
+    reference_distance: float | None = None  # smallest between two normalised references
+
+
+class RunFolder:
+    """Everything that is written to and read from the folder of a run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Inside, no other process trains in this folder; a process that is killed lets go of it."""
+        lock = FileLock(self.path / _LOCK, timeout=0)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except Timeout:
+            process = self.facts().get("process") or {}
+            raise ValueError(
+                f"{self.path} is in use by process {process.get('pid', '?')} on {process.get('host', '?')}: wait until "
+                "it ends, or give another folder."
+            ) from None
+        except OSError as error:
+            raise OSError(f"{self.path} cannot be written ({error.strerror}): give another folder.") from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a process trains in this folder now."""
+        if not (self.path / _LOCK).exists():
+            return False
+        try:
+            with FileLock(self.path / _LOCK, timeout=0):
+                return False
+        except Timeout:
+            return True
+
+    def begin(self, recipe: Recipe, facts: dict[str, Any]) -> None:
+        """A fresh folder with its recipe and facts; one that holds a run already is refused."""
+        if any((self.path / name).exists() for name in (LAST, PREVIOUS)):
+            raise ValueError(
+                f"{self.path} already holds a run: go on with --resume {self.path}, or give another --out."
+            )
+        text = yaml.safe_dump(recipe.as_dict(), sort_keys=False, allow_unicode=True)
+        write_atomically(self.path / RECIPE, text.encode())
+        self.note(**facts)
+        self.write_curve([])
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """The newest state as last.safetensors, which is whole at every moment; the one before it is kept."""
+        last, previous = self.path / LAST, self.path / PREVIOUS
+        if last.exists():
+            previous.unlink(missing_ok=True)
+            try:
+                os.link(last, previous)
+            except OSError:  # a file system without links
+                shutil.copyfile(last, previous)
+        checkpoint.write(last)
+
+    def newest(self) -> Checkpoint:
+        """The newest state that can be read; warns when that is not the last one."""
+        try:
+            return read_checkpoint(self.path / LAST)
+        except (ValueError, FileNotFoundError) as error:
+            if not (self.path / PREVIOUS).exists():
+                raise
+            checkpoint = read_checkpoint(self.path / PREVIOUS)
+            warnings.warn(
+                f"{error} Going on from the checkpoint before it, after episode {checkpoint.header.episode}.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return checkpoint
+
+    def clear_leftovers(self) -> None:
+        """Remove what a process that was killed while writing left under temporary names."""
+        for name in (BEST, LAST, CURVE, FACTS, RECIPE, EVALUATION):
+            for leftover in self.path.glob(f".{name}.*"):
+                leftover.unlink(missing_ok=True)
+
+    def write_curve(self, points: list[Point]) -> None:
+        write_atomically(self.path / CURVE, "".join(json.dumps(asdict(point)) + "\n" for point in points).encode())
+
+    def facts(self) -> dict[str, Any]:
+        """What run.json says; nothing when it is missing or damaged."""
+        return _json_object(self.path / FACTS)
+
+    def note(self, **facts: Any) -> None:
+        """Put these facts into run.json beside those that stand there."""
+        text = json.dumps(self.facts() | facts, indent=2, ensure_ascii=False)
+        write_atomically(self.path / FACTS, text.encode() + b"\n")
+
+    def record_evaluation(self, results: list[dict[str, Any]]) -> None:
+        """The final evaluation: one entry a task."""
+        text = json.dumps({"checkpoint": BEST, "results": results}, indent=2)
+        write_atomically(self.path / EVALUATION, text.encode() + b"\n")
+
+
+def read_curve(folder: Path) -> list[Point]:
+    """The points of a run's learning curve."""
+    path = folder / CURVE
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} holds no {CURVE}: give the folder of a training run.")
+    try:
+        return [Point(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged ({error}).") from None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One line of a list of runs."""
+
+    folder: Path
+    state: str  # running, finished, interrupted, failed, or killed
+    episode: int
+    episodes: int
+    validation: dict[str, Any] | None
+    evaluation: list[dict[str, Any]]
+    started: str
+
+
+def find_runs(root: Path) -> list[Summary]:
+    """A summary of each run in the folder and below it, in the order of their names."""
+    folders = {path.parent for name in (LAST, PREVIOUS) for path in root.rglob(name)}
+    return [summary(folder) for folder in sorted(folders)]
+
+
+def summary(folder: Path) -> Summary:
+    """Where a run stands and what it reached."""
+    run = RunFolder(folder)
+    facts = run.facts()
+    state = "running" if run.is_held else {"running": "killed"}.get(facts.get("state", ""), facts.get("state", "?"))
+    results = _json_object(folder / EVALUATION).get("results", [])
+    try:
+        header = read_header(folder / LAST)
+    except (ValueError, OSError):
+        return Summary(folder, "damaged", 0, 0, None, results, facts.get("started", ""))
+    episodes = header.recipe.training.episodes
+    return Summary(folder, state, header.episode, episodes, header.validation, results, facts.get("started", ""))
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}

@@ -1,0 +1,24 @@
+"""How fast a run learns at each of its episodes."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from tapnet.recipe import Training
+
+
+def learning_rate(training: Training, episode: int) -> float:
+    """The rate at an episode, counted from 0: cut by a ratio every so many, or a half cosine down to zero."""
+    if training.schedule == "cosine":
+        return training.learning_rate * (1 + math.cos(math.pi * episode / training.episodes)) / 2
+    return training.learning_rate * training.decay_ratio ** (episode // training.decay_every)
+
+
+def set_rates(optimizer: torch.optim.Optimizer, training: Training, episode: int) -> None:
+    """AdamW multiplies weights by (1 - rate · decay); dividing by the rate gives the authors' constant (1 - decay)."""
+    rate = learning_rate(training, episode)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+        group["weight_decay"] = training.weight_decay / rate
