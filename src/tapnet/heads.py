@@ -12,12 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import log_softmax
 from torch import Tensor
 from torch.nn import functional as F
 
 from tapnet.functional import class_averages, linear_head, null_space, projection_errors, select_references
 
 Array = NDArray[np.float32]
+Exact = NDArray[np.float64]
 _LOGISTIC_LENGTH = 10.0
 
 
@@ -33,24 +36,24 @@ class Adapted:
     references: Array  # (way, dim), those references; for other heads the centres of the classes
     errors_basis: Array  # Q (way, dim), orthonormal rows that span what the projection hides; empty for other heads
 
-    def scores(self, features: NDArray[np.floating]) -> NDArray[np.float64]:
+    def scores(self, features: NDArray[np.floating]) -> Exact:
         """Logits (n, way), in float64: the same for a feature whatever its batch-mates."""
-        scores: NDArray[np.float64] = self._lengthened(features) @ self.weight.astype(np.float64).T + self.bias
+        scores: Exact = self._lengthened(features) @ self.weight.astype(np.float64).T + self.bias
         return scores
 
-    def projected(self, features: NDArray[np.floating]) -> NDArray[np.float64]:
+    def projected(self, features: NDArray[np.floating]) -> Exact:
         """Features as the head sees them: less what the projection hides, or of unit length."""
         exact = self._lengthened(features)
         basis = self.errors_basis.astype(np.float64)
         if self.projection_dim is not None:
             inside = null_space(torch.from_numpy(basis), self.projection_dim)
-            coordinates: NDArray[np.float64] = exact @ inside.numpy()
+            coordinates: Exact = exact @ inside.numpy()
             return coordinates
-        residuals: NDArray[np.float64] = exact - (exact @ basis.T) @ basis
+        residuals: Exact = exact - (exact @ basis.T) @ basis
         return residuals
 
-    def _lengthened(self, features: NDArray[np.floating]) -> NDArray[np.float64]:
-        exact: NDArray[np.float64] = features.astype(np.float64)
+    def _lengthened(self, features: NDArray[np.floating]) -> Exact:
+        exact: Exact = features.astype(np.float64)
         if not self.unit_length:
             return exact
         exact /= np.maximum(np.linalg.norm(exact, axis=1, keepdims=True), 1e-12)
@@ -114,28 +117,29 @@ def _centroid(features: Tensor, labels: Tensor, way: int, _: HeadOptions) -> Ada
 def _logistic(features: Tensor, labels: Tensor, way: int, _: HeadOptions) -> Adapted:
     """Logistic regression over directions, as scikit-learn's with C = 1 on features of length 10."""
     directions = F.normalize(features.double(), dim=1)
-    weight, bias = logistic_regression(directions * _LOGISTIC_LENGTH, labels, way)
+    weight, bias = logistic_regression(_LOGISTIC_LENGTH * directions.numpy(), labels.numpy(), way)
     centres = F.normalize(class_averages(directions, labels, way), dim=1)
-    return _adapted(weight * _LOGISTIC_LENGTH, bias, True, None, centres, None)
+    return _adapted(torch.from_numpy(weight) * _LOGISTIC_LENGTH, torch.from_numpy(bias), True, None, centres, None)
 
 
-def logistic_regression(features: Tensor, labels: Tensor, way: int) -> tuple[Tensor, Tensor]:
-    """Weight (way, dim) and bias (way,) of least cross-entropy plus half the squared weight."""
-    weight = torch.zeros(way, features.shape[1], dtype=features.dtype)
-    bias = torch.zeros(way, dtype=features.dtype)
-    optimizer = torch.optim.LBFGS([weight, bias], max_iter=100, line_search_fn="strong_wolfe", tolerance_grad=1e-6)
+def logistic_regression(features: Exact, labels: NDArray[np.int64], way: int) -> tuple[Exact, Exact]:
+    """Weight (way, dim) and bias (way,) of least cross-entropy plus half the squared weight.
 
-    def loss() -> Tensor:
-        optimizer.zero_grad()
-        value = F.cross_entropy(features @ weight.T + bias, labels, reduction="sum") + 0.5 * weight.square().sum()
-        value.backward()
-        return value
+    The weight lies in the span of the examples, so it is sought there: in as many dimensions as there are examples.
+    """
+    basis, coordinates = np.linalg.qr(features.T)  # (dim, r), (r, n)
+    answers = np.eye(way)[labels]
 
-    with torch.enable_grad():
-        for parameter in (weight, bias):
-            parameter.requires_grad_()
-        optimizer.step(loss)
-    return weight.detach(), (bias - bias.mean()).detach()
+    def loss(flat: Exact) -> tuple[float, Exact]:
+        weight, bias = flat[way:].reshape(way, -1), flat[:way]
+        logs = log_softmax(coordinates.T @ weight.T + bias, axis=1)
+        wrong = np.exp(logs) - answers
+        gradient = np.concatenate([wrong.sum(axis=0), (wrong.T @ coordinates.T + weight).ravel()])
+        return float(-(answers * logs).sum() + 0.5 * np.square(weight).sum()), gradient
+
+    found = minimize(loss, np.zeros(way + way * len(coordinates)), jac=True, method="L-BFGS-B", options={"gtol": 1e-6})
+    bias = found.x[:way]
+    return found.x[way:].reshape(way, -1) @ basis.T, bias - bias.mean()
 
 
 def _adapted(
