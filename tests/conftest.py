@@ -9,6 +9,7 @@ from tapnet.backbones import Conv4
 from tapnet.datasets import ImageSet
 from tapnet.methods import TapNet
 
+torch.set_num_threads(1)  # the tensors are tiny, and the tests run in two processes
 settings.register_profile("repeatable", deadline=None, max_examples=30, derandomize=True)
 settings.load_profile("repeatable")
 

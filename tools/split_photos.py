@@ -38,7 +38,9 @@ def main() -> None:
     for name in ("cub", "flowers", "cifar"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     args = parser.parse_args()
-    published = {name: split for split, names in listed_splits("cifar-fs").items() if split != "trainval" for name in names}
+    published = {
+        name: split for split, names in listed_splits("cifar-fs").items() if split != "trainval" for name in names
+    }
     for part in ("cub", "flowers", "cifar"):
         for index, (name, files) in enumerate(classes_below(getattr(args, part)).items()):
             split = published[name] if part == "cifar" else alternating(index)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -94,7 +95,7 @@ class EpisodeSampler:
         if start < 0:
             raise ValueError(f"Episodes are numbered from 0, got {start}.")
         taken = self.shot + self.query
-        bits = np.stack([self._bits(index, self.way * (2 + taken)) for index in range(start, stop, step)])
+        bits = self._bits(range(start, stop, step), self.way * (2 + taken))
         group_bits, class_bits, image_bits = np.split(bits, [self.way, 2 * self.way], axis=1)
 
         count = len(bits)
@@ -107,9 +108,16 @@ class EpisodeSampler:
         images = self._members[self._offsets[rows][:, None] + picks].reshape(count, self.way, taken)
         return EpisodeBatch(self.classes[classes], images[..., : self.shot], images[..., self.shot :])
 
-    def _bits(self, index: int, count: int) -> NDArray[np.uint64]:
-        key = np.array([self.seed, index], dtype=np.uint64)
-        return np.asarray(np.random.Philox(key=key).random_raw(count), dtype=np.uint64)
+    def _bits(self, indices: range, count: int) -> NDArray[np.uint64]:
+        """Raw bits (episodes, count), each row of a generator keyed by seed and episode; one is re-keyed for all."""
+        bits = np.empty((len(indices), count), dtype=np.uint64)
+        generator = np.random.Philox(key=np.array([self.seed, 0], dtype=np.uint64))
+        fresh: Any = generator.state
+        for row, index in enumerate(indices):
+            fresh["state"]["key"][1] = index
+            generator.state = fresh
+            bits[row] = generator.random_raw(count)
+        return bits
 
 
 @dataclass(frozen=True)
@@ -133,9 +141,12 @@ def _draw(bits: NDArray[np.uint64], sizes: Indices) -> Indices:
     The first steps of a Fisher-Yates shuffle, all rows at once. The remainder of 64 bits favours no number by more than
     one in 10^14.
     """
-    rows = np.arange(len(bits))
-    pool = np.tile(np.arange(sizes.max(), dtype=np.int64), (len(bits), 1))
-    for step in range(bits.shape[1]):
-        other = step + (bits[:, step] % (sizes - step).astype(np.uint64)).astype(np.int64)
-        pool[rows, step], pool[rows, other] = pool[rows, other], pool[rows, step].copy()
-    return pool[:, : bits.shape[1]]
+    steps = np.arange(bits.shape[1])
+    others = steps + (bits % (sizes[:, None] - steps).astype(np.uint64)).astype(np.int64)
+    width = int(sizes.max())
+    pool = np.tile(np.arange(width, dtype=np.int32), len(bits))  # 32 bits: this is what takes the time
+    starts = np.arange(len(bits)) * width
+    for step in steps:
+        here, there = starts + step, starts + others[:, step]
+        pool[here], pool[there] = pool[there], pool[here]
+    return pool.reshape(len(bits), width)[:, : bits.shape[1]].astype(np.int64)

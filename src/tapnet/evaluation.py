@@ -11,18 +11,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from tapnet.batches import as_input, class_labels, episode_images
 from tapnet.datasets import ImageSet
-from tapnet.episodes import EpisodeBatch, EpisodeSampler
+from tapnet.episodes import EpisodeBatch, EpisodeSampler, Indices
 from tapnet.hardware import resolve_precision
-from tapnet.methods import EmbeddingMethod, Method
+from tapnet.methods import EmbeddingMethod, LinearMethod, Method
 
 Accuracies = NDArray[np.float64]
 Progress = Callable[[int, int], None]  # episodes done, of how many
 
 _EMBED_BATCH = 256
-_BATCH_VALUES = 2**23  # feature values gathered at a time, 32 MB
+_BATCH_VALUES = 2**22  # feature values of a batch of episodes, 16 MB
+_CACHE_VALUES = 2**19  # gathered at a time on a CPU: more would leave its cache before they are used
 REPLICATES, REPLICATE_EPISODES = 100, 100
 
 
@@ -105,7 +107,7 @@ class Evaluator:
         """The accuracy of each of the episodes 0, 1, … of this seed."""
         if episodes < 2:
             raise ValueError(f"An accuracy with its interval needs at least 2 episodes, got {episodes}.")
-        sampler = EpisodeSampler(self.images.labels, way, shot, query, seed)
+        sampler = self.images.episodes(way, shot, query, seed)
         chunks = []
         for batch in _batches(sampler, episodes, self._batch_size(way * (shot + query))):
             chunks.append(self._batch_accuracies(batch))
@@ -113,27 +115,49 @@ class Evaluator:
                 progress(sum(map(len, chunks)), episodes)
         return np.concatenate(chunks)
 
-    def _batch_size(self, images: int) -> int:
+    def _batch_size(self, images: int, values: int = _BATCH_VALUES) -> int:
+        """How many episodes of so many images hold that many feature values."""
         dim = self.method.backbone.dim
-        return max(1, _BATCH_VALUES // (images * dim)) if isinstance(self.method, EmbeddingMethod) else 1
+        return max(1, values // (images * dim)) if isinstance(self.method, EmbeddingMethod) else 1
 
     @torch.inference_mode()
     def _batch_accuracies(self, batch: EpisodeBatch) -> Accuracies:
-        if isinstance(self.method, EmbeddingMethod):
-            logits = self._feature_logits(self.method, batch)
+        if isinstance(self.method, LinearMethod):
+            scores = self._linear_scores(self.method, batch)
+        elif isinstance(self.method, EmbeddingMethod):
+            scores = self._feature_logits(self.method, batch)
         else:
-            logits = torch.stack([self._image_logits(batch, index) for index in range(len(batch))])
-        answers = class_labels(batch.query.shape[1], batch.query.shape[2], logits.device)
-        correct = (logits.argmax(dim=-1) == answers).double().mean(dim=-1)
+            scores = torch.stack([self._image_logits(batch, index) for index in range(len(batch))])
+        answers = class_labels(batch.query.shape[1], batch.query.shape[2], scores.device)
+        correct = (scores.argmax(dim=-1) == answers).double().mean(dim=-1)
         return correct.cpu().numpy()
+
+    def _linear_scores(self, method: LinearMethod, batch: EpisodeBatch) -> Tensor:
+        """What `logits` gives, but for a number that is the same for all classes of a query."""
+        weight, bias = method.head(self.prototypes(batch.support))
+        size = self._batch_size(batch.query[0].size, _CACHE_VALUES) if self.device.type == "cpu" else len(batch)
+        return torch.cat(
+            [
+                torch.baddbmm(b.unsqueeze(-2), self.gathered(query), w.mT)
+                for b, query, w in zip(bias.split(size), _split(batch.query, size), weight.split(size), strict=True)
+            ]
+        )
 
     def _feature_logits(self, method: EmbeddingMethod, batch: EpisodeBatch) -> Tensor:
         count, way, shot = batch.support.shape
-        support, query = (
-            self.features[torch.from_numpy(part.reshape(count, -1)).to(self.device)]
-            for part in (batch.support, batch.query)
-        )
-        return method.logits(support, class_labels(way, shot, self.device).expand(count, -1), query)
+        labels = class_labels(way, shot, self.device).expand(count, -1)
+        return method.logits(self.gathered(batch.support), labels, self.gathered(batch.query))
+
+    def prototypes(self, support: Indices) -> Tensor:
+        """Class averages (episodes, way, dim) of images (episodes, way, shot)."""
+        count, way, shot = support.shape
+        rows = torch.from_numpy(support.reshape(count * way, shot)).to(self.device)
+        return F.embedding_bag(rows, self.features, mode="mean").view(count, way, -1)
+
+    def gathered(self, indices: Indices) -> Tensor:
+        """Features (episodes, n, dim) of images (episodes, way, n / way)."""
+        flat = torch.from_numpy(indices.reshape(-1)).to(self.device)
+        return self.features.index_select(0, flat).view(len(indices), -1, self.features.shape[1])
 
     def _image_logits(self, batch: EpisodeBatch, index: int) -> Tensor:
         episode = episode_images(self.images, batch.episode(index), self.device)
@@ -154,7 +178,8 @@ class Evaluator:
             rows, scale = _half(self.images.labels, way, shot + 1, generator)
             labels = self.images.labels[rows]
             fewest = int(np.unique(labels, return_counts=True)[1].min())
-            sampler = EpisodeSampler(labels, way, shot, min(query, fewest - shot), seed=replicate)
+            groups = self.images.groups[np.unique(labels)] if self.images.apart else None
+            sampler = EpisodeSampler(labels, way, shot, min(query, fewest - shot), seed=replicate, groups=groups)
             batches = _batches(sampler, REPLICATE_EPISODES, self._batch_size(way * (shot + query)))
             values = np.concatenate([self._batch_accuracies(batch.among(rows)) for batch in batches])
             means.append(values.mean())
@@ -180,6 +205,10 @@ def _half(
         rows.append(members[: max(images, -(-len(members) // 2))])
     missing = len(classes) - kept
     return np.concatenate(rows), kept / missing if missing else 1.0
+
+
+def _split(indices: Indices, size: int) -> Iterator[Indices]:
+    return (indices[start : start + size] for start in range(0, len(indices), size))
 
 
 def _batches(sampler: EpisodeSampler, episodes: int, size: int) -> Iterator[EpisodeBatch]:

@@ -16,9 +16,9 @@ from tapnet.batches import class_labels
 from tapnet.calibration import calibrate
 from tapnet.checkpoint import BEST, Checkpoint, Header, write_atomically
 from tapnet.datasets import load_dataset
+from tapnet.embedding import default_cache
 from tapnet.episodes import EpisodeSampler
 from tapnet.evaluation import Evaluation, Evaluator
-from tapnet.feature_cache import cached_features
 from tapnet.hardware import describe, resolve_device
 from tapnet.methods import EmbeddingMethod
 from tapnet.recipe import Recipe
@@ -84,9 +84,8 @@ class _FrozenRun:
         if not parameters:
             raise ValueError(f"{recipe.method.name} has nothing to learn besides its backbone.")
         self.optimizer = torch.optim.Adam(parameters, lr=training.learning_rate)
-        root = recipe.data.root
-        self.judge = Evaluator(method, validation_set, features=cached_features(method, validation_set, root))
-        self.train_set, self.features = train_set, cached_features(method, train_set, root)
+        self.judge = Evaluator(method, validation_set, cache=default_cache())
+        self.train_set, self.features = train_set, Evaluator(method, train_set, cache=default_cache()).features
 
     def step(self, index: int) -> float:
         """Learn from one episode; gives its loss."""

@@ -104,14 +104,14 @@ def projected_distances(
     if differentiable:
         queries, references = (_residuals(vectors, errors, dim) for vectors in (queries, references))
     else:
-        queries, references = (_coordinates(vectors, errors, dim) for vectors in (queries, references))
+        queries, references = (null_coordinates(vectors, errors, dim) for vectors in (queries, references))
     return torch.cdist(queries, references, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
 @_in_full_precision
 def distance_profile(queries: Tensor, references: Tensor, errors: Tensor) -> Tensor:
     """`projected_distances` for every dim from 1 to L - way at once, shape (..., query, way, L - way)."""
-    queries, references = (_coordinates(vectors, errors, None) for vectors in (queries, references))
+    queries, references = (null_coordinates(vectors, errors, None) for vectors in (queries, references))
     return (queries.unsqueeze(-2) - references.unsqueeze(-3)).square().cumsum(dim=-1)
 
 
@@ -123,13 +123,17 @@ def linear_head(references: Tensor, errors: Tensor, dim: int | None = None) -> t
     every class.
     """
     way, length, dim = _checked_sizes(errors, dim)
-    inside = _coordinates(references, errors, dim)  # (..., way, dim)
+    if dim == length - way:  # the whole null space needs no basis of its own
+        shadows = _residuals(references, errors.detach(), dim)
+        return 2 * shadows, -shadows.square().sum(dim=-1)
+    inside = null_coordinates(references, errors, dim)  # (..., way, dim)
     padded = F.pad(inside, (way, length - way - dim))
     weight = 2 * torch.ormqr(*torch.geqrf(errors.detach().mT), padded.mT).mT
     return weight, -inside.square().sum(dim=-1)
 
 
-def _coordinates(vectors: Tensor, errors: Tensor, dim: int | None) -> Tensor:
+@_in_full_precision
+def null_coordinates(vectors: Tensor, errors: Tensor, dim: int | None) -> Tensor:
     """Coordinates of each vector in `null_space(errors, dim)`, in O(L · way) a vector, shape (..., n, dim)."""
     way, _, dim = _checked_sizes(errors, dim, vectors)
     errors = errors.detach()
@@ -162,11 +166,16 @@ def _checked_sizes(errors: Tensor, dim: int | None, vectors: Tensor | None = Non
     if dim is not None and not 1 <= dim <= length - way:
         raise ValueError(f"{way} classes in {length} dimensions allow dim from 1 to {length - way}, got {dim}.")
     for name, tensor in (("errors", errors), ("vectors", vectors)):
-        if tensor is not None and tensor.isnan().any():
+        if tensor is not None and _has_nan(tensor):
             raise ValueError(f"The {name} contain NaN: the features or references have diverged.")
     if vectors is not None and vectors.shape[-1] != length:
         raise ValueError(f"Needed vectors of dim {length} like the errors, got {vectors.shape[-1]}.")
     return way, length, length - way if dim is None else dim
+
+
+def _has_nan(tensor: Tensor) -> bool:
+    """Whether the sum is NaN: one pass over the values and no copy; opposite infinities count, too."""
+    return bool(tensor.detach().sum().isnan())
 
 
 @_in_full_precision
@@ -184,13 +193,12 @@ def select_references(
         raise ValueError(f"Reference selection is one of {', '.join(_STRATEGIES)}, got {strategy!r}.")
     if way > available:
         raise ValueError(f"{way} classes need {way} references, there are {available}: train with more ways.")
-    if prototypes.isnan().any() or references.isnan().any():
+    if _has_nan(prototypes) or _has_nan(references):
         raise ValueError("The prototypes or references contain NaN: the features have diverged.")
-    batch = torch.broadcast_shapes(prototypes.shape[:-2], references.shape[:-2])
-    prototypes = prototypes.detach().expand(*batch, *prototypes.shape[-2:])
-    references = references.detach().expand(*batch, *references.shape[-2:])
-    distances = torch.cdist(prototypes, references, compute_mode="donot_use_mm_for_euclid_dist")
-    return _STRATEGIES[strategy](distances.square(), generator)  # from (..., way, available)
+    prototypes, references = prototypes.detach(), references.detach()
+    squares = references.square().sum(dim=-1).unsqueeze(-2)
+    distances = squares - 2 * prototypes @ references.mT  # less the prototype's own square, which changes no choice
+    return _STRATEGIES[strategy](distances, generator)  # from (..., way, available)
 
 
 def _closest(distances: Tensor, _: torch.Generator | None) -> Tensor:

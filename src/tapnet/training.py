@@ -22,7 +22,6 @@ from tapnet.calibration import calibrate_checkpoint
 from tapnet.checkpoint import BEST, LAST, Checkpoint, Header, Running, optimizer_tensors, restore_optimizer
 from tapnet.datasets import load_dataset
 from tapnet.distribution import any_of, launched, summed
-from tapnet.episodes import EpisodeSampler
 from tapnet.evaluation import Evaluator
 from tapnet.faults import Diverged, advice, gradients_are_finite, is_sound, save_episode
 from tapnet.hardware import PRECISIONS, describe, resolve_device, resolve_precision
@@ -111,10 +110,8 @@ class Run:
             for split in (recipe.data.train_split, recipe.validation.split)
         )
         training, validation = recipe.training, recipe.validation
-        self.sampler = EpisodeSampler(
-            self.train_set.labels, training.way, training.shot, training.query, seed=recipe.seed
-        )
-        EpisodeSampler(self.validation_set.labels, validation.way, validation.shot, validation.query)  # or refuse now
+        self.sampler = self.train_set.episodes(training.way, training.shot, training.query, recipe.seed)
+        self.validation_set.episodes(validation.way, validation.shot, validation.query)  # or refuse now
         _refuse_uneven_work(training)
         with _seeded(recipe.seed):
             self.method = recipe.build(self.train_set.image_shape).to(self.device)

@@ -101,6 +101,7 @@ MISTAKES = {
     "ink of photographs": (["prepare", "folder", "--from", "PETS", "--ink", "dark"], "no set of drawings"),
     "name that is a path": (["prepare", "folder", "--from", "PETS", "--name", "../x"], "a plain name"),
     "name that is taken": (["prepare", "folder", "--from", "PETS", "--name", "omniglot"], "a name of its own"),
+    "root is a file": (["prepare", "folder", "--from", "PETS", "--root", "PETS/cat/1.png"], "is a file"),
     "check of nothing": (["check", "cifar-fs"], "is not prepared in"),
     "check of the unknown": (["check", "cars"], "got 'cars'"),
     "show of nothing": (["show", "omniglot", "--out", "x.png"], "is not prepared in"),
@@ -120,7 +121,7 @@ def test_data_mistake_ends_in_one_sentence(pets, root, tmp_path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     arguments, sentence = MISTAKES[mistake]
-    places = {"EMPTY": tmp_path / "empty", "PETS": pets}
+    places = {"EMPTY": tmp_path / "empty", "PETS": pets, "PETS/cat/1.png": pets / "cat" / "1.png"}
     assert tapnet(*(places.get(argument, argument) for argument in arguments)) == 2
     printed = capsys.readouterr().err
     assert sentence in printed
@@ -158,3 +159,14 @@ def test_data_prepare_stopped_by_the_user_says_how_to_go_on(tmp_path, root):
     assert b"the same command goes on" in process.communicate()[1]
     assert process.returncode == 130
     assert not (root / "folder").exists()
+
+
+def test_data_list_shows_a_damaged_set_and_goes_on(ready, capsys):
+    (ready / "pets" / "manifest.json").write_text("{")
+    assert tapnet("list") == 0
+    assert "pets: cannot be used" in capsys.readouterr().out
+
+
+def test_data_check_takes_the_bundled_set(capsys):
+    assert tapnet("check", "quickdraw") == 0
+    assert "split train                240 classes, 24,000 images" in capsys.readouterr().out

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageOps
 
 from tapnet.datasets.decoding import Decoded, Geometry, decode, quiet_decoders
 from tapnet.datasets.source import Unreadable
@@ -80,6 +80,23 @@ def test_decode_image_lying_on_its_side_is_put_upright():
     upright = pixels(image, form="PNG", exif=exif)
     assert (upright[:4] == 255).all()
     assert (upright[4:] == 0).all()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("fit", ["squash", "crop"])
+def test_decode_every_orientation_is_as_pillow_puts_it_upright(orientation, fit):
+    noise = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+    image, exif = Image.fromarray(noise), Image.Exif()
+    exif[0x0112] = orientation
+    image.getexif()[0x0112] = orientation
+    upright = ImageOps.exif_transpose(image)
+    geometry = Geometry(6, 9, 3, fit=fit)
+    assert pixels(image, geometry, exif=exif) == pytest.approx(pixels(upright, geometry), abs=2)
+
+
+def test_decode_large_photograph_is_unpacked_smaller():
+    photograph = Image.new("RGB", (9000, 5000), (200, 100, 50))
+    assert pixels(photograph, form="JPEG")[4, 4] == pytest.approx((200, 100, 50), abs=3)
 
 
 def test_decode_cmyk_is_converted_and_not_inverted():

@@ -5,7 +5,6 @@ import pytest
 
 from tapnet.datasets import DATASETS, load_dataset
 from tapnet.datasets.packing import Hearing, Wishes, prepare
-from tapnet.episodes import EpisodeSampler
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +44,8 @@ def test_omniglot_rotated_class_is_the_drawn_one_turned(root):
 
 
 def test_omniglot_an_episode_need_not_hold_two_rotations_of_a_character(root):
-    drawings = load_dataset("omniglot", "test", root, turns=4)
-    episodes = EpisodeSampler(drawings.labels, 60, 1, 1, groups=drawings.groups).batch(0, 20)
+    drawings = load_dataset("omniglot", "test", root, turns=4, apart=True)
+    episodes = drawings.episodes(60, 1, 1).batch(0, 20)
     assert all(len({label % 423 for label in classes}) == 60 for classes in episodes.classes)
 
 

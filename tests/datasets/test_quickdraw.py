@@ -1,11 +1,9 @@
-import hashlib
-from importlib.resources import files
-
 import numpy as np
 import pytest
 
 from tapnet.datasets import load_dataset
-from tapnet.datasets.quickdraw import bundled_drawings
+from tapnet.datasets.checking import check
+from tapnet.datasets.quickdraw import QUICKDRAW, bundled_drawings
 
 
 @pytest.mark.parametrize(("split", "classes"), [("train", 240), ("val", 45), ("test", 60), ("trainval", 285)])
@@ -20,18 +18,18 @@ def test_quickdraw_splits_share_no_class():
 
 
 def test_quickdraw_ink_is_bright_on_black():
-    pixels, _ = bundled_drawings()
+    pixels = bundled_drawings()
     assert pixels.shape == (34500, 28, 28, 1)
     assert pixels.max() == 255
     assert np.median(pixels) == 0
 
 
 def test_quickdraw_has_sixteen_grey_levels():
-    assert np.array_equal(np.unique(bundled_drawings()[0]), np.arange(16) * 17)
+    assert np.array_equal(np.unique(bundled_drawings()), np.arange(16) * 17)
 
 
 def test_quickdraw_drawings_are_centred_by_bounding_box():
-    ink = bundled_drawings()[0][..., 0] > 0
+    ink = bundled_drawings()[..., 0] > 0
     for axis in (1, 2):
         line = ink.any(axis=3 - axis)
         before, after = line.argmax(axis=1), line[:, ::-1].argmax(axis=1)
@@ -48,12 +46,17 @@ def test_quickdraw_class_of_a_drawing_does_not_depend_on_the_split():
 
 
 def test_quickdraw_file_is_the_one_that_the_tool_built():
-    packed = (files("tapnet.datasets") / "data" / "quickdraw.xz").read_bytes()
-    assert hashlib.sha256(packed).hexdigest() == "eecfdcd62679875bc0be776fef543a452649be11351101b25aeffa4712da17ef"
+    packed = QUICKDRAW.open()
+    assert packed.digest() == packed.manifest.sha256
+
+
+def test_quickdraw_can_be_checked_like_any_other():
+    findings = check(QUICKDRAW, QUICKDRAW.open(), lambda _done, _all: None)
+    assert {each.subject: each.good for each in findings}["published images"]
 
 
 def test_quickdraw_unknown_split_lists_the_choices():
-    with pytest.raises(ValueError, match=r"train, val, test, all, trainval, got 'dev'"):
+    with pytest.raises(ValueError, match=r"train, val, test, trainval, all, got 'dev'"):
         load_dataset("quickdraw", "dev")
 
 

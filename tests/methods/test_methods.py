@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapnet.backbones import Conv4
-from tapnet.functional import projected_distances
+from tapnet.functional import class_averages, projected_distances
 from tapnet.methods import METHODS, PrototypicalNetwork, TapNet
 
 
@@ -184,3 +184,13 @@ def test_methods_are_exported_at_the_top():
 
     assert tapnet.TapNet is TapNet
     assert tapnet.PrototypicalNetwork is PrototypicalNetwork
+
+
+@pytest.mark.parametrize("dim", [None, 5])
+def test_the_linear_head_has_the_softmax_of_the_logits(small_tapnet, dim):
+    small_tapnet.projection_dim = dim
+    support, query, labels = torch.randn(2, 10, 16), torch.randn(2, 7, 16), torch.arange(5).repeat(2).expand(2, -1)
+    weight, bias = small_tapnet.head(class_averages(support, labels, 5))
+    scores = torch.baddbmm(bias.unsqueeze(-2), query, weight.mT)
+    expected = small_tapnet.logits(support, labels, query)
+    torch.testing.assert_close(scores.softmax(-1), expected.softmax(-1), rtol=1e-4, atol=1e-5)

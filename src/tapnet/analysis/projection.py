@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tapnet.analysis.plotting import COLOURS, MARKERS, new_figure, save
 from tapnet.batches import EpisodeImages, episode_images
 from tapnet.datasets import ImageSet
-from tapnet.episodes import Episode, EpisodeSampler
+from tapnet.episodes import Episode
 from tapnet.functional import null_space
 from tapnet.methods import Method, TapNet
 
@@ -27,7 +27,7 @@ def projection_figure(
         raise ValueError(f"Only TapNet has a projection to draw, this is {type(method).__name__}.")
     if way > len(COLOURS):
         raise ValueError(f"The picture tells {len(COLOURS)} classes apart, got way={way}.")
-    episode = EpisodeSampler(images.labels, way, shot, query, seed)[0]
+    episode = images.episodes(way, shot, query, seed)[0]
     before, after = _spaces(method, episode_images(images, episode, next(method.parameters()).device))
     labels = np.repeat(np.arange(way), query)
 

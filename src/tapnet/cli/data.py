@@ -99,8 +99,7 @@ def _list(args: argparse.Namespace) -> None:
         where = "bundled" if not dataset.forms else f"ready in {root / name}" if ready else "not ready"
         _entry(name, f"{images} of {_size(dataset.row_shape)}, {where}", dataset.summary, _command(name, ready))
     for name in own_sets(root):
-        what, images = _own(root / name)
-        _entry(name, f"{images}, ready in {root / name}", what, _command(name, True))
+        _entry(name, *_own(root / name), _command(name, True))
 
 
 def _entry(name: str, state: str, summary: str, command: str) -> None:
@@ -111,11 +110,12 @@ def _entry(name: str, state: str, summary: str, command: str) -> None:
 def _own(folder: Path) -> tuple[str, str]:
     from tapnet.datasets.packed import read_manifest
 
-    manifest = read_manifest(folder)
-    return (
-        f"{len(manifest.classes):,} classes of your own",
-        f"{manifest.rows:,} images of {_size(manifest.row_shape)}",
-    )
+    try:
+        kept = read_manifest(folder)
+    except ValueError as error:
+        return "cannot be used", str(error)
+    state = f"{kept.rows:,} images of {_size(kept.row_shape)}, ready in {folder}"
+    return state, f"{len(kept.classes):,} classes, prepared from {kept.form}"
 
 
 def _size(shape: tuple[int, int, int]) -> str:
@@ -172,9 +172,10 @@ def _check(args: argparse.Namespace) -> None:
     from tapnet.datasets.packed import data_root, open_packed
 
     root = data_root(args.root)
-    if args.name not in own_sets(root):
-        _preparable(args.name).load("all", root)
-    packed = open_packed(root / args.name)
+    choices = [*DATASETS, *own_sets(root)]
+    if args.name not in choices:
+        raise ValueError(f"Datasets are {', '.join(choices)}, got {args.name!r}.")
+    packed = DATASETS[args.name].open(root) if args.name in DATASETS else open_packed(root / args.name)
     with _progress("comparing images") as progress:
         findings = check(DATASETS[packed.manifest.dataset], packed, progress)
     _print_findings(findings, f"{args.name} in {packed.folder}")
@@ -188,7 +189,7 @@ def _download(args: argparse.Namespace) -> None:
     dataset = _preparable(args.name)
     if args.name not in DOWNLOADS:
         forms = "\n".join(f"  • {form.words}" for form in dataset.forms)
-        _console.print(f"{dataset.origin}\nForms that can be read:\n{forms}", markup=False)
+        _say(f"{dataset.origin}\nForms that can be read:\n{forms}")
         raise ValueError(
             f"{args.name} cannot be downloaded from here: get it from where it is kept, then run "
             f"`tapnet data prepare {args.name} --from PATH`. Sets that can be downloaded: {', '.join(DOWNLOADS)}."
@@ -206,7 +207,6 @@ def _download(args: argparse.Namespace) -> None:
 def _show(args: argparse.Namespace) -> None:
     from tapnet.datasets import load_dataset
     from tapnet.datasets.sheets import contact_sheet, episode_sheet
-    from tapnet.episodes import EpisodeSampler
 
     for option, least in (("classes", 1), ("images", 1)):
         if getattr(args, option) < least:
@@ -214,7 +214,7 @@ def _show(args: argparse.Namespace) -> None:
     if args.out.is_dir():
         raise ValueError(f"--out needs the name of a picture, and {args.out} is a folder.")
     images = load_dataset(args.name, args.split, args.root, args.turns)
-    sampler = EpisodeSampler(images.labels, args.way, args.shot, args.query, args.seed)
+    sampler = images.episodes(args.way, args.shot, args.query, args.seed)
     sheet = args.out.with_suffix(".png")
     episode = sheet.with_name(f"{sheet.stem}-episode.png")
     sheet.parent.mkdir(parents=True, exist_ok=True)

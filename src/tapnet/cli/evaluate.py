@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -26,11 +27,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", help="a .safetensors checkpoint or the folder of a run (its best)")
     add_episodes(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--record", type=Path, metavar="DIR", help="keep the result as a file for `tapnet table`")
     add_device(parser, precision="float32")
 
 
 def run(args: argparse.Namespace) -> None:
     result = evaluator(args.checkpoint, args).evaluate(args.way, args.shot, args.query, args.episodes, args.seed)
+    if args.record:
+        from tapnet.checkpoint import read_checkpoint
+        from tapnet.results import record
+
+        record(args.record, read_checkpoint(args.checkpoint).header, result)
     if args.json:
         print(json.dumps(result.as_dict() | {"checkpoint": str(args.checkpoint)}))
         return

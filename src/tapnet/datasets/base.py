@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tapnet.datasets.forms import Form, Splits
 from tapnet.datasets.imageset import ImageSet
-from tapnet.datasets.packed import data_root, is_packed, open_packed
+from tapnet.datasets.packed import Packed, data_root, is_packed, open_packed
 from tapnet.datasets.source import SPLITS, Source
 
 
@@ -38,13 +38,17 @@ class Dataset:
 
     def load(self, split: str, root: Path | None = None, turns: int | None = None) -> ImageSet:
         """One split of it; `root` is where prepared datasets are kept, `turns` = 4 adds rotations as classes."""
+        return self.open(root).image_set(split, self.turns.get(split, 1) if turns is None else turns)
+
+    def open(self, root: Path | None = None) -> Packed:
+        """All of it as it was prepared in `root`."""
         folder = data_root(root) / self.name
         if not is_packed(folder):
             raise FileNotFoundError(
                 f"Dataset {self.name!r} is not prepared in {folder.parent}: run `tapnet data prepare {self.name} "
                 "--from PATH`, or name the folder that holds it (--root, or the variable TAPNET_DATA)."
             )
-        return open_packed(folder).image_set(split, self.turns.get(split, 1) if turns is None else turns)
+        return open_packed(folder)
 
 
 def listed_splits(name: str, *more: str) -> dict[str, tuple[str, ...]]:

@@ -6,12 +6,11 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from tapnet.datasets.base import Dataset
-from tapnet.datasets.packed import IMAGES, ROWS, Packed, sha256_of
+from tapnet.datasets.packed import Packed
 from tapnet.datasets.source import SPLITS, some
 
 INCOMPARABLE = "accuracies are not comparable with published ones"
@@ -37,11 +36,11 @@ class Twins:
 
 def check(dataset: Dataset, packed: Packed, progress: Callable[[int, int], None]) -> list[Finding]:
     """Everything worth knowing of a packed dataset; one whose pixels have changed since it was packed is refused."""
-    found = sha256_of(packed.folder / IMAGES)
+    found = packed.digest()
     if found != packed.manifest.sha256:
         raise ValueError(
-            f"{packed.folder / IMAGES} is damaged: its sha-256 is {found}, and it was packed with "
-            f"{packed.manifest.sha256}. Prepare it again with --overwrite."
+            f"The images in {packed.folder} are damaged: their sha-256 is {found}, and it was "
+            f"{packed.manifest.sha256} when they were packed. Prepare them again with --overwrite."
         )
     return [*facts(packed), *differences(dataset, packed), *_twin_findings(packed, twins(packed, progress))]
 
@@ -70,7 +69,7 @@ def differences(dataset: Dataset, packed: Packed) -> Iterator[Finding]:
     kept = packed.manifest
     yield _overlap(packed)
     if kept.left_out:
-        named = _row_names(packed.folder)
+        named = packed.row_names()
         bad = [f"{named[int(row)]} ({reason})" for row, reason in kept.left_out.items()]
         yield Finding("left out", f"{len(bad):,} unreadable images: {some(bad)}", False)
     if not dataset.classes:
@@ -87,8 +86,9 @@ def differences(dataset: Dataset, packed: Packed) -> Iterator[Finding]:
     if not missing and not extra:
         yield Finding("published classes", f"all {len(dataset.classes):,} are there, split as published", True)
     yield _count(dataset, packed)
-    if kept.row_shape != dataset.row_shape:
-        yield Finding("published size", f"{dataset.row_shape}, and this is {kept.row_shape}: {INCOMPARABLE}", False)
+    sizes = ["×".join(map(str, shape)) for shape in (dataset.row_shape, kept.row_shape)]
+    if sizes[0] != sizes[1]:
+        yield Finding("published size", f"{sizes[0]}, and this is {sizes[1]}: {INCOMPARABLE}", False)
     if kept.resized:
         words = f"{dataset.published_filter}; this was resized by {kept.filter}: expect small differences in accuracy"
         yield Finding("published resizing", words, None)
@@ -144,11 +144,7 @@ def _twin_findings(packed: Packed, found: list[Twins]) -> Iterator[Finding]:
         ("same image in two classes", across, "one of the two labels is wrong"),
         ("same image in two splits", leaks, "what one split is judged on is also in another"),
     )
-    named = _row_names(packed.folder) if found else []
+    named = packed.row_names() if found else []
     for subject, groups, meaning in kinds:
         shown = some([" = ".join(named[row] for row in each.rows) for each in groups], 3)
         yield Finding(subject, f"{len(groups):,} ({shown}): {meaning}" if groups else "none", not groups)
-
-
-def _row_names(folder: Path) -> list[str]:
-    return (folder / ROWS).read_text("utf-8").split("\n")

@@ -8,6 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from tapnet.episodes import EpisodeSampler
+
 Indices = NDArray[np.int64]
 
 
@@ -28,6 +30,7 @@ class ImageSet:
     names: tuple[str, ...]
     fingerprint: str  # sha-256 of pixels, rows and labels: what a result was computed from
     turns: int = 1
+    apart: bool = False  # whether an episode takes at most one of the turns of a class
 
     def __post_init__(self) -> None:
         if len(self.rows) != len(self.row_labels):
@@ -62,6 +65,10 @@ class ImageSet:
     def groups(self) -> Indices:
         """For every class the drawn class it was turned from."""
         return np.tile(np.arange(len(self.names), dtype=np.int64), self.turns)
+
+    def episodes(self, way: int, shot: int, query: int, seed: int = 0) -> EpisodeSampler:
+        """The sampler of this split's episodes."""
+        return EpisodeSampler(self.labels, way, shot, query, seed, groups=self.groups if self.apart else None)
 
     def gather(self, indices: Indices) -> NDArray[np.uint8]:
         """The images at these positions, shape (*indices.shape, height, width, channels); touches no other image."""

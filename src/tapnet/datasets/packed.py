@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -104,34 +104,28 @@ class Packed:
     def _blank(self) -> Indices:
         return np.array(sorted(map(int, self.manifest.left_out)), dtype=np.int64)
 
+    def digest(self) -> str:
+        """The sha-256 of the images as they are now."""
+        return sha256_of(self.folder / IMAGES)
+
+    def row_names(self) -> list[str]:
+        """The name of the file that each row came from."""
+        return (self.folder / ROWS).read_text("utf-8").split("\n")
+
     def image_set(self, split: str, turns: int = 1) -> ImageSet:
-        """One split as an ImageSet over the mapped file."""
+        """One split, `trainval` (train and val together) or `all`; classes without images are not in it."""
         kept = self.manifest
-        splits = {**kept.splits, "all": tuple(kept.classes)}
-        return split_of(kept.name, split, splits, self.rows_of, self.pixels, kept.sha256, turns)
-
-
-def split_of(
-    name: str,
-    split: str,
-    splits: Splits,
-    rows_of: Callable[[str], Indices],
-    pixels: NDArray[np.uint8],
-    digest: str,
-    turns: int,
-) -> ImageSet:
-    """One split of a dataset, or its train and val together as `trainval`; classes without images are not in it."""
-    both = tuple(sorted({*splits.get("train", ()), *splits.get("val", ())}))
-    choices = {**splits, "trainval": both}
-    if split not in choices:
-        raise ValueError(f"Dataset {name!r} has the splits {', '.join(choices)}, got {split!r}.")
-    rows = {label: found for label in choices[split] if len(found := rows_of(label))}
-    if not rows:
-        raise ValueError(f"The packed {name} has no class of split {split!r}: it was prepared from an incomplete set.")
-    all_rows = np.concatenate(list(rows.values()))
-    labels = np.repeat(np.arange(len(rows), dtype=np.int64), [len(found) for found in rows.values()])
-    fingerprint = hashlib.sha256(digest.encode() + all_rows.tobytes() + labels.tobytes()).hexdigest()
-    return ImageSet(name, split, pixels, all_rows, labels, tuple(rows), fingerprint, turns)
+        both = tuple(sorted({*kept.splits.get("train", ()), *kept.splits.get("val", ())}))
+        choices = {**kept.splits, "trainval": both, "all": tuple(kept.classes)}
+        if split not in choices:
+            raise ValueError(f"Dataset {kept.name!r} has the splits {', '.join(choices)}, got {split!r}.")
+        rows = {name: found for name in choices[split] if len(found := self.rows_of(name))}
+        if not rows:
+            raise ValueError(f"The packed {kept.name} has no class of split {split!r}: its source was incomplete.")
+        all_rows = np.concatenate(list(rows.values()))
+        labels = np.repeat(np.arange(len(rows), dtype=np.int64), [len(found) for found in rows.values()])
+        fingerprint = hashlib.sha256(kept.sha256.encode() + all_rows.tobytes() + labels.tobytes()).hexdigest()
+        return ImageSet(kept.name, split, self.pixels, all_rows, labels, tuple(rows), fingerprint, turns)
 
 
 def open_packed(folder: Path) -> Packed:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +18,11 @@ from tapnet.datasets.base import Dataset
 from tapnet.datasets.decoding import Decoded, Geometry, decode, quiet_decoders
 from tapnet.datasets.packed import IMAGES, MANIFEST, ROWS, Manifest, Packed, is_packed, open_packed, sha256_of
 from tapnet.datasets.recognition import recognise, splits_for
-from tapnet.datasets.source import Source, Unreadable, normal, some
+from tapnet.datasets.source import Raw, Source, Unreadable, normal, some
 from tapnet.datasets.workplace import DONE, RESIZED, TODO, Workplace, locked, room
 
 BATCH, PIECE = 64, 16  # images in memory at once, and in one task
+BATCH_BYTES = 16_000_000
 WORKERS = 4
 Bad = dict[int, str]  # row: why it cannot be read
 
@@ -114,8 +115,7 @@ def _pack(source: Source, place: Workplace, geometry: Geometry, hearing: Hearing
         hearing.say(f"Going on with an earlier preparation: {done:,} of {total:,} images are done.")
     try:
         with quiet_decoders(), ThreadPoolExecutor(WORKERS) as pool:
-            found = source.read(todo)
-            while batch := list(islice(found, BATCH)):
+            for batch in _batches(source.read(todo)):
                 pieces = [batch[start : start + PIECE] for start in range(0, BATCH, PIECE)]
                 images = pool.map(lambda piece: [decode(raw, geometry) for _, raw in piece], pieces)
                 for (key, _), image in zip(batch, chain.from_iterable(images), strict=True):
@@ -126,6 +126,20 @@ def _pack(source: Source, place: Workplace, geometry: Geometry, hearing: Hearing
         place.save()
     lost = np.flatnonzero(place.state == TODO).tolist()
     return dict.fromkeys(lost, "gone when its turn came") | bad
+
+
+def _batches(found: Iterable[tuple[str, Raw]]) -> Iterator[list[tuple[str, Raw]]]:
+    """Up to BATCH images at once, and fewer of large files."""
+    batch: list[tuple[str, Raw]] = []
+    size = 0
+    for key, raw in found:
+        batch.append((key, raw))
+        size += len(raw) if isinstance(raw, bytes) else 0
+        if len(batch) == BATCH or size > BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _keep(place: Workplace, bad: Bad, row: int, image: Decoded | Unreadable) -> None:

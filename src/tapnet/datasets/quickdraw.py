@@ -4,43 +4,71 @@ from __future__ import annotations
 
 import hashlib
 import lzma
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tapnet._version import __version__
 from tapnet.datasets.base import Dataset, listed_splits
-from tapnet.datasets.imageset import ImageSet, Indices
-from tapnet.datasets.packed import split_of
+from tapnet.datasets.packed import Manifest, Packed
 
 PER_CLASS = 100
+SHA256 = "eecfdcd62679875bc0be776fef543a452649be11351101b25aeffa4712da17ef"  # as tools/build_quickdraw.py says
 
 
 class QuickDraw(Dataset):
     """The bundled drawings; nothing needs preparing and `root` is not looked at."""
 
-    def load(self, split: str, root: Path | None = None, turns: int | None = None) -> ImageSet:  # noqa: ARG002
-        pixels, digest = bundled_drawings()
-        splits = {**self.splits, "all": tuple(sorted(self.classes))}
-        first = {name: PER_CLASS * place for place, name in enumerate(splits["all"])}
+    def open(self, root: Path | None = None) -> Packed:  # noqa: ARG002
+        names = sorted(self.classes)
+        manifest = Manifest(
+            name=self.name,
+            dataset=self.name,
+            form="the file in the package",
+            row_shape=self.row_shape,
+            filter="none",
+            fit="none",
+            resized=0,
+            ink=self.ink,
+            classes=dict.fromkeys(names, PER_CLASS),
+            splits=self.splits,
+            left_out={},
+            notes=(),
+            sha256=SHA256,
+            tapnet=__version__,
+        )
+        return Bundled(Path(str(files("tapnet.datasets") / "data")), manifest)
 
-        def rows_of(name: str) -> Indices:
-            return np.arange(PER_CLASS, dtype=np.int64) + first[name]
 
-        return split_of(self.name, split, splits, rows_of, pixels, digest, 1 if turns is None else turns)
+class Bundled(Packed):
+    """The drawings in the compressed file of the package instead of a folder."""
+
+    @cached_property
+    def pixels(self) -> NDArray[np.uint8]:
+        return bundled_drawings()
+
+    def digest(self) -> str:
+        return hashlib.sha256(_packed()).hexdigest()
+
+    def row_names(self) -> list[str]:
+        return [f"{name} {number}" for name, count in self.manifest.classes.items() for number in range(count)]
 
 
 @cache
-def bundled_drawings() -> tuple[NDArray[np.uint8], str]:
-    """All drawings, (34500, 28, 28, 1), ink bright on black, classes in sorted order, and the sha-256 of their file."""
-    packed = (files("tapnet.datasets") / "data" / "quickdraw.xz").read_bytes()
-    pairs = np.frombuffer(lzma.decompress(packed), dtype=np.uint8)
+def bundled_drawings() -> NDArray[np.uint8]:
+    """All drawings, (34500, 28, 28, 1), ink bright on black, classes in sorted order."""
+    pairs = np.frombuffer(lzma.decompress(_packed()), dtype=np.uint8)
     levels = np.stack([pairs >> 4, pairs & 15], axis=1)
     pixels = (levels * np.uint8(17)).reshape(-1, 28, 28, 1)
     pixels.setflags(write=False)
-    return pixels, hashlib.sha256(packed).hexdigest()
+    return pixels
+
+
+def _packed() -> bytes:
+    return (files("tapnet.datasets") / "data" / "quickdraw.xz").read_bytes()
 
 
 QUICKDRAW = QuickDraw(

@@ -24,7 +24,7 @@ from typing import IO
 from tapnet.datasets import zips
 from tapnet.datasets.source import Raw, Unreadable
 
-LARGEST_FILE = 200_000_000  # bytes of one encoded image; far beyond any photograph, and small enough to hold
+LARGEST_FILE = 100_000_000  # bytes of one encoded image; far beyond any photograph, and small enough to hold
 INNER = re.compile(r"(^|/)(n\d{8}\.tar|images_(background|evaluation)\.zip)$")
 HIDDEN = re.compile(r"(^|/)(\.|__MACOSX(/|$))")
 DAMAGES = (

@@ -24,6 +24,10 @@ SAVE_BYTES = 64_000_000
 @contextmanager
 def locked(root: Path, name: str) -> Iterator[None]:
     """Holds the name for one preparation; the lock goes with the process, however it ends."""
+    if root.exists() and not root.is_dir():
+        raise NotADirectoryError(
+            f"Prepared datasets are kept in a folder, and {root} is a file: choose another --root."
+        )
     root.mkdir(parents=True, exist_ok=True)
     with (root / f".{name}.lock").open("w") as lock:
         try:

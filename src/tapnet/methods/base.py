@@ -47,6 +47,14 @@ class EmbeddingMethod(Method):
         return self.logits(support, support_labels, query)
 
 
+class LinearMethod(EmbeddingMethod):
+    """A method that is a linear layer as soon as the class averages of an episode are known."""
+
+    def head(self, prototypes: Tensor) -> tuple[Tensor, Tensor]:
+        """Weight (..., way, dim) and bias (..., way): on a query's features they have the softmax of `logits`."""
+        raise NotImplementedError
+
+
 def way_of(labels: Tensor) -> int:
     """The number of classes of an episode with labels 0 to way - 1."""
     return int(labels.max()) + 1

@@ -14,14 +14,15 @@ from tapnet.backbones import Backbone
 from tapnet.functional import (
     SELECTION_STRATEGIES,
     class_averages,
+    linear_head,
     projected_distances,
     projection_errors,
     select_references,
 )
-from tapnet.methods.base import EmbeddingMethod, way_of
+from tapnet.methods.base import LinearMethod, way_of
 
 
-class TapNet(EmbeddingMethod):
+class TapNet(LinearMethod):
     """A backbone and `ways` learned references; each episode gets its projection in closed form.
 
     In training an episode has as many classes as there are references, and class k keeps reference k. In eval mode an
@@ -65,13 +66,22 @@ class TapNet(EmbeddingMethod):
 
         Below full dimension the projection depends on the order of the errors: they come in that of the references.
         """
-        prototypes = class_averages(support_features, support_labels, way_of(support_labels))
+        return self.adapt_to(class_averages(support_features, support_labels, way_of(support_labels)))
+
+    def adapt_to(self, prototypes: Tensor, ordered: bool = True) -> tuple[Tensor, Tensor]:
+        """The same from class averages (..., way, dim); `ordered` = False leaves the errors in the order of those."""
         if not self.differentiable:
             prototypes = prototypes.detach()  # they serve the projection alone
         chosen = self._chosen_references(prototypes)  # (..., way)
         references = self.references[chosen]  # (..., way, dim)
         errors = projection_errors(references, prototypes)
-        return references, errors.take_along_dim(chosen.argsort(dim=-1).unsqueeze(-1), dim=-2)
+        if ordered:
+            errors = errors.take_along_dim(chosen.argsort(dim=-1).unsqueeze(-1), dim=-2)
+        return references, errors
+
+    def head(self, prototypes: Tensor) -> tuple[Tensor, Tensor]:
+        references, errors = self.adapt_to(prototypes, ordered=self.projection_dim is not None)
+        return linear_head(references, errors, self.projection_dim)
 
     def _chosen_references(self, prototypes: Tensor) -> Tensor:
         way, ways = prototypes.shape[-2], len(self.references)

@@ -1,0 +1,49 @@
+"""Accuracy at every projection dimension D at once: the curve from which D is chosen on validation classes."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapnet.evaluation import Accuracies, Evaluator
+from tapnet.functional import null_coordinates
+from tapnet.methods import TapNet
+
+_VALUES = 2**20  # scores at a time, 4 MB
+
+
+@torch.inference_mode()
+def dimension_curve(evaluator: Evaluator, way: int, shot: int, query: int, episodes: int, seed: int = 0) -> Accuracies:
+    """The mean accuracy over episodes for each D from 1 to L - way, shape (L - way,)."""
+    method = evaluator.method
+    if not isinstance(method, TapNet):
+        raise ValueError(f"Only TapNet has a projection dimension to choose, this is {type(method).__name__}.")
+    sampler = evaluator.images.episodes(way, shot, query, seed)
+    size = max(1, _VALUES // (way * (way - 1) * query * method.backbone.dim))
+    hits = np.zeros(method.backbone.dim - way)
+    for start in range(0, episodes, 32 * size):
+        block = sampler.batch(start, min(start + 32 * size, episodes))
+        references, errors = method.adapt_to(evaluator.prototypes(block.support))
+        for first in range(0, len(block), size):
+            part = slice(first, first + size)
+            queries = evaluator.gathered(block.query[part])
+            hits += _hits(queries, references[part], errors[part], query).double().sum(dim=0).cpu().numpy()
+    return hits / episodes
+
+
+def _hits(queries: Tensor, references: Tensor, errors: Tensor, query: int) -> Tensor:
+    """The share of queries that are nearest to their own reference, (episodes, D), for every D.
+
+    With coordinates x of a query and r of the references, another class k wins over the true one y at D when the sum
+    over the first D coordinates of 2x(r_k - r_y) - (r_k² - r_y²) is positive.
+    """
+    way = references.shape[1]
+    inside, vectors = null_coordinates(torch.cat([references, queries], dim=1), errors, None).tensor_split([way], dim=1)
+    vectors = vectors.unflatten(1, (way, query)).unsqueeze(3)  # (episodes, way, query, 1, D)
+    others = torch.tensor([[k for k in range(way) if k != y] for y in range(way)], device=queries.device)
+    true, rivals = inside.unsqueeze(2), inside[:, others]  # (episodes, way, 1 or way - 1, D)
+    weight, shift = 2 * (rivals - true), true.square() - rivals.square()
+    leads = torch.addcmul(shift.unsqueeze(2), vectors, weight.unsqueeze(2))
+    worst = leads.cumsum(dim=-1).amax(dim=-2)  # (episodes, way, query, D)
+    return (worst < 0).float().mean(dim=(1, 2))
