@@ -5,7 +5,7 @@ READY  := $(VENV)/.ready
 EXTRAS := dev
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart compare test test-slow lint format bench clean
+.PHONY: help quickstart compare test test-slow lint format bench bench-full clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -34,8 +34,11 @@ format: $(READY)  ## let ruff put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## what the head costs beside the bare backbone, as ratios
-	$(BIN)/python benchmarks/training_step.py
+bench: $(READY)  ## speed, as ratios side by side in one run (minutes)
+	$(BIN)/python benchmarks/run.py
+
+bench-full: $(READY)  ## the slow ones, too, and how costs grow (an hour on two cores)
+	$(BIN)/python benchmarks/run.py --full
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,5 +1,7 @@
 """Small things that many tests need; nothing here takes longer than a moment."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,9 @@ from tapnet.backbones import Conv4
 from tapnet.datasets import ImageSet
 from tapnet.methods import TapNet
 
-torch.set_num_threads(1)  # the tensors are tiny, and the tests run in two processes
+os.environ["OMP_NUM_THREADS"] = "1"  # small tensors: threads cost more than they give, much more on a busy machine
+torch.set_num_threads(1)
+
 settings.register_profile("repeatable", deadline=None, max_examples=30, derandomize=True)
 settings.load_profile("repeatable")
 
@@ -18,6 +22,14 @@ settings.load_profile("repeatable")
 def _fixed_randomness():
     """Each test starts from the same random state."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _cache_of_its_own(tmp_path_factory):
+    """No test reads or fills the cache of who runs it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TAPNET_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture

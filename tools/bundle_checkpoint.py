@@ -15,7 +15,8 @@ import torch
 from tapnet.calibration import calibrate
 from tapnet.checkpoint import BEST, BUNDLED, Checkpoint, read_checkpoint
 from tapnet.datasets import load_dataset
-from tapnet.evaluation import Evaluation, Evaluator, embed
+from tapnet.embedding import embed
+from tapnet.evaluation import Evaluation, Evaluator
 
 TASKS = ((5, 1), (5, 5), (20, 1), (20, 5))
 CARD = """# {name}

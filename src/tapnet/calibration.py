@@ -16,8 +16,8 @@ from scipy.special import log_softmax
 from tapnet.batches import class_labels
 from tapnet.checkpoint import read_checkpoint
 from tapnet.datasets import ImageSet
+from tapnet.embedding import embed
 from tapnet.episodes import EpisodeSampler
-from tapnet.evaluation import embed
 from tapnet.heads import HEADS, HeadOptions, adapt
 from tapnet.methods import EmbeddingMethod
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import Tensor, distributed
+from torch.nn.parallel import DistributedDataParallel
 
 from tapnet.hardware import PRECISIONS
 
 STRATEGIES = ("auto", "ddp")
+_OPTIONS = inspect.signature(DistributedDataParallel).parameters
+_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _OPTIONS else "broadcast_buffers"  # by version
+_DDP: dict[str, Any] = {_BUFFERS: False}  # running statistics we average ourselves
 _LOST = re.compile(r"peer|gloo|nccl|connection|timed out|timeout", re.IGNORECASE)
 
 
@@ -29,8 +35,8 @@ class Layout:
 
     def resolved(self) -> tuple[int, int]:
         """(processes a machine, machines)."""
-        devices = self.devices or int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        nodes = self.num_nodes or int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+        devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if self.devices is None else self.devices
+        nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1")) if self.num_nodes is None else self.num_nodes
         if self.strategy not in STRATEGIES:
             raise ValueError(f"--strategy is one of {', '.join(STRATEGIES)}, got {self.strategy!r}.")
         if devices < 1 or nodes < 1:
@@ -48,7 +54,7 @@ def launched(device: torch.device, precision: str, layout: Layout | None = None)
         accelerator=device.type,
         devices=devices,
         num_nodes=nodes,
-        strategy=DDPStrategy(broadcast_buffers=False) if several else "auto",
+        strategy=DDPStrategy(**_DDP) if several else "auto",
         precision=PRECISIONS[precision],  # type: ignore[arg-type]
     )
     if several:

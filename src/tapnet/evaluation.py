@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from tapnet.batches import as_input, class_labels, episode_images
+from tapnet import distribution
+from tapnet.batches import class_labels, episode_images
 from tapnet.datasets import ImageSet
+from tapnet.embedding import cached_features, embed
 from tapnet.episodes import EpisodeBatch, EpisodeSampler, Indices
 from tapnet.hardware import resolve_precision
 from tapnet.methods import EmbeddingMethod, LinearMethod, Method
 
+__all__ = ["Accuracies", "Evaluation", "Evaluator", "embed", "mean_and_ci95"]
+
 Accuracies = NDArray[np.float64]
 Progress = Callable[[int, int], None]  # episodes done, of how many
 
-_EMBED_BATCH = 256
 _BATCH_VALUES = 2**22  # feature values of a batch of episodes, 16 MB
 _CACHE_VALUES = 2**19  # gathered at a time on a CPU: more would leave its cache before they are used
 REPLICATES, REPLICATE_EPISODES = 100, 100
@@ -56,10 +60,14 @@ class Evaluation:
 
 
 class Evaluator:
-    """Evaluates a method on one split; the split is embedded at the first need and its features kept."""
+    """Evaluates a method on one split; the split is embedded at the first need and its features kept.
 
-    def __init__(self, method: Method, images: ImageSet, precision: str = "float32") -> None:
-        self.method, self.images = method, images
+    `cache` is a folder that keeps them for the next evaluator, too. Where several processes share a run, all call the
+    same and get the same: each does every n-th batch, and a batch holds the same episodes whatever their number.
+    """
+
+    def __init__(self, method: Method, images: ImageSet, precision: str = "float32", cache: Path | None = None) -> None:
+        self.method, self.images, self.cache = method, images, cache
         self.device = next(method.parameters()).device
         self.precision = resolve_precision(precision, self.device)
         self._features: Tensor | None = None
@@ -69,7 +77,8 @@ class Evaluator:
         """Features (n, dim) of every image of the split, float32."""
         if self._features is None:
             assert isinstance(self.method, EmbeddingMethod)
-            self._features = embed(self.method, self.images, self.precision)
+            job = (self.method, self.images, self.precision)
+            self._features = cached_features(*job, self.cache) if self.cache else embed(*job)
         return self._features
 
     def evaluate(
@@ -108,12 +117,16 @@ class Evaluator:
         if episodes < 2:
             raise ValueError(f"An accuracy with its interval needs at least 2 episodes, got {episodes}.")
         sampler = self.images.episodes(way, shot, query, seed)
-        chunks = []
-        for batch in _batches(sampler, episodes, self._batch_size(way * (shot + query))):
-            chunks.append(self._batch_accuracies(batch))
+        size = self._batch_size(way * (shot + query))
+        if isinstance(self.method, EmbeddingMethod):
+            _ = self.features  # by all processes together, also by one that has no batch to do
+        values = torch.zeros(episodes, dtype=torch.float64)
+        for start in range(distribution.rank() * size, episodes, distribution.size() * size):
+            stop = min(start + size, episodes)
+            values[start:stop] = torch.from_numpy(self._batch_accuracies(sampler.batch(start, stop)))
             if progress:
-                progress(sum(map(len, chunks)), episodes)
-        return np.concatenate(chunks)
+                progress(stop, episodes)
+        return distribution.summed(values).numpy()
 
     def _batch_size(self, images: int, values: int = _BATCH_VALUES) -> int:
         """How many episodes of so many images hold that many feature values."""
@@ -173,19 +186,24 @@ class Evaluator:
         to match. What the few episodes of a replicate add to the variance is taken off again.
         """
         generator = np.random.Generator(np.random.Philox(key=np.array([seed, 2**63], dtype=np.uint64)))
-        means, noises, scale = [], [], 1.0
+        means, noises, scale = torch.zeros(REPLICATES).double(), torch.zeros(REPLICATES).double(), 1.0
         for replicate in range(REPLICATES):
             rows, scale = _half(self.images.labels, way, shot + 1, generator)
-            labels = self.images.labels[rows]
-            fewest = int(np.unique(labels, return_counts=True)[1].min())
-            groups = self.images.groups[np.unique(labels)] if self.images.apart else None
-            sampler = EpisodeSampler(labels, way, shot, min(query, fewest - shot), seed=replicate, groups=groups)
-            batches = _batches(sampler, REPLICATE_EPISODES, self._batch_size(way * (shot + query)))
-            values = np.concatenate([self._batch_accuracies(batch.among(rows)) for batch in batches])
-            means.append(values.mean())
-            noises.append(values.var(ddof=1) / len(values))
-        population = max(0.0, float(np.var(means, ddof=1) - np.mean(noises))) * scale
+            if replicate % distribution.size() == distribution.rank():
+                values = self._replicate(rows, way, shot, query, replicate)
+                means[replicate], noises[replicate] = values.mean(), values.var(ddof=1) / len(values)
+        means, noises = distribution.summed(means), distribution.summed(noises)
+        population = max(0.0, float(means.var() - noises.mean())) * scale
         return math.sqrt(1.96**2 * population + ci95**2)
+
+    def _replicate(self, rows: Indices, way: int, shot: int, query: int, seed: int) -> Accuracies:
+        """Accuracies of some episodes that see only these images."""
+        labels = self.images.labels[rows]
+        fewest = int(np.unique(labels, return_counts=True)[1].min())
+        groups = self.images.groups[np.unique(labels)] if self.images.apart else None
+        sampler = EpisodeSampler(labels, way, shot, min(query, fewest - shot), seed, groups)
+        batches = _batches(sampler, REPLICATE_EPISODES, self._batch_size(way * (shot + query)))
+        return np.concatenate([self._batch_accuracies(batch.among(rows)) for batch in batches])
 
 
 def mean_and_ci95(values: Accuracies) -> tuple[float, float]:
@@ -214,15 +232,3 @@ def _split(indices: Indices, size: int) -> Iterator[Indices]:
 def _batches(sampler: EpisodeSampler, episodes: int, size: int) -> Iterator[EpisodeBatch]:
     for start in range(0, episodes, size):
         yield sampler.batch(start, min(start + size, episodes))
-
-
-@torch.inference_mode()
-def embed(method: EmbeddingMethod, images: ImageSet, precision: str = "float32") -> Tensor:
-    """Features (n, dim) of every image, float32, on the method's device."""
-    device = next(method.parameters()).device
-    parts = []
-    with torch.autocast(device.type, torch.bfloat16, enabled=resolve_precision(precision, device) == "bf16"):
-        for start in range(0, len(images), _EMBED_BATCH):
-            chosen = np.arange(start, min(start + _EMBED_BATCH, len(images)))
-            parts.append(method.embed(as_input(images.gather(chosen), device)).float())
-    return torch.cat(parts)

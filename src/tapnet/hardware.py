@@ -32,8 +32,10 @@ def _checked_device(name: str) -> torch.device:
 def resolve_precision(precision: str, device: torch.device) -> str:
     """`float32` or `bf16`; `auto` is bf16 where the hardware multiplies in it and float32 elsewhere.
 
+    Lightning's words for them, `32-true` and `bf16-mixed`, are understood.
     A CPU without bf16 instructions emulates them at a fraction of the speed of float32.
     """
+    precision = {theirs: ours for ours, theirs in PRECISIONS.items()}.get(precision, precision)
     if precision == "auto":
         return "bf16" if _multiplies_bf16(device) else "float32"
     if precision not in PRECISIONS:

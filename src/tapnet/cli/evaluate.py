@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from tapnet.cli.options import add_device, add_episodes, describe, interval, percent
+from tapnet.cli.options import add_device, add_episodes, add_processes, describe, interval, percent, processes
 
 if TYPE_CHECKING:
     from tapnet.evaluation import Evaluation, Evaluator
@@ -27,12 +27,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", help="a .safetensors checkpoint or the folder of a run (its best)")
     add_episodes(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--no-cache", action="store_true", help="compute the features even if they are cached")
     parser.add_argument("--record", type=Path, metavar="DIR", help="keep the result as a file for `tapnet table`")
     add_device(parser, precision="float32")
+    add_processes(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    result = evaluator(args.checkpoint, args).evaluate(args.way, args.shot, args.query, args.episodes, args.seed)
+    from tapnet import distribution
+
+    with processes(args):
+        result = evaluator(args.checkpoint, args).evaluate(args.way, args.shot, args.query, args.episodes, args.seed)
+        if distribution.rank() > 0:
+            return
     if args.record:
         from tapnet.checkpoint import read_checkpoint
         from tapnet.results import record
@@ -50,6 +57,7 @@ def evaluator(checkpoint: str, args: argparse.Namespace) -> Evaluator:
     """The evaluator that the options ask for."""
     from tapnet.checkpoint import read_checkpoint
     from tapnet.datasets import load_dataset
+    from tapnet.embedding import default_cache
     from tapnet.evaluation import Evaluator
     from tapnet.hardware import resolve_device
 
@@ -59,7 +67,8 @@ def evaluator(checkpoint: str, args: argparse.Namespace) -> Evaluator:
         images = load_dataset(data.name, args.split, args.root or data.root, **data.options)
     else:
         images = load_dataset(args.dataset, args.split, args.root)
-    return Evaluator(loaded.method().to(resolve_device(args.device)), images, args.precision)
+    cache = None if getattr(args, "no_cache", False) else default_cache()
+    return Evaluator(loaded.method().to(resolve_device(args.device)), images, args.precision, cache)
 
 
 EXPLANATION = (
