@@ -26,6 +26,7 @@ _EXAMPLES = """examples:
   tapnet train quickdraw
   tapnet train my.yaml --out runs/mine --set training.episodes=500 training.way=30
   tapnet train --resume runs/mine
+  tapnet train photos --frozen-backbone
   tapnet train quickdraw --devices 2 --set training.meta_batch=2
 """
 
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="folder of the run (default: runs/NAME)")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change the recipe")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with an interrupted run")
+    parser.add_argument("--frozen-backbone", action="store_true", help="train the rest only, over cached features")
     parser.add_argument("--tensorboard", action="store_true", help="write the curve for TensorBoard, too")
     add_device(parser, precision="auto")
     add_processes(parser)
@@ -53,11 +55,12 @@ def run(args: argparse.Namespace) -> None:
             "Give a recipe to start a run, or --resume DIR to go on with one; `tapnet recipes` lists them."
         )
     if args.resume is not None:
-        if args.set or args.out:
-            raise ValueError("--resume goes on with the run as it is: leave out --set and --out.")
+        if args.set or args.out or args.frozen_backbone:
+            raise ValueError("--resume goes on with the run as it is: leave out --set, --out and --frozen-backbone.")
         recipe, folder = RunFolder(args.resume).newest().header.recipe, args.resume
     else:
-        recipe = load_recipe(args.recipe, args.set)
+        frozen = ["training.frozen_backbone=true"] if args.frozen_backbone else []
+        recipe = load_recipe(args.recipe, [*args.set, *frozen])
         folder = args.out or Path("runs") / recipe.name
     with processes(args) as fabric:
         best = train_visibly(
@@ -100,6 +103,7 @@ def train_visibly(
 ) -> Path:
     """Train with a progress bar; Ctrl-C says where the state is and how to go on."""
     from tapnet import distribution
+    from tapnet.frozen import train_frozen
     from tapnet.training import Interrupted, train
 
     console = Console(quiet=distribution.rank() > 0)
@@ -123,6 +127,8 @@ def train_visibly(
                     log(step.point)
 
         try:
+            if recipe.training.frozen_backbone:
+                return train_frozen(recipe, folder, device, watch)
             return train(recipe, folder, device, precision, resume, watch, fabric=fabric)
         except Interrupted as stop:
             message = f"{stop} Go on with: tapnet train --resume {stop.folder}"

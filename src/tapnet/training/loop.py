@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from tapnet import distribution
 from tapnet.augmentation import AUGMENTATIONS
 from tapnet.batches import EpisodeImages, episode_images
+from tapnet.calibration import calibrate_checkpoint
 from tapnet.checkpoint import BEST, LAST, Checkpoint, Header, Running, optimizer_tensors, restore_optimizer
 from tapnet.datasets import load_dataset
 from tapnet.distribution import any_of, launched, summed
@@ -79,6 +80,8 @@ def train(
                 run.save()
             if watch:
                 watch(Step(run.episode, loss, point))
+    if distribution.rank() == 0:
+        calibrate_checkpoint(folder / BEST, run.validation_set)
     return folder / BEST
 
 
