@@ -22,8 +22,8 @@ from tapnet.evaluation import Evaluation, Evaluator
 from tapnet.hardware import describe, resolve_device
 from tapnet.methods import EmbeddingMethod
 from tapnet.recipe import Recipe
-from tapnet.training import VALIDATION_SEED, Step, smallest_reference_distance
 from tapnet.training.folder import Point, RunFolder
+from tapnet.training.loop import VALIDATION_SEED, Step, smallest_reference_distance
 from tapnet.training.schedule import learning_rate
 
 
