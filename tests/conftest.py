@@ -48,3 +48,32 @@ def blobs():
 def small_tapnet():
     """TapNet with 8 references over a narrow Conv4 for 8×8 images, 16 features."""
     return TapNet(Conv4((1, 8, 8), widths=(16, 16, 16, 16)), ways=8).eval()
+
+
+@pytest.fixture(scope="session")
+def drawing_folders(tmp_path_factory):
+    """fit/ and new/ with four classes of bundled drawings as large PNG files, dark on light, three and two each."""
+    from PIL import Image
+
+    from tapnet.datasets import load_dataset
+
+    root = tmp_path_factory.mktemp("drawings")
+    images = load_dataset("quickdraw", "val")
+    for label in range(4):
+        for part, numbers in (("fit", range(3)), ("new", range(3, 5))):
+            folder = root / part / images.names[label]
+            folder.mkdir(parents=True)
+            for number in numbers:
+                pixels = 255 - images.pixels[images.rows[label * 100 + number]].squeeze()
+                Image.fromarray(pixels).resize((112, 112)).save(folder / f"{number}.png")
+    return root
+
+
+@pytest.fixture(scope="session")
+def drawing_task(drawing_folders):
+    """A task file fitted to `drawing_folders`."""
+    from tapnet.cli import main
+
+    path = drawing_folders / "drawings.task"
+    assert main(["fit", str(drawing_folders / "fit"), "--network", "drawings", "--out", str(path)]) == 0
+    return path

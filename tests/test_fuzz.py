@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from tapnet.checkpoint import Checkpoint, Header, read_checkpoint, read_header
-from tapnet.faults import episode_loss
 from tapnet.recipe import recipe_from
-from tapnet.runs import read_curve, summary
+from tapnet.training.faults import episode_loss
+from tapnet.training.folder import read_curve, summary
 
 RECIPE = recipe_from(
     {

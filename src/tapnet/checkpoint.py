@@ -12,7 +12,8 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,12 +24,13 @@ from safetensors.torch import save
 from torch import Tensor
 
 from tapnet._version import __version__
-from tapnet.backbones import ImageShape
+from tapnet.backbones import PRETRAINED, ImageShape
 from tapnet.methods import Method
 from tapnet.recipe import Recipe, recipe_from
 
 FORMAT = 1
 BEST, LAST = "best.safetensors", "last.safetensors"
+BUNDLED = Path(__file__).parent / "checkpoints"
 _HEADER = "tapnet"  # one key with sorted JSON: safetensors writes several in random order
 _OPTIMIZER = "optimizer/"
 
@@ -56,6 +58,7 @@ class Header:
     since_point: Running = Running()
     data: dict[str, str] = field(default_factory=dict)  # split: fingerprint
     hardware: dict[str, Any] = field(default_factory=dict)
+    calibration: dict[str, Any] = field(default_factory=dict)  # head: temperatures by way and shot
     version: str = __version__
     format: int = FORMAT
     digest: str = ""  # sha-256 of all of this and the tensors; written, never given
@@ -70,14 +73,17 @@ class Checkpoint:
     optimizer: dict[str, Tensor] = field(default_factory=dict)
 
     def method(self) -> Method:
-        """The trained method in eval mode."""
+        """The trained method in eval mode; a frozen backbone brings its own weights, half precision is widened."""
+        frozen = self.header.recipe.backbone.name in PRETRAINED
         try:
-            with torch.device("meta"):
+            with nullcontext() if frozen else torch.device("meta"):
                 method = self.header.recipe.build(self.header.image_shape)
         except (RuntimeError, TypeError, OverflowError, ArithmeticError) as error:
             raise ValueError(f"The recipe of the checkpoint describes no network that can be built: {error}.") from None
-        self.refuse_unfit(method)
-        method.load_state_dict(self.weights, assign=True)
+        own = {name: tensor for name, tensor in method.state_dict().items() if frozen and name.startswith("backbone.")}
+        whole = replace(self, weights=own | {name: _widened(tensor) for name, tensor in self.weights.items()})
+        whole.refuse_unfit(method)
+        method.load_state_dict(whole.weights, assign=True)
         return method.eval().requires_grad_(False)
 
     def refuse_unfit(self, method: Method) -> None:
@@ -95,6 +101,10 @@ class Checkpoint:
         header = asdict(self.header)
         header["digest"] = _digest(header, tensors)
         write_atomically(path, save(tensors, {_HEADER: json.dumps(header, sort_keys=True)}))
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype == torch.float16 else tensor
 
 
 def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
@@ -128,12 +138,28 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise
 
 
-def read_checkpoint(path: str | Path) -> Checkpoint:
-    """The checkpoint in a file, or the best one of a run folder."""
-    path = Path(path)
+def bundled_checkpoints() -> dict[str, Path]:
+    """The checkpoints that come with the package, by name."""
+    return {path.stem: path for path in sorted(BUNDLED.glob("*.safetensors"))}
+
+
+def find_checkpoint(path: str | Path) -> Path:
+    """The file of a checkpoint given by its path, the folder of its run or its bundled name."""
+    bundled, path = bundled_checkpoints(), Path(path)
+    if str(path) in bundled:
+        return bundled[str(path)]
     path = path / BEST if path.is_dir() else path
     if not path.is_file():
-        raise FileNotFoundError(f"There is no checkpoint {path}: give a .safetensors file or the folder of a run.")
+        raise FileNotFoundError(
+            f"There is no checkpoint {path}: give a .safetensors file, the folder of a run, or one of the bundled "
+            f"{', '.join(bundled)}."
+        )
+    return path
+
+
+def read_checkpoint(path: str | Path) -> Checkpoint:
+    """The checkpoint in a file, the best one of a run folder, or a bundled one by name."""
+    path = find_checkpoint(path)
     try:
         with safe_open(path, framework="pt") as file:
             text = (file.metadata() or {}).get(_HEADER)

@@ -55,6 +55,7 @@ class Training:
     decay_ratio: Annotated[float, Field(gt=0, le=1)] = 0.1
     weight_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0
     augmentation: str = "none"
+    frozen_backbone: bool = False  # train the rest only, over features computed once
     meta_batch: Count = 1
 
 

@@ -13,13 +13,18 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
 
 
 def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, Any]:
-    """A figure and its axes side by side, drawn without a screen; says what to install when matplotlib is missing."""
+    """A figure and its axes side by side."""
+    figure = new_canvas(width, height)
+    return figure, figure.subplots(1, columns)
+
+
+def new_canvas(width: float, height: float) -> Figure:
+    """An empty figure, drawn without a screen; says what to install when matplotlib is missing."""
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
         raise ValueError("Pictures need matplotlib and scikit-learn: pip install 'tapnet[figures]'.") from None
-    figure = Figure(figsize=(width, height), layout="constrained", dpi=150)
-    return figure, figure.subplots(1, columns)
+    return Figure(figsize=(width, height), layout="constrained", dpi=150)
 
 
 def save(figure: Figure, path: Path) -> Path:

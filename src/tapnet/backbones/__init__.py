@@ -7,15 +7,21 @@ from typing import Any
 
 from tapnet.backbones.base import Backbone, ImageShape
 from tapnet.backbones.conv4 import Conv4
+from tapnet.backbones.efficientnet_lite0 import EfficientNetLite0
+from tapnet.backbones.hugging_face import HuggingFace
 from tapnet.backbones.resnet12 import ResNet12, ResNet12Small
 
 BACKBONES: dict[str, Callable[..., Backbone]] = {
     "conv4": Conv4,
     "resnet12": ResNet12,
     "resnet12-small": ResNet12Small,
+    "efficientnet-lite0": EfficientNetLite0,
+    "hf": HuggingFace,
 }
 
-__all__ = ["BACKBONES", "Backbone", "Conv4", "ImageShape", "ResNet12", "ResNet12Small", "make_backbone"]
+PRETRAINED = ("efficientnet-lite0", "hf")  # frozen: checkpoints leave out their weights
+
+__all__ = ["BACKBONES", "PRETRAINED", "Backbone", "Conv4", "ImageShape", "ResNet12", "ResNet12Small", "make_backbone"]
 
 
 def make_backbone(name: str, image_shape: ImageShape, **options: Any) -> Backbone:

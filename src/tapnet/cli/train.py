@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from tapnet.recipe import Recipe
-    from tapnet.runs import Point
     from tapnet.training import Step
+    from tapnet.training.folder import Point
 
 _EXAMPLES = """examples:
   tapnet train quickdraw
   tapnet train my.yaml --out runs/mine --set training.episodes=500 training.way=30
   tapnet train --resume runs/mine
+  tapnet train photos --frozen-backbone
   tapnet train quickdraw --devices 2 --set training.meta_batch=2
 """
 
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="folder of the run (default: runs/NAME)")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change the recipe")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with an interrupted run")
+    parser.add_argument("--frozen-backbone", action="store_true", help="train the rest only, over cached features")
     parser.add_argument("--tensorboard", action="store_true", help="write the curve for TensorBoard, too")
     add_device(parser, precision="auto")
     add_processes(parser)
@@ -46,18 +48,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from tapnet import distribution
     from tapnet.recipe import load_recipe
-    from tapnet.runs import RunFolder
+    from tapnet.training.folder import RunFolder
 
     if (args.recipe is None) == (args.resume is None):
         raise ValueError(
             "Give a recipe to start a run, or --resume DIR to go on with one; `tapnet recipes` lists them."
         )
     if args.resume is not None:
-        if args.set or args.out:
-            raise ValueError("--resume goes on with the run as it is: leave out --set and --out.")
+        if args.set or args.out or args.frozen_backbone:
+            raise ValueError("--resume goes on with the run as it is: leave out --set, --out and --frozen-backbone.")
         recipe, folder = RunFolder(args.resume).newest().header.recipe, args.resume
     else:
-        recipe = load_recipe(args.recipe, args.set)
+        frozen = ["training.frozen_backbone=true"] if args.frozen_backbone else []
+        recipe = load_recipe(args.recipe, [*args.set, *frozen])
         folder = args.out or Path("runs") / recipe.name
     with processes(args) as fabric:
         best = train_visibly(
@@ -74,7 +77,7 @@ def _final_evaluation(recipe: Recipe, folder: Path, fabric: Fabric) -> str:
     from tapnet.checkpoint import load
     from tapnet.datasets import load_dataset
     from tapnet.evaluation import Evaluator
-    from tapnet.runs import RunFolder
+    from tapnet.training.folder import RunFolder
 
     task = recipe.validation
     try:
@@ -100,6 +103,7 @@ def train_visibly(
 ) -> Path:
     """Train with a progress bar; Ctrl-C says where the state is and how to go on."""
     from tapnet import distribution
+    from tapnet.frozen import train_frozen
     from tapnet.training import Interrupted, train
 
     console = Console(quiet=distribution.rank() > 0)
@@ -123,6 +127,8 @@ def train_visibly(
                     log(step.point)
 
         try:
+            if recipe.training.frozen_backbone:
+                return train_frozen(recipe, folder, device, watch)
             return train(recipe, folder, device, precision, resume, watch, fabric=fabric)
         except Interrupted as stop:
             message = f"{stop} Go on with: tapnet train --resume {stop.folder}"

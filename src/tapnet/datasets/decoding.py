@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ FILTERS = {each.name.lower(): each for each in Image.Resampling}
 FITS = ("squash", "crop")
 MOST_PIXELS = 40_000_000  # of one image: with a copy of it, 320 MB while it is decoded
 LARGE_PIXELS = 4_000_000
+LARGE_SIDE = 1600
 SUFFIXES = frozenset(
     ".bmp .gif .jfif .jp2 .jpe .jpeg .jpg .pbm .pgm .png .pnm .ppm .tga .tif .tiff .webp".split()  # noqa: SIM905
 )
@@ -34,6 +36,8 @@ TURNS = {
 }
 SIDEWAYS = tuple(TURNS[number] for number in (5, 6, 7, 8))
 _one_large_at_a_time = threading.Lock()
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -75,9 +79,41 @@ def decode(raw: Raw, geometry: Geometry) -> Decoded | Unreadable:
     if isinstance(raw, Unreadable):
         return raw
     try:
-        return _fitted(raw, geometry) if isinstance(raw, np.ndarray) else _decoded(raw, geometry)
+        return fitted(raw, geometry) if isinstance(raw, np.ndarray) else _decoded(raw, geometry)
     except Exception as error:  # decoders raise almost anything on damaged bytes
         return Unreadable(_reason(error))
+
+
+def decode_by(raw: bytes | NDArray[np.uint8] | Image.Image, use: Callable[[Image.Image], T]) -> T | Unreadable:
+    """What `use` makes of the image, upright, opaque and at most LARGE_SIDE on a side, or why there is no image."""
+    try:
+        with _opened(raw) as image:
+            if image.width * image.height > MOST_PIXELS:
+                image.draft(image.mode, (LARGE_SIDE, LARGE_SIDE))  # JPEG can be unpacked smaller
+            pixels = image.width * image.height
+            if pixels > MOST_PIXELS:
+                raise Image.DecompressionBombError
+            with _one_large_at_a_time if pixels > LARGE_PIXELS else nullcontext():
+                upright = _upright(image)
+        return use(upright)
+    except Exception as error:  # decoders raise almost anything on damaged bytes
+        return Unreadable(_reason(error))
+
+
+def _opened(raw: bytes | NDArray[np.uint8] | Image.Image) -> AbstractContextManager[Image.Image]:
+    if isinstance(raw, bytes):
+        return Image.open(io.BytesIO(raw))
+    return nullcontext(raw if isinstance(raw, Image.Image) else Image.fromarray(raw.squeeze()))
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Made small first; without metadata, so that nobody turns it again."""
+    plain, turn = _eight_bits(image), _turn(image)
+    if max(plain.size) > LARGE_SIDE:
+        plain = ImageOps.contain(plain, (LARGE_SIDE, LARGE_SIDE))
+    plain = plain if turn is None else plain.transpose(turn)
+    plain = _on_white(plain)
+    return Image.fromarray(np.asarray(plain.convert("RGB") if plain.mode == "RGBA" else plain))
 
 
 @contextmanager
@@ -105,12 +141,12 @@ def _decoded(raw: bytes, geometry: Geometry) -> Decoded:
         if pixels > MOST_PIXELS:
             raise Image.DecompressionBombError
         if pixels <= LARGE_PIXELS:
-            return _fitted(image, geometry)
+            return fitted(image, geometry)
         with _one_large_at_a_time:
-            return _fitted(image, geometry)
+            return fitted(image, geometry)
 
 
-def _fitted(picture: Image.Image | NDArray[np.uint8], geometry: Geometry) -> Decoded:
+def fitted(picture: Image.Image | NDArray[np.uint8], geometry: Geometry) -> Decoded:
     """Every large step makes at most one copy of the full image; the rest is done after it has shrunk."""
     image = _eight_bits(picture) if isinstance(picture, Image.Image) else Image.fromarray(picture.squeeze())
     turn = _turn(picture) if isinstance(picture, Image.Image) else None

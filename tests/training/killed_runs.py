@@ -14,8 +14,8 @@ import torch
 
 from tapnet.checkpoint import LAST
 from tapnet.recipe import recipe_from
-from tapnet.runs import PREVIOUS
 from tapnet.training import train
+from tapnet.training.folder import PREVIOUS
 
 RECIPE = {
     "name": "small",

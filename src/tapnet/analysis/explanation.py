@@ -1,0 +1,109 @@
+"""Figure: why a task says what it says of one picture."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from tapnet.analysis.plotting import COLOURS, MARKERS, new_canvas, save
+from tapnet.heads import Adapted
+from tapnet.task import Task
+
+SHOWN = 6  # classes in the bars
+NEAREST = 4  # examples beside the picture
+PLANE_CLASSES = len(COLOURS) - 2
+
+
+def explanation_figure(task: Task, picture: Image.Image, features: NDArray[np.float32], out: Path) -> Path:
+    """The picture, the probabilities, the nearest examples, and where all lie in the space in which it was decided."""
+    probabilities = task.probabilities(features)[0]
+    order = np.argsort(-probabilities, kind="stable")
+    figure: Any = new_canvas(11, 7.2)
+    top, bottom = figure.subfigures(2, 1, height_ratios=[1, 1.25])
+    _head(top, task, picture, probabilities, order)
+    left, right = bottom.subfigures(1, 2, width_ratios=[1, 1.15])
+    _nearest(left, task, features)
+    _plane(right.subplots(), task, features, order)
+    return save(figure, out)
+
+
+def _head(figure: Any, task: Task, picture: Image.Image, probabilities: NDArray[np.float64], order: Any) -> None:
+    image, bars = figure.subplots(1, 2, width_ratios=[1, 1.6])
+    image.imshow(picture.convert("RGB"))
+    image.set(xticks=[], yticks=[])
+    image.set_title("your picture", fontsize=11)
+    shown = order[:SHOWN][::-1]
+    colours = [COLOURS[1] if k == order[0] else COLOURS[0] for k in shown]
+    bars.barh(range(len(shown)), 100 * probabilities[shown], color=colours)
+    bars.set_yticks(range(len(shown)), [task.classes[k] for k in shown])
+    for row, k in enumerate(shown):
+        bars.text(100 * probabilities[k] + 1, row, f"{100 * probabilities[k]:.1f}%", va="center")
+    bars.set(xlim=(0, 112), xticks=range(0, 101, 20), xlabel="probability (%)")
+    bars.spines[["top", "right"]].set_visible(False)
+    best = order[0]
+    bars.set_title(f"{task.classes[best]}, {100 * probabilities[best]:.0f}% sure", fontsize=14, weight="bold")
+
+
+def _nearest(figure: Any, task: Task, features: NDArray[np.float32]) -> None:
+    """The examples whose direction is closest to the picture's where the head looks at them, closest first."""
+    similarities = (_directions(task, task.examples.features) @ _directions(task, features).T)[:, 0]
+    figure.suptitle("the most similar of your examples", fontsize=11)
+    axes = np.atleast_1d(figure.subplots(2, (NEAREST + 1) // 2)).reshape(-1)
+    for axis in axes:
+        axis.axis("off")
+    for axis, index in zip(axes, np.argsort(-similarities, kind="stable")[:NEAREST], strict=False):
+        thumbnail = task.examples.thumbnails[index]
+        if thumbnail:
+            axis.imshow(Image.open(io.BytesIO(thumbnail)).convert("RGB"))
+        axis.set_title(f"{task.classes[task.examples.labels[index]]}\nsimilarity {similarities[index]:.2f}", fontsize=9)
+
+
+def _plane(axis: Any, task: Task, features: NDArray[np.float32], order: Any) -> None:
+    """Directions of examples, references and the picture; left to right is from the second class to the first."""
+    shown = list(order[: min(PLANE_CLASSES, len(task.classes))])
+    examples, query = _directions(task, task.examples.features), _directions(task, features)
+    marks = _directions(task, _contrasts(task.adapted))
+    plane = _view(np.stack([examples[task.examples.labels == k].mean(axis=0) for k in shown]))
+    for rank, k in enumerate(shown):
+        style = {"color": COLOURS[rank], "marker": MARKERS[rank]}
+        axis.scatter(*(examples[task.examples.labels == k] @ plane).T, s=32, alpha=0.8, **style)
+        style |= {"edgecolors": "black", "label": task.classes[k]}
+        axis.scatter(*(marks[k] @ plane), s=230, linewidths=1.6, zorder=3, **style)
+    axis.scatter(*(query @ plane).T, s=330, marker="*", color="black", zorder=4, label="your picture")
+    large = "their references" if len(task.adapted.chosen) else "their centres"
+    axis.set_title(f"the space it was decided in\n(small marks: examples; large marks: {large})", fontsize=11)
+    first, second = (task.classes[k] for k in shown[:2])
+    axis.set(xticks=[], yticks=[], xlabel=f"← more like {second}        more like {first} →")
+    axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9, markerscale=0.55)
+
+
+def _directions(task: Task, features: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Unit vectors inside the projection: the linear head compares directions, lengths are the same for all classes."""
+    inside = task.adapted.projected(features)
+    unit: NDArray[np.float64] = inside / np.maximum(np.linalg.norm(inside, axis=1, keepdims=True), 1e-12)
+    return unit
+
+
+def _contrasts(adapted: Adapted) -> NDArray[np.float32]:
+    """TapNet's references against the others, which the projection brings onto the class averages; else the centres."""
+    references = adapted.references
+    if not len(adapted.chosen):
+        return references
+    others = references.sum(axis=0, keepdims=True) - references
+    contrasts: NDArray[np.float32] = references - others / (len(references) - 1)
+    return contrasts
+
+
+def _view(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Two orthonormal directions (dim, 2): from the second point to the first, then where all differ most besides."""
+    across = points[0] - points[1]
+    across = across / max(np.linalg.norm(across), 1e-12)
+    rest = points - points.mean(axis=0)
+    rest = rest - np.outer(rest @ across, across)
+    along = np.linalg.svd(rest, full_matrices=False)[2][0]
+    return np.stack([across, along], axis=1)

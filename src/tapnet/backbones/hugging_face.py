@@ -1,0 +1,104 @@
+"""Any vision model of the Hugging Face hub or a local folder, frozen. No remote code, safetensors only."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tapnet.backbones.base import FEATURE_LENGTH, Backbone, ImageShape
+
+MEAN = STD = (0.5, 0.5, 0.5)  # where a model says nothing else
+
+
+class HuggingFace(Backbone):
+    """The pooled output of the model, or its first token, or the average of its maps, brought to length 10."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, image_shape: ImageShape, model: str) -> None:
+        super().__init__()
+        if image_shape[0] != 3:
+            raise ValueError(f"Hugging Face vision models take 3 channels, got images of {image_shape}.")
+        self.image_shape = image_shape
+        self.network = _vision_part(_loaded(model))
+        constants = preprocessor(model)
+        for name, default in (("mean", MEAN), ("std", STD)):
+            values = torch.tensor(constants.get(f"image_{name}") or default)
+            self.register_buffer(name, values.reshape(3, 1, 1), persistent=False)
+        with torch.no_grad():
+            self.dim = self.eval()(torch.zeros(1, *image_shape)).shape[1]
+
+    def maps(self, images: Tensor) -> Tensor:
+        """The last hidden state: (n, channels, height, width), or (n, tokens, dim) of a transformer."""
+        return self._output(images).last_hidden_state  # type: ignore[no-any-return]
+
+    def forward(self, images: Tensor) -> Tensor:
+        output = self._output(images)
+        pooled = getattr(output, "pooler_output", None)
+        vectors = _summary(output.last_hidden_state) if pooled is None else pooled.flatten(1)
+        return FEATURE_LENGTH * F.normalize(vectors, dim=1)
+
+    def _output(self, images: Tensor) -> Any:
+        return self.network(pixel_values=(images - self.mean) / self.std)
+
+
+def _summary(hidden: Tensor) -> Tensor:
+    return hidden.mean(dim=(2, 3)) if hidden.dim() == 4 else hidden[:, 0]
+
+
+def _vision_part(model: nn.Module) -> nn.Module:
+    """The picture half of a model of pictures and text, such as CLIP."""
+    return getattr(model, "vision_model", model)
+
+
+def _loaded(model: str) -> nn.Module:
+    transformers = _transformers()
+    try:
+        loaded: nn.Module = transformers.AutoModel.from_pretrained(
+            model, trust_remote_code=False, use_safetensors=True, attn_implementation="eager"
+        )
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"The model {model!r} cannot be loaded; needed is a vision model with safetensors weights, without code of "
+            f"its own, from the hub or a folder: {reason}"
+        ) from None
+    return loaded
+
+
+def preprocessor(model: str) -> dict[str, Any]:
+    """What the model's preprocessor_config.json says; nothing where there is none."""
+    path = _transformers().utils.cached_file(
+        model, "preprocessor_config.json", _raise_exceptions_for_missing_entries=False
+    )
+    if path is None:
+        return {}
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123
+        content: dict[str, Any] = json.load(file)
+    return content
+
+
+def image_side(model: str) -> int:
+    """The side of the square images that the model takes: of its preprocessing, else of its configuration, else 224."""
+    constants = preprocessor(model)
+    for key in ("crop_size", "size"):
+        value = constants.get(key)
+        side = value.get("height") or value.get("shortest_edge") if isinstance(value, dict) else value
+        if side:
+            return int(side)
+    config = _transformers().AutoConfig.from_pretrained(model, trust_remote_code=False)
+    side = getattr(getattr(config, "vision_config", config), "image_size", None)
+    return int(side or 224)
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ModuleNotFoundError:
+        raise ValueError("Hugging Face models need transformers: pip install 'tapnet[hf]'.") from None
+    return transformers

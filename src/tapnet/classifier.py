@@ -1,0 +1,167 @@
+"""TapNetClassifier: a few labelled pictures in, a classifier out, by the rules of scikit-learn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from PIL.Image import Image
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import assert_all_finite
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from tapnet.calibration import Calibration
+from tapnet.datasets.source import Unreadable
+from tapnet.networks import Foundation, Network, load_network
+from tapnet.pictures import Example, Picture, read_pictures
+from tapnet.task import Examples, Settings, fit_task, with_examples
+from tapnet.task_file import read_task, write_task
+
+DEFAULT_NETWORK = "drawings"
+FEATURES = "features"  # stands for a network where features came from elsewhere
+
+
+class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Classifies pictures, or feature vectors, from a few examples a class.
+
+    `X` is a list of pictures (paths, PIL images, arrays of uint8 or of floats in [0, 1]), an array of pictures
+    (n, height, width[, channels]), or an array of feature vectors (n, dim).
+
+    Parameters
+    ----------
+    network
+        A bundled network ("drawings", "characters", "efficientnet-lite0"), a checkpoint, the folder of a run or
+        "hf:MODEL". Feature vectors take its references when they have its dimension.
+    head
+        "tapnet" (the paper's), "centroid" (the nearest average direction, which needs no references) or "logistic".
+    selection
+        How classes take references: "optimal", whatever the order of the classes, or the paper's "closest".
+    projection_dim
+        Dimension of TapNet's projection; `None` is all there is.
+    device
+        "cpu", "cuda", "mps" or "auto".
+    """
+
+    def __init__(
+        self,
+        network: str = DEFAULT_NETWORK,
+        head: str = "tapnet",
+        selection: str = "optimal",
+        projection_dim: int | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.network = network
+        self.head = head
+        self.selection = selection
+        self.projection_dim = projection_dim
+        self.device = device
+
+    def fit(self, X: Any, y: ArrayLike) -> Self:
+        """Learn the classes `y` of the examples `X`; classes may have any number of examples."""
+        features, hashes, thumbnails = self._read(X, reset=True)
+        answers = column_or_1d(y, warn=True)
+        assert_all_finite(answers, input_name="y")
+        check_classification_targets(answers)
+        if len(answers) != len(features):
+            raise ValueError(f"Needed one label a picture, got {len(features)} pictures and {len(answers)} labels.")
+        self.classes_, labels = np.unique(answers, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"A classifier needs at least 2 classes, got {len(self.classes_)} class.")
+        order = np.argsort(labels, kind="stable")
+        examples = Examples(
+            features[order].astype(np.float32),
+            labels[order].astype(np.int64),
+            tuple(hashes[i] for i in order),
+            tuple(thumbnails[i] for i in order),
+        )
+        settings = Settings(self.head, self.selection, self.projection_dim)
+        self.task_ = fit_task([str(name) for name in self.classes_], examples, self._foundation(), settings)
+        return self
+
+    def add(self, X: Any, y: ArrayLike) -> Self:
+        """Learn further examples, of known classes or of new ones; the pictures learnt before are not needed."""
+        check_is_fitted(self)
+        features, hashes, thumbnails = self._read(X, reset=False)
+        names, labels = np.unique(column_or_1d(y), return_inverse=True)
+        more = Examples(features.astype(np.float32), labels.astype(np.int64), tuple(hashes), tuple(thumbnails))
+        task = with_examples(self.task_, [str(name) for name in names], more, self._foundation())
+        known = {str(name): name for name in (*self.classes_, *names)}
+        self.classes_ = np.array([known[name] for name in task.classes])
+        self.task_ = task
+        return self
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Scores (n, classes), or (n,) for two classes: of the second over the first."""
+        check_is_fitted(self)
+        scores = self.task_.adapted.scores(self._read(X, reset=False)[0]) / self.task_.temperature
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Calibrated probabilities (n, classes)."""
+        check_is_fitted(self)
+        return self.task_.probabilities(self._read(X, reset=False)[0])
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The most probable class of each picture."""
+        best = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[best]  # type: ignore[no-any-return]
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted task to a file that `tapnet predict` and `TapNetClassifier.load` read."""
+        check_is_fitted(self)
+        write_task(self.task_, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path, network: str | None = None, device: str = "cpu") -> Self:
+        """The classifier in a task file; `network` where its checkpoint lies elsewhere now."""
+        task = read_task(path)
+        settings = task.settings
+        model = cls(network or task.network, settings.head, settings.selection, settings.projection_dim, device)
+        model.task_, model.classes_ = task, np.array(task.classes)
+        model.n_features_in_ = task.adapted.weight.shape[1]
+        if task.network != FEATURES:
+            task.refuse_other_network(model._foundation())
+        return model
+
+    def _network(self) -> Network:
+        return load_network(self.network, self.device)
+
+    def _foundation(self) -> Foundation:
+        """That of the network, unless the features are no features of it."""
+        network = self._network()
+        if network.dim == self.n_features_in_:
+            return network.foundation
+        return Foundation(FEATURES, "0" * 64, network.foundation.references, Calibration())
+
+    def _read(self, X: Any, reset: bool) -> tuple[NDArray[np.floating], list[str], list[bytes]]:
+        """Features, hashes and thumbnails of pictures; feature vectors have no thumbnails."""
+        if not are_pictures(X):
+            vectors = validate_data(self, X, reset=reset, dtype=np.float64)
+            return vectors, [sha256(row.tobytes()).hexdigest() for row in vectors], [b""] * len(vectors)
+        network = self._network()
+        examples = [_readable(*read) for read in read_pictures(X, network.preprocessing)]
+        if reset:
+            self.n_features_in_ = network.dim
+        features = network.embed(example.pixels for example in examples)
+        return features, [example.sha256 for example in examples], [example.thumbnail for example in examples]
+
+
+def are_pictures(X: Any) -> bool:
+    """Whether these are pictures and not feature vectors, by what the first of them is."""
+    if isinstance(X, np.ndarray) and X.ndim != 1:
+        return X.ndim in (3, 4)
+    if not isinstance(X, Sequence | np.ndarray) or isinstance(X, str) or len(X) == 0:
+        return False
+    return isinstance(X[0], str | Path | Image) or (isinstance(X[0], np.ndarray) and X[0].ndim in (2, 3))
+
+
+def _readable(picture: Picture, example: Example | Unreadable) -> Example:
+    if isinstance(example, Unreadable):
+        name = picture if isinstance(picture, str | Path) else "A picture"
+        raise ValueError(f"{name} cannot be read: {example.reason}.")
+    return example

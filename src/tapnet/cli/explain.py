@@ -1,0 +1,37 @@
+"""`tapnet explain TASK PICTURE`: a picture of why the task says what it says."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from tapnet.cli.pictures import network_of
+
+_EXAMPLES = """examples:
+  tapnet explain birds.task photo.jpg --out why.png
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EXAMPLES
+    parser.add_argument("task", type=Path, help="a task file")
+    parser.add_argument("picture", type=Path, help="the picture to explain")
+    parser.add_argument("--out", type=Path, default=Path("why.png"), help="file to draw into (default: why.png)")
+    parser.add_argument("--network", help="the checkpoint of the task, where it lies elsewhere now")
+
+
+def run(args: argparse.Namespace) -> None:
+    from tapnet.analysis.explanation import explanation_figure
+    from tapnet.datasets.source import Unreadable
+    from tapnet.pictures import read_picture, shown_picture
+    from tapnet.task_file import read_task
+
+    task = read_task(args.task)
+    network = network_of(task, args.network, "cpu")
+    example = read_picture(args.picture, network.preprocessing)
+    if isinstance(example, Unreadable):
+        raise ValueError(f"{args.picture} cannot be read: {example.reason}.")
+    explanation_figure(task, shown_picture(args.picture), network.embed([example.pixels]), args.out)
+    Console(highlight=False, soft_wrap=True).print(f"Picture: {args.out}")

@@ -1,0 +1,58 @@
+"""`tapnet fit FOLDER --out FILE`: learn the classes in a folder and write them as a task file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from tapnet.cli.options import percent
+from tapnet.cli.pictures import Reader, read_examples
+
+_EXAMPLES = """examples:
+  tapnet fit my_classes/ --out birds.task       my_classes/robin/*.jpg, my_classes/wren/*.jpg …
+  tapnet fit sketches/ --network drawings --out sketches.task
+  tapnet fit photos/ --network hf:facebook/dinov2-small --head centroid --out photos.task
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EXAMPLES
+    parser.add_argument("folder", type=Path, help="one folder of pictures a class")
+    parser.add_argument("--out", type=Path, required=True, help="the task file to write, such as birds.task")
+    parser.add_argument("--network", help="a bundled network, checkpoint, run folder or hf:MODEL (default: by content)")
+    parser.add_argument("--head", default="tapnet", help="tapnet (default), centroid or logistic")
+    parser.add_argument("--selection", default="optimal", help="how classes take references (default: optimal)")
+    parser.add_argument("--projection-dim", type=int, help="dimension of TapNet's projection (default: all)")
+    parser.add_argument("--device", default="cpu", help="cpu (default), cuda, mps or auto")
+
+
+def run(args: argparse.Namespace) -> None:
+    from tapnet.folders import class_folders
+    from tapnet.networks import load_network, proposed_network
+    from tapnet.task import Settings, fit_task, leave_one_out, refuse_alike
+    from tapnet.task_file import write_task
+
+    classes = class_folders(args.folder)
+    refuse_alike(list(classes))
+    if len(classes) < 2:
+        raise ValueError(f"{args.folder} holds one class, {next(iter(classes))!r}: a classifier needs at least 2.")
+    network = load_network(args.network or proposed_network(files[0] for files in classes.values()), args.device)
+    reader = Reader(network.preprocessing, sum(map(len, classes.values())))
+    examples = read_examples(classes, network, reader)
+    settings = Settings(args.head, args.selection, args.projection_dim)
+    task = fit_task(list(classes), examples, network.foundation, settings)
+    write_task(task, args.out)
+
+    console = Console(highlight=False, soft_wrap=True)
+    shots = task.shots()
+    counts = f"{shots[0]}" if len(set(shots)) == 1 else f"{min(shots)} to {max(shots)}"
+    console.print(
+        f"{len(classes)} classes, {counts} pictures each, network {network.name}, head {args.head}: {args.out}"
+    )
+    accuracy = leave_one_out(task, network.foundation)
+    if accuracy is not None:
+        console.print(f"Leave-one-out accuracy: {percent(accuracy)} of {len(examples)} pictures, each from the others.")
+    console.print(f"Try: tapnet predict {args.out} PICTURES")
+    reader.finish()

@@ -1,0 +1,96 @@
+"""`tapnet predict TASK PICTURES`: the class of each picture, written as it becomes known."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from tapnet.cli.pictures import Reader, predictor_of
+from tapnet.cli.rows import FORMATS
+
+if TYPE_CHECKING:
+    from tapnet.prediction import Prediction
+
+_EXAMPLES = """examples:
+  tapnet predict birds.task new_photos/
+  tapnet predict birds.task new_photos/ --csv --top 3 --out birds.csv
+  tapnet predict birds.task new_photos/ --reject 0.6 --sort-into sorted/
+  tapnet predict birds.onnx new_photos/                  an exported task, without PyTorch
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EXAMPLES
+    parser.add_argument("task", type=Path, help="a task file, or an .onnx file made by `tapnet export`")
+    parser.add_argument("pictures", type=Path, nargs="+", help="pictures, or folders of them")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", dest="format", action="store_const", const="json", help="one JSON object a line")
+    form.add_argument("--csv", dest="format", action="store_const", const="csv", help="comma-separated values")
+    parser.set_defaults(format="table")
+    parser.add_argument("--out", type=Path, help="write to this file (default: the terminal)")
+    parser.add_argument("--top", type=int, default=1, help="how many classes of each picture (default: 1)")
+    parser.add_argument("--reject", type=float, default=0.0, help='say "unknown" below this probability')
+    parser.add_argument("--sort-into", type=Path, metavar="DIR", help="copy each picture into DIR/CLASS/")
+    parser.add_argument("--network", help="the checkpoint of the task, where it lies elsewhere now")
+    parser.add_argument("--device", default="cpu", help="cpu (default), cuda, mps or auto")
+
+
+def run(args: argparse.Namespace) -> None:
+    from tapnet.folders import picture_files
+    from tapnet.prediction import predictions
+
+    if not 0 <= args.reject <= 1:
+        raise ValueError(f"--reject is a probability from 0 to 1, got {args.reject}.")
+    predictor = predictor_of(args.task, args.network, args.device)
+    if not 1 <= args.top <= len(predictor.classes):
+        raise ValueError(f"--top is from 1 to the number of classes, {len(predictor.classes)}, got {args.top}.")
+    reader = Reader(predictor.preprocessing, sum(1 for _ in picture_files(args.pictures)))
+    done = 0
+    with _stream(args.out) as stream:
+        rows = FORMATS[args.format](stream, args.top, len(max(predictor.classes, key=len)))
+        try:
+            for batch in predictions(predictor, reader.read(picture_files(args.pictures)), args.top, args.reject):
+                rows.write(batch)
+                if args.sort_into:
+                    _sort(batch, args.sort_into)
+                done += len(batch)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"Stopped after {done} pictures, all of them written.") from None
+        except BrokenPipeError:  # whoever read our lines has seen enough
+            sys.stdout = None
+            raise SystemExit(0) from None
+    reader.finish()
+
+
+@contextmanager
+def _stream(path: Path | None) -> Iterator[TextIO]:
+    if path is None:
+        yield sys.stdout
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        yield stream
+
+
+def _sort(batch: list[Prediction], folder: Path) -> None:
+    """Copies, never moves; two pictures of one name both stay."""
+    import shutil
+
+    for prediction in batch:
+        place = folder / _safe(prediction.label)
+        place.mkdir(parents=True, exist_ok=True)
+        target, number = place / prediction.file.name, 1
+        while target.exists():
+            number += 1
+            target = place / f"{prediction.file.stem}-{number}{prediction.file.suffix}"
+        shutil.copy2(prediction.file, target)
+
+
+def _safe(name: str) -> str:
+    """A class name as the name of one folder, also when it came from a stranger's file."""
+    plain = "".join("_" if character in '/\\:*?"<>|' or ord(character) < 32 else character for character in name)
+    return plain.lstrip(". ") or "_"

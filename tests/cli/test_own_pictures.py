@@ -1,0 +1,242 @@
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tapnet.cli import main
+from tapnet.task_file import read_task
+
+
+def run(*arguments):
+    """The exit code of a command."""
+    try:
+        return main([str(argument) for argument in arguments])
+    except SystemExit as stop:
+        return stop.code
+
+
+@pytest.fixture
+def task_copy(drawing_task, tmp_path):
+    return shutil.copy(drawing_task, tmp_path / "copy.task")
+
+
+def test_fit_twice_gives_the_same_bytes(drawing_folders, drawing_task, tmp_path):
+    assert run("fit", drawing_folders / "fit", "--out", tmp_path / "again.task") == 0
+    assert (tmp_path / "again.task").read_bytes() == drawing_task.read_bytes()
+
+
+def test_fit_prints_a_leave_one_out_accuracy(drawing_folders, tmp_path, capsys):
+    run("fit", drawing_folders / "fit", "--out", tmp_path / "a.task", "--network", "drawings")
+    assert "Leave-one-out accuracy" in capsys.readouterr().out
+
+
+def test_predict_prints_a_line_a_picture(drawing_folders, drawing_task, capsys):
+    assert run("predict", drawing_task, drawing_folders / "new") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + 8
+    assert lines[1].endswith(".png")
+
+
+def test_predict_json_is_one_object_a_line(drawing_folders, drawing_task, capsys):
+    assert run("predict", drawing_task, drawing_folders / "new", "--json", "--top", 3) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(rows) == 8
+    assert all(row["class"] == row["top"][0]["class"] for row in rows)
+    assert all(sum(entry["probability"] for entry in row["top"]) <= 1.0001 for row in rows)
+
+
+def test_predict_csv_has_a_heading_and_a_row_a_picture(drawing_folders, drawing_task, tmp_path):
+    assert run("predict", drawing_task, drawing_folders / "new", "--csv", "--top", 2, "--out", tmp_path / "a.csv") == 0
+    with (tmp_path / "a.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 8
+    assert list(rows[0]) == ["file", "class", "probability", "class_2", "probability_2"]
+
+
+def test_predict_names_and_skips_a_broken_picture_and_ends_with_1(drawing_folders, drawing_task, tmp_path, capsys):
+    shutil.copytree(drawing_folders / "new", tmp_path / "new")
+    (tmp_path / "new" / "broken.jpg").write_bytes(b"nothing")
+    assert run("predict", drawing_task, tmp_path / "new", "--csv") == 1
+    printed = capsys.readouterr()
+    assert len(printed.out.splitlines()) == 1 + 8
+    assert "broken.jpg: not an image that can be read" in printed.err
+    assert "1 picture could not be read" in printed.err
+
+
+def test_predict_says_unknown_below_the_wanted_confidence(drawing_folders, drawing_task, capsys):
+    run("predict", drawing_task, drawing_folders / "new", "--json", "--reject", 1)
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {row["class"] for row in rows} == {"unknown"}
+
+
+def test_predict_sorts_copies_into_folders(drawing_folders, drawing_task, tmp_path):
+    assert run("predict", drawing_task, drawing_folders / "new", "--sort-into", tmp_path / "sorted") == 0
+    assert len(list((tmp_path / "sorted").glob("*/*.png"))) == 8
+    assert {folder.name for folder in (tmp_path / "sorted").iterdir()} <= set(read_task(drawing_task).classes)
+
+
+def test_add_and_remove_a_class(task_copy, tmp_path, capsys):
+    (tmp_path / "square").mkdir()
+    square = np.zeros((80, 80), np.uint8)
+    square[10:70, 10:14] = square[10:70, 66:70] = square[10:14, 10:70] = square[66:70, 10:70] = 255
+    Image.fromarray(square).save(tmp_path / "square" / "1.png")
+    assert run("add", task_copy, tmp_path / "square" / "1.png") == 0
+    assert "square" in read_task(task_copy).classes
+    assert run("predict", task_copy, tmp_path / "square" / "1.png", "--json") == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["class"] == "square"
+    assert run("remove", task_copy, "square") == 0
+    assert "square" not in read_task(task_copy).classes
+
+
+def test_add_more_examples_of_a_class_by_name(drawing_folders, task_copy):
+    name = read_task(task_copy).classes[0]
+    assert run("add", task_copy, drawing_folders / "new" / name) == 0
+    assert read_task(task_copy).shots() == [5, 3, 3, 3]
+
+
+def test_remove_one_example_by_its_content(drawing_folders, task_copy):
+    name = read_task(task_copy).classes[1]
+    assert run("remove", task_copy, drawing_folders / "fit" / name / "0.png") == 0
+    assert read_task(task_copy).shots() == [3, 2, 3, 3]
+
+
+def test_score_prints_accuracy_matrix_and_picture(drawing_folders, drawing_task, tmp_path, capsys):
+    assert run("score", drawing_task, drawing_folders / "new", "--out", tmp_path / "confusion.png") == 0
+    printed = capsys.readouterr().out
+    assert "Accuracy" in printed
+    assert "95% interval" in printed
+    assert (tmp_path / "confusion.png").stat().st_size > 10_000
+
+
+def test_score_json_counts_every_picture_once(drawing_folders, drawing_task, capsys):
+    assert run("score", drawing_task, drawing_folders / "new", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert np.sum(result["confusion"]) == result["pictures"] == 8
+
+
+def folder_of(root, **classes):
+    for name, count in classes.items():
+        (root / name).mkdir(parents=True)
+        for number in range(count):
+            Image.new("L", (30, 30), 10 * number).save(root / name / f"{number}.png")
+    return root
+
+
+def test_fit_refuses_a_folder_that_cannot_be_learnt(tmp_path, capsys):
+    cases = {
+        "one": (folder_of(tmp_path / "one", robin=2), "holds one class, 'robin'"),
+        "case": (
+            folder_of(tmp_path / "case", robin=1, Robin=1),
+            "'Robin' and 'robin' have the same name in other case",
+        ),
+        "empty": (folder_of(tmp_path / "empty", robin=1, wren=0), "class 'wren'"),
+        "none": (folder_of(tmp_path / "none"), "There is no folder"),
+        "twice": (folder_of(tmp_path / "twice", robin=1, wren=1), "are the same picture"),
+    }
+    for folder, words in cases.values():
+        assert run("fit", folder, "--network", "drawings", "--out", tmp_path / "a.task") == 2
+        assert words in capsys.readouterr().err
+    assert not (tmp_path / "a.task").exists()
+
+
+def test_fit_refuses_a_class_whose_pictures_are_all_broken(tmp_path, capsys):
+    folder = folder_of(tmp_path / "in", robin=2)
+    (folder / "wren").mkdir()
+    (folder / "wren" / "a.png").write_bytes(b"nothing")
+    assert run("fit", folder, "--network", "drawings", "--out", tmp_path / "a.task") == 2
+    assert "No picture of class 'wren' can be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["predict", "nowhere.task", "."], "There is no task file nowhere.task"),
+        (["predict", "TASK", "nowhere"], "There is no picture or folder nowhere"),
+        (["predict", "TASK", ".", "--top", "9"], "--top is from 1 to the number of classes, 4, got 9"),
+        (["predict", "TASK", ".", "--reject", "60"], "a probability from 0 to 1, got 60"),
+        (["predict", "TASK", ".", "--network", "nowhere"], "There is no checkpoint nowhere"),
+        (["remove", "TASK", "nothing"], "neither a class of the task"),
+        (["add", "TASK", "empty"], "no picture in empty"),
+    ],
+)
+def test_a_mistake_with_pictures_ends_in_one_sentence(arguments, words, drawing_task, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert run(*(drawing_task if argument == "TASK" else argument for argument in arguments)) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_ctrl_c_leaves_whole_lines_of_what_was_done(drawing_folders, drawing_task, tmp_path, monkeypatch, capsys):
+    from tapnet import prediction
+    from tapnet.cli.rows import Csv
+
+    monkeypatch.setattr(prediction, "BATCH", 3)
+    write = Csv.write
+
+    def interrupted(self, batch):
+        write(self, batch)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Csv, "write", interrupted)
+    out = tmp_path / "a.csv"
+    assert run("predict", drawing_task, drawing_folders / "new", "--csv", "--out", out) == 130
+    assert "Stopped after" in capsys.readouterr().err
+    with out.open(encoding="utf-8") as file:
+        assert [len(row) for row in csv.reader(file)] == [3] * 4
+
+
+@pytest.fixture(scope="module")
+def exported(drawing_task):
+    path = drawing_task.with_suffix(".onnx")
+    assert run("export", drawing_task, "--onnx", path) == 0
+    return path
+
+
+def rows_of(capsys, *arguments):
+    assert run(*arguments, "--json", "--top", 4) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_exported_task_gives_the_same_probabilities(drawing_folders, drawing_task, exported, capsys):
+    for ours, theirs in zip(
+        rows_of(capsys, "predict", drawing_task, drawing_folders / "new"),
+        rows_of(capsys, "predict", exported, drawing_folders / "new"),
+        strict=True,
+    ):
+        expected = {entry["class"]: entry["probability"] for entry in ours["top"]}
+        assert {entry["class"]: entry["probability"] for entry in theirs["top"]} == pytest.approx(expected, abs=1e-4)
+
+
+def test_exported_task_predicts_without_torch(drawing_folders, exported):
+    code = (
+        "import sys; from tapnet.cli import main\n"
+        f"assert main(['predict', {str(exported)!r}, {str(drawing_folders / 'new')!r}]) == 0\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_onnx_file_with_data_elsewhere_is_refused(exported, tmp_path, capsys):
+    import onnx
+
+    model = onnx.load(exported)
+    onnx.save(model, tmp_path / "a.onnx", save_as_external_data=True, size_threshold=0, location="weights.bin")
+    assert run("predict", tmp_path / "a.onnx", tmp_path) == 2
+    assert "keeps weights in another file, which is refused" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense"])
+def test_onnx_file_that_is_none_is_refused(content, tmp_path, capsys):
+    (tmp_path / "a.onnx").write_bytes(content)
+    assert run("predict", tmp_path / "a.onnx", tmp_path) == 2
+    assert "a.onnx" in capsys.readouterr().err

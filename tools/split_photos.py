@@ -1,0 +1,54 @@
+"""Sort three public sets of photographs into train/, val/ and test/ folders for `tapnet data prepare folder`.
+
+    python tools/split_photos.py OUT --cub CUB --flowers FLOWERS --cifar CIFAR
+
+Each is a folder in which every class has a folder of images, at any depth (halves such as train/ and test/ are joined).
+The first 40 images of each class, by name, are linked. CUB and Flowers: every second class in order trains, of the
+others every second validates; CIFAR-FS: the published class lists.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tapnet.datasets.base import listed_splits
+
+IMAGES_PER_CLASS = 40
+
+
+def classes_below(root: Path) -> dict[str, list[Path]]:
+    """The image files of every class, sorted by class and name."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(root.rglob("*")):
+        if path.suffix.lower() in (".jpg", ".png"):
+            found.setdefault(path.parent.name, []).append(path)
+    numbers = all(name.isdigit() for name in found)
+    order = sorted(found, key=lambda name: (int(name) if numbers else 0, name))
+    return {f"{int(name):03d}" if numbers else name: found[name] for name in order}
+
+
+def alternating(index: int) -> str:
+    return "train" if index % 2 == 0 else ("val" if index % 4 == 1 else "test")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    for name in ("cub", "flowers", "cifar"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    args = parser.parse_args()
+    published = {
+        name: split for split, names in listed_splits("cifar-fs").items() if split != "trainval" for name in names
+    }
+    for part in ("cub", "flowers", "cifar"):
+        for index, (name, files) in enumerate(classes_below(getattr(args, part)).items()):
+            split = published[name] if part == "cifar" else alternating(index)
+            folder = args.out / part / split / name
+            folder.mkdir(parents=True)
+            for number, file in enumerate(files[:IMAGES_PER_CLASS]):
+                (folder / f"{number:04d}-{file.name}").hardlink_to(file)
+
+
+if __name__ == "__main__":
+    main()
