@@ -70,7 +70,8 @@ def _gather_seconds(count: int, folder: Path, episodes: int = 50) -> float:
         for index in range(episodes):
             episode = sampler[index]
             as_input(
-                images.gather(np.concatenate([episode.support, episode.query], axis=1).reshape(-1)), torch.device("cpu")
+                images.gather(np.concatenate([episode.support, episode.query], axis=1).reshape(-1)),
+                torch.device("cpu"),
             )
 
     seconds = _best(work) / episodes

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -39,6 +40,7 @@ def main() -> None:
     measured = []
     for row in rows(args.full, precision):
         measured.append(row)
+        print(f"{row.name}: {row.ratio}", file=sys.stderr, flush=True)
         table.add_row(row.name, "—" if row.ratio is None else f"{row.ratio:.3g}", row.target, row.note)
     result = {"hardware": describe(torch.device("cpu"), precision), "load": os.getloadavg()}
     result["rows"] = [asdict(row) for row in measured]
@@ -52,8 +54,8 @@ def main() -> None:
 
 
 def rows(full: bool, precision: str) -> Iterator[Row]:
-    yield _head("conv4", (1, 28, 28), precision, 30)
     yield from evaluation.rows()
+    yield _head("conv4", (1, 28, 28), precision, 30)
     yield from embedding.rows()
     yield from startup.rows()
     yield from straightforward.rows("conv4", (1, 28, 28), "")

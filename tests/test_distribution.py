@@ -13,8 +13,8 @@ import torch
 
 from tapnet.checkpoint import LAST, read_checkpoint
 from tapnet.cli import main
-from tapnet.running_statistics import MeanOfStatistics
-from tapnet.runs import RunFolder, read_curve
+from tapnet.training.folder import RunFolder, read_curve
+from tapnet.training.statistics import MeanOfStatistics
 
 SCRIPT = str(Path(__file__).with_name("shared_runs.py"))
 SMALL = [

@@ -6,7 +6,7 @@ from tapnet.checkpoint import BEST, read_checkpoint
 from tapnet.frozen import train_frozen
 from tapnet.networks import load_network
 from tapnet.recipe import recipe_from
-from tapnet.runs import read_curve
+from tapnet.training.folder import read_curve
 
 
 @pytest.fixture

@@ -10,15 +10,15 @@ from tapnet.evaluation import Evaluator
 from tapnet.recipe import bundled_recipes, load_recipe
 from tapnet.training import train
 
-SIZE, EACH = 17, 20
+SIZE, EACH = 17, 7
 
 
 def stand_in(name, root):
     """A packed dataset of random images with some real class names of each split, smaller than life."""
     dataset, folder = DATASETS[name], root / name
-    splits = {split: dataset.splits[split][:60] for split in ("train", "val", "test")}
+    splits = {split: dataset.splits[split][:most] for split, most in (("train", 60), ("val", 20), ("test", 20))}
     classes = {label: EACH for labels in splits.values() for label in labels}
-    shape = (SIZE, SIZE, dataset.image_shape[2])
+    shape = (SIZE, SIZE, dataset.row_shape[2])
     folder.mkdir(parents=True)
     pixels = np.random.default_rng(0).integers(0, 256, (EACH * len(classes), *shape), dtype=np.uint8)
     np.save(folder / IMAGES, pixels)
@@ -26,7 +26,7 @@ def stand_in(name, root):
         name=name,
         dataset=name,
         form="random",
-        image_shape=shape,
+        row_shape=shape,
         filter="none",
         fit="squash",
         resized=0,
@@ -46,7 +46,13 @@ WHOLE = [path.stem for path in bundled_recipes() if not load_recipe(str(path)).t
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_recipe_trains_and_evaluates(name, tmp_path):
-    small = ["training.episodes=2", "training.shot=1", "training.query=1", "validation.episodes=4"]
+    small = [
+        "training.episodes=2",
+        "training.shot=1",
+        "training.query=1",
+        "validation.query=2",
+        "validation.episodes=4",
+    ]
     recipe = load_recipe(name, [*small, f"data.root={tmp_path}"])
     if recipe.data.name != "quickdraw":
         stand_in(recipe.data.name, tmp_path)

@@ -22,9 +22,9 @@ from tapnet.evaluation import Evaluation, Evaluator
 from tapnet.hardware import describe, resolve_device
 from tapnet.methods import EmbeddingMethod
 from tapnet.recipe import Recipe
-from tapnet.runs import Point, RunFolder
-from tapnet.schedule import learning_rate
-from tapnet.training import VALIDATION_SEED, Step, smallest_reference_distance
+from tapnet.training.folder import Point, RunFolder
+from tapnet.training.loop import VALIDATION_SEED, Step, smallest_reference_distance
+from tapnet.training.schedule import learning_rate
 
 
 def train_frozen(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tapnet.analysis.plotting import COLOURS, new_figure, save
-from tapnet.runs import read_curve
+from tapnet.training.folder import read_curve
 
 
 def learning_curve(run: Path, out: Path) -> Path:

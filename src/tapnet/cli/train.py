@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from tapnet.recipe import Recipe
-    from tapnet.runs import Point
     from tapnet.training import Step
+    from tapnet.training.folder import Point
 
 _EXAMPLES = """examples:
   tapnet train quickdraw
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from tapnet import distribution
     from tapnet.recipe import load_recipe
-    from tapnet.runs import RunFolder
+    from tapnet.training.folder import RunFolder
 
     if (args.recipe is None) == (args.resume is None):
         raise ValueError(
@@ -77,7 +77,7 @@ def _final_evaluation(recipe: Recipe, folder: Path, fabric: Fabric) -> str:
     from tapnet.checkpoint import load
     from tapnet.datasets import load_dataset
     from tapnet.evaluation import Evaluator
-    from tapnet.runs import RunFolder
+    from tapnet.training.folder import RunFolder
 
     task = recipe.validation
     try:

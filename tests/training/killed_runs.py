@@ -14,8 +14,8 @@ import torch
 
 from tapnet.checkpoint import LAST
 from tapnet.recipe import recipe_from
-from tapnet.runs import PREVIOUS
 from tapnet.training import train
+from tapnet.training.folder import PREVIOUS
 
 RECIPE = {
     "name": "small",
@@ -32,8 +32,8 @@ def run(folder, save_seconds=0.0):
     train(recipe_from(RECIPE, "test"), folder, "cpu", "float32", resume, save_seconds=save_seconds)
 
 
-def forked(work, seconds=None):
-    """Do the work in a child, killed after so many seconds; gives the signal that ended it, 0 for none."""
+def forked(work, seconds=None, once=None):
+    """Do the work in a child, killed so many seconds after a file is there; gives the signal that ended it, or 0."""
     child = os.fork()
     if child == 0:
         try:
@@ -43,6 +43,8 @@ def forked(work, seconds=None):
             print(repr(error), file=sys.stderr)
             os._exit(1)
     if seconds is not None:
+        while not once.exists():
+            time.sleep(0.01)
         time.sleep(seconds)
         os.kill(child, signal.SIGKILL)
     status = os.waitpid(child, 0)[1]
@@ -73,8 +75,8 @@ def main(root):
     torch.set_num_threads(1)
     forked(lambda: run(root / "whole", save_seconds=1e9))
     lots = random.Random(0)
-    for _ in range(6):
-        forked(lambda: run(root / "anywhere"), seconds=lots.uniform(0.2, 1.5))
+    for seconds in (0.0, *(lots.uniform(0, 1) for _ in range(5))):
+        forked(lambda: run(root / "anywhere"), seconds, once=root / "anywhere" / LAST)
     forked(lambda: run(root / "anywhere"))
     for name, call in (("fsync", 7), ("fsync", 9), ("link", 3), ("replace", 6)):
         work = dying_in(name, call)

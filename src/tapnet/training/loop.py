@@ -23,29 +23,16 @@ from tapnet.checkpoint import BEST, LAST, Checkpoint, Header, Running, optimizer
 from tapnet.datasets import load_dataset
 from tapnet.distribution import any_of, launched, summed
 from tapnet.evaluation import Evaluator
-from tapnet.faults import Diverged, advice, gradients_are_finite, is_sound, save_episode
 from tapnet.hardware import PRECISIONS, describe, resolve_device, resolve_precision
-from tapnet.interruption import Interrupted, stop_requests
 from tapnet.methods import Method
-from tapnet.outcome import accounted
-from tapnet.provenance import provenance
 from tapnet.recipe import Recipe, Training
-from tapnet.running_statistics import MeanOfStatistics
-from tapnet.runs import CURVE, Point, RunFolder, read_curve
-from tapnet.schedule import learning_rate, set_rates
-
-__all__ = [
-    "CURVE",
-    "Diverged",
-    "Interrupted",
-    "Point",
-    "Run",
-    "Step",
-    "learning_rate",
-    "read_curve",
-    "smallest_reference_distance",
-    "train",
-]
+from tapnet.training.faults import Diverged, advice, gradients_are_finite, is_sound, save_episode
+from tapnet.training.folder import Point, RunFolder, read_curve
+from tapnet.training.interruption import Interrupted, stop_requests
+from tapnet.training.outcome import accounted
+from tapnet.training.provenance import provenance
+from tapnet.training.schedule import learning_rate, set_rates
+from tapnet.training.statistics import MeanOfStatistics
 
 SAVE_SECONDS = 60.0  # the most that a killed run loses, where an episode takes less
 VALIDATION_SEED = 2**32  # its episodes are those of no training seed in common use
@@ -73,8 +60,8 @@ def train(
 ) -> Path:
     """Train by the recipe and give the path of the checkpoint that was best on validation classes.
 
-    The folder receives what `tapnet.runs` lists; with `resume` the run goes on from its newest state as if it had never
-    stopped. `fabric` is a launched Lightning Fabric, where several processes share the run.
+    The folder receives what `tapnet.training.folder` lists; with `resume` the run goes on from its newest state as if
+    it had never stopped. `fabric` is a launched Lightning Fabric, where several processes share the run.
     """
     with ExitStack() as stack:
         place = resolve_device(device)

@@ -7,9 +7,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from tapnet import distribution
-from tapnet.interruption import Interrupted
-from tapnet.provenance import now
-from tapnet.runs import RunFolder
+from tapnet.training.folder import RunFolder
+from tapnet.training.interruption import Interrupted
+from tapnet.training.provenance import now
 
 
 @contextmanager

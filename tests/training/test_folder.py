@@ -8,10 +8,10 @@ import torch
 
 from tapnet.checkpoint import BEST, LAST, read_checkpoint
 from tapnet.cli import main
-from tapnet.faults import episode_loss
 from tapnet.recipe import recipe_from
-from tapnet.runs import EVALUATION, FACTS, PREVIOUS, RunFolder, find_runs, read_curve
 from tapnet.training import Diverged, Run, train
+from tapnet.training.faults import episode_loss
+from tapnet.training.folder import EVALUATION, FACTS, PREVIOUS, RunFolder, find_runs, read_curve
 
 
 def recipe(**training):

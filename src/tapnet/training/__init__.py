@@ -1,0 +1,22 @@
+"""Training: the loop, and the folder of a run that explains itself and survives faults."""
+
+from tapnet.training.faults import Diverged
+from tapnet.training.folder import CURVE, Point, RunFolder, find_runs, read_curve
+from tapnet.training.interruption import Interrupted
+from tapnet.training.loop import Run, Step, smallest_reference_distance, train
+from tapnet.training.schedule import learning_rate
+
+__all__ = [
+    "CURVE",
+    "Diverged",
+    "Interrupted",
+    "Point",
+    "Run",
+    "RunFolder",
+    "Step",
+    "find_runs",
+    "learning_rate",
+    "read_curve",
+    "smallest_reference_distance",
+    "train",
+]
