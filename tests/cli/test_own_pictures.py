@@ -255,7 +255,8 @@ def test_evaluate_takes_a_bundled_network_by_name(capsys):
 def test_explain_draws_a_picture(drawing_folders, drawing_task, tmp_path):
     picture = next((drawing_folders / "new").glob("*/*.png"))
     assert run("explain", drawing_task, picture, "--out", tmp_path / "why.png") == 0
-    assert Image.open(tmp_path / "why.png").size[0] > 1000
+    with Image.open(tmp_path / "why.png") as drawn:
+        assert drawn.width > 1000
 
 
 def test_explain_says_why_a_broken_picture_cannot_be_shown(drawing_task, tmp_path, capsys):
