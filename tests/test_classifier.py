@@ -10,6 +10,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from tapnet.classifier import TapNetClassifier
 from tapnet.datasets import load_dataset
 from tapnet.networks import load_network
+from tapnet.pictures import read_picture
 
 NEEDS_REFERENCES = "its vectors have 1 to 20 dimensions, for which the network has no references, and fit says so"
 FITS_SMALL_VECTORS = """
@@ -63,7 +64,11 @@ def test_classifier_takes_arrays_images_and_paths_alike(drawings, tmp_path):
 
 def test_classifier_on_features_agrees_with_itself_on_pictures(drawings):
     pictures, labels, others, _ = drawings
-    embed = load_network("drawings").embed
+    network = load_network("drawings")
+
+    def embed(many):
+        return network.embed([read_picture(picture, network.preprocessing).pixels for picture in many])
+
     by_features = TapNetClassifier().fit(embed(pictures), labels).predict_proba(embed(others))
     np.testing.assert_allclose(by_features, TapNetClassifier().fit(pictures, labels).predict_proba(others), atol=1e-5)
 

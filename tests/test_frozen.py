@@ -4,12 +4,13 @@ import torch
 
 from tapnet.checkpoint import BEST, read_checkpoint
 from tapnet.frozen import train_frozen
+from tapnet.networks import load_network
 from tapnet.recipe import recipe_from
 from tapnet.training.folder import read_curve
 
 
 @pytest.fixture
-def photo_sets(monkeypatch):
+def photo_sets(monkeypatch, tmp_path):
     """Train and validation classes of flat colours with noise, 32×32, in place of a dataset."""
     from tapnet.datasets import ImageSet
 
@@ -22,6 +23,7 @@ def photo_sets(monkeypatch):
         return ImageSet(name, split, pixels, np.arange(36), labels, tuple("abcdef"), fingerprint="0" * 64)
 
     monkeypatch.setattr("tapnet.frozen.load_dataset", load)
+    monkeypatch.setenv("TAPNET_CACHE", str(tmp_path / "cache"))
 
 
 def small_recipe(**method):
@@ -71,3 +73,17 @@ def test_frozen_training_does_not_write_over_a_run(tmp_path):
     (tmp_path / BEST).write_bytes(b"a run")
     with pytest.raises(ValueError, match="already holds a run"):
         train_frozen(small_recipe(), tmp_path, "cpu")
+
+
+@pytest.mark.usefixtures("photo_sets")
+def test_frozen_training_serves_a_hugging_face_model(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    transformers.ViTModel(transformers.ViTConfig(image_size=32, patch_size=8, **sizes)).save_pretrained(
+        tmp_path / "vit"
+    )
+    values = small_recipe().as_dict() | {"backbone": {"name": "hf", "options": {"model": str(tmp_path / "vit")}}}
+    train_frozen(recipe_from(values, "the test"), tmp_path / "run", "cpu")
+    network = load_network(str(tmp_path / "run"))
+    assert network.foundation.references.shape == (6, 16)
+    assert network.preprocessing.geometry.fit == "crop"

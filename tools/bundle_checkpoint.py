@@ -33,7 +33,9 @@ Accuracy on the test classes, which chose nothing, with the half-precision weigh
 |---|---|---|---|
 {rows}
 
-For: {use}. Not for: anything else; features of other kinds of pictures are poor, and its probabilities are calibrated
+For: {use}.
+
+Not for other kinds of pictures, whose features are poor. Its probabilities are calibrated
 on the validation classes of `{data}` only.
 """
 USES = {

@@ -4,7 +4,8 @@
 
 Each is a folder in which every class has a folder of images, at any depth (halves such as train/ and test/ are joined).
 The first 40 images of each class, by name, are linked. CUB and Flowers: every second class in order trains, of the
-others every second validates; CIFAR-FS: the published class lists.
+others every second validates; CIFAR-FS: the published class lists. OUT/photos joins the training and the validation
+classes of CUB and Flowers, on which the references for photographs are trained and chosen.
 """
 
 from __future__ import annotations
@@ -44,10 +45,15 @@ def main() -> None:
     for part in ("cub", "flowers", "cifar"):
         for index, (name, files) in enumerate(classes_below(getattr(args, part)).items()):
             split = published[name] if part == "cifar" else alternating(index)
-            folder = args.out / part / split / name
-            folder.mkdir(parents=True)
-            for number, file in enumerate(files[:IMAGES_PER_CLASS]):
-                (folder / f"{number:04d}-{file.name}").hardlink_to(file)
+            link(files, args.out / part / split / name)
+            if part != "cifar" and split != "test":
+                link(files, args.out / "photos" / split / f"{part}-{name}")
+
+
+def link(files: list[Path], folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for number, file in enumerate(files[:IMAGES_PER_CLASS]):
+        (folder / f"{number:04d}-{file.name}").hardlink_to(file)
 
 
 if __name__ == "__main__":

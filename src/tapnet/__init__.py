@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tapnet.backbones import make_backbone
     from tapnet.batches import EpisodeBatchSampler
     from tapnet.checkpoint import load
+    from tapnet.classifier import TapNetClassifier
     from tapnet.datasets import load_dataset
     from tapnet.episodes import EpisodeSampler
     from tapnet.methods import PrototypicalNetwork, TapNet
@@ -20,6 +21,7 @@ _HOMES = {
     "EpisodeSampler": "tapnet.episodes",
     "PrototypicalNetwork": "tapnet.methods",
     "TapNet": "tapnet.methods",
+    "TapNetClassifier": "tapnet.classifier",
     "load": "tapnet.checkpoint",
     "load_dataset": "tapnet.datasets",
     "make_backbone": "tapnet.backbones",
@@ -30,6 +32,7 @@ __all__ = [
     "EpisodeSampler",
     "PrototypicalNetwork",
     "TapNet",
+    "TapNetClassifier",
     "__version__",
     "load",
     "load_dataset",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -66,7 +67,9 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         features, hashes, thumbnails = self._read(X, reset=True)
         answers = column_or_1d(y, warn=True)
         assert_all_finite(answers, input_name="y")
-        check_classification_targets(answers)
+        with warnings.catch_warnings():  # as many classes as examples are usual here
+            warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
+            check_classification_targets(answers)
         if len(answers) != len(features):
             raise ValueError(f"Needed one label a picture, got {len(features)} pictures and {len(answers)} labels.")
         self.classes_, labels = np.unique(answers, return_inverse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import warnings
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ def _model(module: nn.Module, network: Network) -> Any:
         raise ValueError(f"Exporting needs {error.name}: pip install 'tapnet[onnx]'.") from None
     geometry = network.preprocessing.geometry
     images = torch.zeros(2, *geometry.shape, dtype=torch.uint8)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # what it says of packages that we do not use
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's, about itself
         program = torch.onnx.export(

@@ -84,8 +84,11 @@ class _FrozenRun:
         if not parameters:
             raise ValueError(f"{recipe.method.name} has nothing to learn besides its backbone.")
         self.optimizer = torch.optim.Adam(parameters, lr=training.learning_rate)
-        self.judge = Evaluator(method, validation_set, cache=default_cache())
-        self.train_set, self.features = train_set, Evaluator(method, train_set, cache=default_cache()).features
+        train_judge, self.judge = (
+            Evaluator(method, images, cache=default_cache()) for images in (train_set, validation_set)
+        )
+        self.train_set, self.features = train_set, train_judge.features
+        assert len(self.judge.features)  # now, while the cache knows the method by its first weights
 
     def step(self, index: int) -> float:
         """Learn from one episode; gives its loss."""

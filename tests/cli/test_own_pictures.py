@@ -240,3 +240,48 @@ def test_onnx_file_that_is_none_is_refused(content, tmp_path, capsys):
     (tmp_path / "a.onnx").write_bytes(content)
     assert run("predict", tmp_path / "a.onnx", tmp_path) == 2
     assert "a.onnx" in capsys.readouterr().err
+
+
+def test_evaluate_refuses_classes_that_the_backbone_was_pretrained_on(capsys):
+    assert run("evaluate", "efficientnet-lite0", "--dataset", "mini-imagenet") == 2
+    assert "--allow-overlap measures it all the same" in capsys.readouterr().err
+
+
+def test_evaluate_takes_a_bundled_network_by_name(capsys):
+    assert run("evaluate", "drawings", "--episodes", 20, "--split", "val", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["accuracy"] > 0.7
+
+
+def test_explain_draws_a_picture(drawing_folders, drawing_task, tmp_path):
+    picture = next((drawing_folders / "new").glob("*/*.png"))
+    assert run("explain", drawing_task, picture, "--out", tmp_path / "why.png") == 0
+    with Image.open(tmp_path / "why.png") as drawn:
+        assert drawn.width > 1000
+
+
+def test_explain_says_why_a_broken_picture_cannot_be_shown(drawing_task, tmp_path, capsys):
+    (tmp_path / "a.png").write_bytes(b"nothing")
+    assert run("explain", drawing_task, tmp_path / "a.png", "--out", tmp_path / "why.png") == 2
+    assert "not an image that can be read" in capsys.readouterr().err
+
+
+def test_fit_chooses_the_network_by_the_pictures(drawing_folders, tmp_path, capsys):
+    for name, colour in (("red", (200, 30, 30)), ("green", (30, 200, 30))):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        Image.new("RGB", (60, 60), colour).save(tmp_path / "in" / name / "1.jpg")
+    assert run("fit", tmp_path / "in", "--out", tmp_path / "a.task") == 0
+    assert "network efficientnet-lite0" in capsys.readouterr().out
+    assert run("fit", drawing_folders / "fit", "--out", tmp_path / "b.task") == 0
+    assert "network drawings" in capsys.readouterr().out
+
+
+def test_fit_of_more_classes_than_references_names_the_networks_that_reach_further(tmp_path, capsys):
+    for number in range(61):
+        (tmp_path / "in" / f"{number}").mkdir(parents=True)
+        pixels = np.zeros((30, 30), np.uint8)
+        pixels[5 : 10 + number % 15, number % 7 + 5 : 25] = 55 + number
+        Image.fromarray(pixels).save(tmp_path / "in" / f"{number}" / "1.png")
+    assert run("fit", tmp_path / "in", "--network", "drawings", "--out", tmp_path / "a.task") == 2
+    error = capsys.readouterr().err
+    assert "61 classes are more than the 60 references" in error
+    assert "efficientnet-lite0" in error

@@ -77,9 +77,13 @@ def _plane(axis: Any, task: Task, features: NDArray[np.float32], order: Any) -> 
     axis.scatter(*(query @ plane).T, s=330, marker="*", color="black", zorder=4, label="your picture")
     large = "their references" if len(task.adapted.chosen) else "their centres"
     axis.set_title(f"the space it was decided in\n(small marks: examples; large marks: {large})", fontsize=11)
-    first, second = (task.classes[k] for k in shown[:2])
+    first, second = (_short(task.classes[k]) for k in shown[:2])
     axis.set(xticks=[], yticks=[], xlabel=f"← more like {second}        more like {first} →")
     axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9, markerscale=0.55)
+
+
+def _short(name: str, most: int = 16) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"
 
 
 def _directions(task: Task, features: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -23,7 +23,7 @@ def new_canvas(width: float, height: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
-        raise ValueError("Pictures need matplotlib and scikit-learn: pip install 'tapnet[figures]'.") from None
+        raise ValueError("Pictures need matplotlib: pip install 'tapnet[figures]'.") from None
     return Figure(figsize=(width, height), layout="constrained", dpi=150)
 
 

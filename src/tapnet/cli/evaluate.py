@@ -15,8 +15,10 @@ from tapnet.cli.options import add_device, add_episodes, add_processes, describe
 if TYPE_CHECKING:
     from tapnet.evaluation import Evaluation, Evaluator
 
+_IMAGENET = ("mini-imagenet", "tiered-imagenet", "tiny-imagenet-tiered")
 _EXAMPLES = """examples:
   tapnet evaluate runs/quickstart
+  tapnet evaluate drawings --way 10
   tapnet evaluate runs/quickstart --way 20 --shot 1 --episodes 10000
   tapnet evaluate runs/quickstart --json
 """
@@ -27,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", help="a .safetensors checkpoint or the folder of a run (its best)")
     add_episodes(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--allow-overlap", action="store_true", help="also on classes that the backbone was trained on")
     parser.add_argument("--no-cache", action="store_true", help="compute the features even if they are cached")
     parser.add_argument("--record", type=Path, metavar="DIR", help="keep the result as a file for `tapnet table`")
     add_device(parser, precision="float32")
@@ -46,7 +49,8 @@ def run(args: argparse.Namespace) -> None:
 
         record(args.record, read_checkpoint(args.checkpoint).header, result)
     if args.json:
-        print(json.dumps(result.as_dict() | {"checkpoint": str(args.checkpoint)}))
+        asked = {"checkpoint": str(args.checkpoint), "allow_overlap": args.allow_overlap}
+        print(json.dumps(result.as_dict() | asked))
         return
     console = Console()
     console.print(results_table([result], f"{args.checkpoint} on {result.dataset} ({result.split} classes)"))
@@ -63,12 +67,24 @@ def evaluator(checkpoint: str, args: argparse.Namespace) -> Evaluator:
 
     loaded = read_checkpoint(checkpoint)
     data = loaded.header.recipe.data
+    if not getattr(args, "allow_overlap", False):
+        _refuse_overlap(loaded.header.recipe.backbone.name, args.dataset or data.name)
     if args.dataset in (None, data.name):
         images = load_dataset(data.name, args.split, args.root or data.root, **data.options)
     else:
         images = load_dataset(args.dataset, args.split, args.root)
     cache = None if getattr(args, "no_cache", False) else default_cache()
     return Evaluator(loaded.method().to(resolve_device(args.device)), images, args.precision, cache)
+
+
+def _refuse_overlap(backbone: str, dataset: str) -> None:
+    from tapnet.backbones import PRETRAINED
+
+    if backbone in PRETRAINED and dataset in _IMAGENET:
+        raise ValueError(
+            f"{backbone} was pretrained on ImageNet, whose classes {dataset} is made of, so the result would not be on "
+            "unseen classes: --allow-overlap measures it all the same, and the result says so."
+        )
 
 
 EXPLANATION = (

@@ -1,0 +1,51 @@
+"""Telling unknown classes apart, on test classes: `python tools/measure_unknowns.py drawings --out FILE`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+
+from tapnet.analysis.unknowns import measure_unknowns
+from tapnet.calibration import Calibration
+from tapnet.checkpoint import read_checkpoint
+from tapnet.datasets import load_dataset
+from tapnet.embedding import default_cache
+from tapnet.evaluation import Evaluator
+from tapnet.provenance import provenance
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("network")
+    parser.add_argument("--dataset", help="default: that of the network's recipe")
+    parser.add_argument("--root")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    checkpoint = read_checkpoint(args.network)
+    method, calibration = checkpoint.method(), Calibration(checkpoint.header.calibration)
+    images = load_dataset(args.dataset or checkpoint.header.recipe.data.name, "test", args.root)
+    features = Evaluator(method, images, cache=default_cache()).features.numpy()
+    rows = [
+        measure_unknowns(features, images.labels, method.references, calibration, way, shot).as_dict()
+        for way, shot in ((5, 1), (5, 5))
+    ]
+    content = {
+        "command": f"python tools/measure_unknowns.py {args.network} --dataset {images.name}",
+        "network": args.network,
+        "dataset": images.name,
+        "split": "test",
+        "data_sha256": images.fingerprint,
+        "commit": provenance().get("commit"),
+        "rows": rows,
+    }
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()
