@@ -34,10 +34,10 @@ format: $(READY)  ## let ruff put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## speed, as ratios side by side in one run (minutes)
+bench: $(READY)  ## speed, as ratios side by side in one run
 	$(BIN)/python benchmarks/run.py
 
-bench-full: $(READY)  ## the slow ones, too, and how costs grow (an hour on two cores)
+bench-full: $(READY)  ## the slow ones, too, and how costs grow
 	$(BIN)/python benchmarks/run.py --full
 
 clean:  ## remove the virtual environment and caches
