@@ -20,10 +20,10 @@ compare: $(READY)  ## the quickstart's recipe with Prototypical Networks beside 
 	$(BIN)/tapnet compare runs/quickstart runs/quickstart-protonet --shot 5
 
 test: lint  ## lint, types and tests
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadfile
 
 test-slow: $(READY)  ## the tests that take minutes
-	$(BIN)/pytest -n 2 -m slow
+	$(BIN)/pytest -n 2 --dist loadfile -m slow
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .

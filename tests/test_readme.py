@@ -3,10 +3,13 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import TensorDataset
 
+from tapnet import load_dataset
 from tapnet.cli import main
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
@@ -21,7 +24,7 @@ SMALLER = [
 def commands():
     blocks = re.findall(r"```\n(.*?)```", README, re.DOTALL)
     lines = [line.split("#")[0].split() for block in blocks for line in block.splitlines()]
-    return [line[1:] for line in lines if line[:1] == ["tapnet"] and line[1] != "data"]
+    return [line[1:] for line in lines if line[:1] == ["tapnet"]]
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +33,21 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("readme")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        write_pictures(folder)
         for command in commands():
             assert main(smaller(command)) == 0, command
     return folder
+
+
+def write_pictures(folder):
+    """Three classes of five drawings, and some more to classify."""
+    drawings = load_dataset("quickdraw", "test")
+    for label in range(3):
+        for number, position in enumerate(np.flatnonzero(drawings.labels == label)[:8]):
+            name = drawings.names[label] if number < 5 else "new"
+            path = folder / ("my_classes" if number < 5 else "new_photos") / name / f"{position}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(drawings.gather(np.array([position]))[0, ..., 0]).save(path)
 
 
 def smaller(command):
@@ -43,6 +58,7 @@ def smaller(command):
 
 def test_readme_has_commands_and_they_leave_their_runs(folder):
     assert len(commands()) >= 6
+    assert (folder / "birds.task").is_file()
     assert (folder / "runs" / "mine" / "best.safetensors").is_file()
     assert (folder / "runs" / "short" / "best.safetensors").is_file()
 

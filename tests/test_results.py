@@ -20,7 +20,7 @@ def test_a_recorded_result_tells_how_it_was_made(tmp_path, blobs, small_tapnet):
     header = Header(load_recipe("quickdraw"), (1, 8, 8), episode=3, hardware={"device": "cpu"})
     record(tmp_path, header, Evaluator(small_tapnet, blobs).evaluate(5, 1, 3, episodes=4))
     kept = read_results(tmp_path)[0]
-    assert kept["command"].startswith("tapnet ")
+    assert kept["command"].startswith("tapnet")
     assert kept["recipe"]["seed"] == 0
     assert kept["trained"] == {"episodes": 3, "hardware": {"device": "cpu"}, "data": {}}
 

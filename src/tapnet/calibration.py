@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
+from tapnet import distribution
 from tapnet.batches import class_labels
 from tapnet.checkpoint import read_checkpoint
 from tapnet.datasets import ImageSet
@@ -71,7 +72,9 @@ def calibrate_checkpoint(path: Path, images: ImageSet) -> None:
     checkpoint = read_checkpoint(path)
     method = checkpoint.method()
     if isinstance(method, EmbeddingMethod):
-        features = embed(method, images).cpu().numpy()
+        features = embed(method, images).cpu().numpy()  # the work of all processes; the rest is that of the first
+        if distribution.rank() > 0:
+            return
         tables = calibrate(features, images.labels, getattr(method, "references", None))
         replace(checkpoint, header=replace(checkpoint.header, calibration=tables)).write(path)
 

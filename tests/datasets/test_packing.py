@@ -259,7 +259,7 @@ def test_load_dataset_unknown_name_lists_own_sets_too(pack, pets, tmp_path):
 
 
 def test_load_dataset_unknown_option_names_the_one_there_is():
-    with pytest.raises(ValueError, match="`turns`, got colour"):
+    with pytest.raises(ValueError, match="`turns` and `apart`, got colour"):
         load_dataset("quickdraw", "test", colour="red")
 
 

@@ -32,8 +32,8 @@ def run(folder, save_seconds=0.0):
     train(recipe_from(RECIPE, "test"), folder, "cpu", "float32", resume, save_seconds=save_seconds)
 
 
-def forked(work, seconds=None, once=None):
-    """Do the work in a child, killed so many seconds after a file is there; gives the signal that ended it, or 0."""
+def forked(work, folder=None, seconds=0.0):
+    """Do the work in a child; with a folder, it is killed so many seconds after it first saved there."""
     child = os.fork()
     if child == 0:
         try:
@@ -42,14 +42,22 @@ def forked(work, seconds=None, once=None):
         except BaseException as error:
             print(repr(error), file=sys.stderr)
             os._exit(1)
-    if seconds is not None:
-        while not once.exists():
+    if folder:
+        before = saved_at(folder)
+        while saved_at(folder) == before and not has_ended(child):
             time.sleep(0.01)
         time.sleep(seconds)
         os.kill(child, signal.SIGKILL)
     status = os.waitpid(child, 0)[1]
     assert not os.WIFEXITED(status) or os.WEXITSTATUS(status) == 0
-    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+
+
+def has_ended(child):
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def saved_at(folder):
+    return (folder / LAST).stat().st_mtime_ns if (folder / LAST).exists() else None
 
 
 def dying_in(name, call):
@@ -75,8 +83,8 @@ def main(root):
     torch.set_num_threads(1)
     forked(lambda: run(root / "whole", save_seconds=1e9))
     lots = random.Random(0)
-    for seconds in (0.0, *(lots.uniform(0, 1) for _ in range(5))):
-        forked(lambda: run(root / "anywhere"), seconds, once=root / "anywhere" / LAST)
+    for _ in range(6):
+        forked(lambda: run(root / "anywhere"), root / "anywhere", lots.uniform(0, 0.2))
     forked(lambda: run(root / "anywhere"))
     for name, call in (("fsync", 7), ("fsync", 9), ("link", 3), ("replace", 6)):
         work = dying_in(name, call)

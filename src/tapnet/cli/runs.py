@@ -25,12 +25,12 @@ def run(args: argparse.Namespace) -> None:
         raise FileNotFoundError(f"There is no run in {args.folder}: start one with `tapnet train`, or name its folder.")
     table = Table()
     for heading in ("run", "state", "episodes", "validation", "test", "started"):
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     for each in found:
         progress = f"{each.episode}/{each.episodes}"
         tests = "\n".join(map(_result, each.evaluation))
         validation = _result(each.validation) if each.validation else "—"
-        table.add_row(str(each.folder), each.state, progress, validation, tests or "—", each.started)
+        table.add_row(str(each.folder), each.state, progress, validation, tests or "—", each.started[:16])
     Console().print(table)
 
 

@@ -80,7 +80,7 @@ def train(
                 run.save()
             if watch:
                 watch(Step(run.episode, loss, point))
-    if distribution.rank() == 0:
+        any_of(False)  # from here on the best checkpoint is there for every process
         calibrate_checkpoint(folder / BEST, run.validation_set)
     return folder / BEST
 
