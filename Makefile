@@ -1,7 +1,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-USER   := $(VENV)/.ready
+READY  := $(VENV)/.ready
 DEV    := $(VENV)/.ready-dev
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
@@ -11,10 +11,10 @@ INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --constraint co
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-quickstart: $(USER)  ## train on the bundled drawings, evaluate, draw two pictures (minutes)
+quickstart: $(READY)  ## train on the bundled drawings, evaluate, draw two pictures (minutes)
 	$(BIN)/tapnet quickstart
 
-compare: $(USER)  ## the quickstart's recipe with Prototypical Networks beside TapNet, on the same episodes
+compare: $(READY)  ## the quickstart's recipe with Prototypical Networks beside TapNet, on the same episodes
 	$(BIN)/tapnet quickstart --out runs/quickstart
 	$(BIN)/tapnet quickstart --method protonet --out runs/quickstart-protonet
 	$(BIN)/tapnet compare runs/quickstart runs/quickstart-protonet --shot 1
@@ -44,12 +44,12 @@ bench-full: $(DEV)  ## the slow ones, too, and how costs grow
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-$(USER): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tapnet needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) ".[figures]"
 	touch $@
 
-$(DEV): $(USER)
+$(DEV): $(READY)
 	$(INSTALL) ".[dev,tensorboard]"
 	touch $@
