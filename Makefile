@@ -1,8 +1,9 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-READY  := $(VENV)/.ready
-EXTRAS := dev
+USER   := $(VENV)/.ready
+DEV    := $(VENV)/.ready-dev
+INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart compare test test-slow lint format bench bench-full clean
@@ -10,10 +11,10 @@ EXTRAS := dev
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-quickstart: $(READY)  ## train on the bundled drawings, evaluate, draw two pictures (minutes)
+quickstart: $(USER)  ## train on the bundled drawings, evaluate, draw two pictures (minutes)
 	$(BIN)/tapnet quickstart
 
-compare: $(READY)  ## the quickstart's recipe with Prototypical Networks beside TapNet, on the same episodes
+compare: $(USER)  ## the quickstart's recipe with Prototypical Networks beside TapNet, on the same episodes
 	$(BIN)/tapnet quickstart --out runs/quickstart
 	$(BIN)/tapnet quickstart --method protonet --out runs/quickstart-protonet
 	$(BIN)/tapnet compare runs/quickstart runs/quickstart-protonet --shot 1
@@ -22,29 +23,33 @@ compare: $(READY)  ## the quickstart's recipe with Prototypical Networks beside 
 test: lint  ## lint, types and tests
 	$(BIN)/pytest -n 2 --dist loadfile
 
-test-slow: $(READY)  ## the tests that take minutes
+test-slow: $(DEV)  ## the tests that take minutes
 	$(BIN)/pytest -n 2 --dist loadfile -m slow
 
-lint: $(READY)  ## ruff and mypy
+lint: $(DEV)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(READY)  ## let ruff put the code in order
+format: $(DEV)  ## let ruff put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## speed, as ratios side by side in one run (minutes)
+bench: $(DEV)  ## speed, as ratios side by side in one run
 	$(BIN)/python benchmarks/run.py
 
-bench-full: $(READY)  ## the slow ones, too, and how costs grow (an hour on two cores)
+bench-full: $(DEV)  ## the slow ones, too, and how costs grow
 	$(BIN)/python benchmarks/run.py --full
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-$(READY): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tapnet needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": make PYTHON=python3.12 ...")'
+$(USER): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tapnet needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$(EXTRAS)]"
+	$(INSTALL) ".[figures]"
+	touch $@
+
+$(DEV): $(USER)
+	$(INSTALL) ".[dev,tensorboard]"
 	touch $@
