@@ -7,8 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import yaml
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -39,23 +41,24 @@ def train_frozen(
     run = _FrozenRun(recipe, device)
     write_atomically(folder / "recipe.yaml", yaml.safe_dump(recipe.as_dict(), sort_keys=False).encode())
     points: list[Point] = []
-    losses: list[float] = []
+    steps: list[tuple[float, float]] = []  # loss and accuracy of each episode since the last point
     best: dict[str, Any] = {"accuracy": -1.0}
     kept: dict[str, Tensor] = {}
     for episode in range(recipe.training.episodes):
-        losses.append(run.step(episode))
+        steps.append(run.step(episode))
+        loss = steps[-1][0]
         done = episode + 1
         point = None
         if done % recipe.validation.every == 0 or done == recipe.training.episodes:
             result = run.validate()
-            point = run.point(done, sum(losses) / len(losses), result)
+            point = run.point(done, np.mean(steps, axis=0), result)
             points.append(point)
-            losses.clear()
+            steps.clear()
             if result.accuracy > best["accuracy"]:
                 found = {"accuracy": result.accuracy, "ci95": result.ci95, "episode": done}
                 best, kept = found | asdict(recipe.validation), run.weights()
         if watch:
-            watch(Step(done, losses[-1] if losses else points[-1].loss, point))
+            watch(Step(done, loss, point))
     RunFolder(folder).write_curve(points)
     run.checkpoint(kept, best).write(folder / BEST)
     return folder / BEST
@@ -90,30 +93,31 @@ class _FrozenRun:
         self.train_set, self.features = train_set, train_judge.features
         assert len(self.judge.features)  # now, while the cache knows the method by its first weights
 
-    def step(self, index: int) -> float:
-        """Learn from one episode; gives its loss."""
+    def step(self, index: int) -> tuple[float, float]:
+        """Learn from one episode; gives its loss and its accuracy."""
         training, episode = self.recipe.training, self.sampler[index]
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(training, index)
         support, query = (self.features[part.reshape(-1)].clone() for part in (episode.support, episode.query))
         self.method.train()
         logits = self.method.logits(support, class_labels(training.way, training.shot, self.device), query)
-        loss = F.cross_entropy(logits, class_labels(training.way, training.query, self.device))
+        answers = class_labels(training.way, training.query, self.device)
+        loss = F.cross_entropy(logits, answers)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
         self.method.eval()
-        return loss.item()
+        return loss.item(), (logits.argmax(dim=-1) == answers).double().mean().item()
 
     def validate(self) -> Evaluation:
         asked = self.recipe.validation
         return self.judge.evaluate(asked.way, asked.shot, asked.query, asked.episodes, VALIDATION_SEED, bootstrap=False)
 
-    def point(self, episode: int, loss: float, result: Evaluation) -> Point:
+    def point(self, episode: int, means: NDArray[np.float64], result: Evaluation) -> Point:
         return Point(
             episode=episode,
-            loss=loss,
-            training_accuracy=float("nan"),
+            loss=float(means[0]),
+            training_accuracy=float(means[1]),
             validation_accuracy=result.accuracy,
             validation_ci95=result.ci95,
             learning_rate=learning_rate(self.recipe.training, episode - 1),

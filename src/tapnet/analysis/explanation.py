@@ -78,7 +78,8 @@ def _plane(axis: Any, task: Task, features: NDArray[np.float32], order: Any) -> 
     large = "their references" if len(task.adapted.chosen) else "their centres"
     axis.set_title(f"the space it was decided in\n(small marks: examples; large marks: {large})", fontsize=11)
     first, second = (_short(task.classes[k]) for k in shown[:2])
-    axis.set(xticks=[], yticks=[], xlabel=f"← more like {second}        more like {first} →")
+    axis.set(xticks=[], yticks=[])
+    axis.set_xlabel(f"← more like {second}    more like {first} →", fontsize=9)
     axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9, markerscale=0.55)
 
 
