@@ -31,7 +31,7 @@ def test_temperature_without_a_table_is_one():
 
 def test_calibration_lowers_the_error_of_its_own_classes():
     """With the bundled temperatures the mean confidence on drawings is closer to the accuracy than without."""
-    from tapnet.networks import load_network
+    from tapnet.tasks.networks import load_network
 
     network = load_network("drawings")
     images = load_dataset("quickdraw", "val")

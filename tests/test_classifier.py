@@ -9,8 +9,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tapnet.classifier import TapNetClassifier
 from tapnet.datasets import load_dataset
-from tapnet.networks import load_network
-from tapnet.pictures import read_picture
+from tapnet.tasks.networks import load_network
+from tapnet.tasks.pictures import read_picture
 
 NEEDS_REFERENCES = "its vectors have 1 to 20 dimensions, for which the network has no references, and fit says so"
 FITS_SMALL_VECTORS = """

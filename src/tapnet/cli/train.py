@@ -103,8 +103,8 @@ def train_visibly(
 ) -> Path:
     """Train with a progress bar; Ctrl-C says where the state is and how to go on."""
     from tapnet import distribution
-    from tapnet.frozen import train_frozen
     from tapnet.training import Interrupted, train
+    from tapnet.training.frozen import train_frozen
 
     console = Console(quiet=distribution.rank() > 0)
     log = _tensorboard(folder) if tensorboard and distribution.rank() == 0 else None

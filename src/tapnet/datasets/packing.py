@@ -19,7 +19,7 @@ from tapnet.datasets.decoding import Decoded, Geometry, decode, quiet_decoders
 from tapnet.datasets.packed import IMAGES, MANIFEST, ROWS, Manifest, Packed, is_packed, open_packed, sha256_of
 from tapnet.datasets.recognition import recognise, splits_for
 from tapnet.datasets.source import Raw, Source, Unreadable, normal, some
-from tapnet.datasets.workplace import DONE, RESIZED, TODO, Workplace, locked, room
+from tapnet.datasets.staging import DONE, RESIZED, TODO, Staging, locked, room
 
 BATCH, PIECE = 64, 16  # images in memory at once, and in one task
 BATCH_BYTES = 16_000_000
@@ -58,7 +58,7 @@ def prepare(dataset: Dataset, path: Path, root: Path, wishes: Wishes, hearing: H
         source = recognise(dataset, path, hearing.say)
         shape = (len(source), *geometry.shape)
         with room(root, int(np.prod(shape, dtype=np.int64))):
-            place = Workplace(root / f".{name}.partial", _plan(source, path, geometry), shape)
+            place = Staging(root / f".{name}.partial", _plan(source, path, geometry), shape)
             try:
                 bad = _pack(source, place, geometry, hearing)
                 if bad and not wishes.skip_bad:
@@ -105,7 +105,7 @@ def _plan(source: Source, path: Path, geometry: Geometry) -> str:
     return f"{path.resolve()} {changed} {digest.hexdigest()}"
 
 
-def _pack(source: Source, place: Workplace, geometry: Geometry, hearing: Hearing) -> Bad:
+def _pack(source: Source, place: Staging, geometry: Geometry, hearing: Hearing) -> Bad:
     """Decodes every image that is not done yet; the rows that could not be, with the reasons."""
     todo = {key: row for row, key in enumerate(_keys(source)) if place.state[row] == TODO}
     total = len(source)
@@ -142,7 +142,7 @@ def _batches(found: Iterable[tuple[str, Raw]]) -> Iterator[list[tuple[str, Raw]]
         yield batch
 
 
-def _keep(place: Workplace, bad: Bad, row: int, image: Decoded | Unreadable) -> None:
+def _keep(place: Staging, bad: Bad, row: int, image: Decoded | Unreadable) -> None:
     if isinstance(image, Unreadable):
         bad[row] = image.reason
     else:
@@ -163,7 +163,7 @@ def _complaint(source: Source, bad: Bad) -> str:
 
 
 def _manifest(
-    name: str, dataset: Dataset, source: Source, geometry: Geometry, seed: int, place: Workplace, bad: Bad
+    name: str, dataset: Dataset, source: Source, geometry: Geometry, seed: int, place: Staging, bad: Bad
 ) -> Manifest:
     return Manifest(
         name=name,

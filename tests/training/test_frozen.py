@@ -3,10 +3,10 @@ import pytest
 import torch
 
 from tapnet.checkpoint import BEST, read_checkpoint
-from tapnet.frozen import train_frozen
-from tapnet.networks import load_network
 from tapnet.recipe import recipe_from
+from tapnet.tasks.networks import load_network
 from tapnet.training.folder import read_curve
+from tapnet.training.frozen import train_frozen
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def photo_sets(monkeypatch, tmp_path):
         pixels = (colours + generator.integers(-30, 31, (36, 32, 32, 3))).clip(0, 255).astype(np.uint8)
         return ImageSet(name, split, pixels, np.arange(36), labels, tuple("abcdef"), fingerprint="0" * 64)
 
-    monkeypatch.setattr("tapnet.frozen.load_dataset", load)
+    monkeypatch.setattr("tapnet.training.frozen.load_dataset", load)
     monkeypatch.setenv("TAPNET_CACHE", str(tmp_path / "cache"))
 
 

@@ -23,7 +23,7 @@ from tapnet.checkpoint import Header, bundled_checkpoints, find_checkpoint, read
 from tapnet.datasets.decoding import Geometry, decode_by
 from tapnet.hardware import resolve_device
 from tapnet.methods import EmbeddingMethod, PrototypicalNetwork
-from tapnet.pictures import Preprocessing, looks_coloured
+from tapnet.tasks.pictures import Preprocessing, looks_coloured
 
 HUGGING_FACE = "hf:"
 _DRAWINGS = {"quickdraw": "centred", "omniglot": "ink"}  # how the images of a dataset were drawn

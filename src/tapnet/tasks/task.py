@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from tapnet.heads import Adapted, HeadOptions, adapt
-from tapnet.networks import Foundation, reaching
+from tapnet.tasks.networks import Foundation, reaching
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from safetensors.numpy import save
 from tapnet._version import __version__
 from tapnet.checkpoint import write_atomically
 from tapnet.heads import HEADS, Adapted
-from tapnet.task import Examples, Settings, Task, refuse_alike
+from tapnet.tasks.task import Examples, Settings, Task, refuse_alike
 
 FORMAT = 1
 _HEADER = "tapnet-task"  # one key with sorted JSON: safetensors writes several in random order

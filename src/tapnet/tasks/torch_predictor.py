@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tapnet.networks import Network
-from tapnet.pictures import Preprocessing
-from tapnet.task import Task
+from tapnet.tasks.networks import Network
+from tapnet.tasks.pictures import Preprocessing
+from tapnet.tasks.task import Task
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def room(root: Path, needed: int) -> Iterator[None]:
         ) from None
 
 
-class Workplace:
+class Staging:
     """Rows of an array on their way to disk. A row counts as done only after its pixels have reached the disk.
 
     Pixels are written, not mapped: on a full disk a write fails with an error, a map kills the process.

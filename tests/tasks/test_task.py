@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tapnet.networks import load_network
-from tapnet.task import Examples, Settings, fit_task, leave_one_out, with_examples, without
-from tapnet.task_file import read_task, write_task
+from tapnet.tasks.file import read_task, write_task
+from tapnet.tasks.networks import load_network
+from tapnet.tasks.task import Examples, Settings, fit_task, leave_one_out, with_examples, without
 
 
 @pytest.fixture

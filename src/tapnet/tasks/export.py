@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tapnet.checkpoint import write_atomically
-from tapnet.networks import Network
-from tapnet.onnx_predictor import METADATA
-from tapnet.task import Task
+from tapnet.tasks.networks import Network
+from tapnet.tasks.onnx_predictor import METADATA
+from tapnet.tasks.task import Task
 
 OPSET = 18
 

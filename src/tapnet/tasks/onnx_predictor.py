@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tapnet.pictures import Preprocessing, preprocessing_from
+from tapnet.tasks.pictures import Preprocessing, preprocessing_from
 
 METADATA = "tapnet"  # the one key of ours in a model's metadata: JSON with classes and preprocessing
 

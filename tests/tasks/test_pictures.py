@@ -7,7 +7,7 @@ from PIL import Image
 from tapnet.datasets import load_dataset
 from tapnet.datasets.decoding import Geometry
 from tapnet.datasets.source import Unreadable
-from tapnet.pictures import Preprocessing, looks_coloured, preprocessing_from, read_picture, read_pictures
+from tapnet.tasks.pictures import Preprocessing, looks_coloured, preprocessing_from, read_picture, read_pictures
 
 PHOTO = Preprocessing(Geometry(16, 16, 3, fit="crop"))
 DRAWING = Preprocessing(Geometry(28, 28, 1), "centred")

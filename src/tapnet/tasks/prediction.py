@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tapnet.pictures import Example, Preprocessing, in_batches
+from tapnet.tasks.pictures import Example, Preprocessing, in_batches
 
 UNKNOWN = "unknown"
 BATCH = 32
