@@ -23,7 +23,7 @@ from tapnet.checkpoint import BEST, LAST, Checkpoint, Header, Running, optimizer
 from tapnet.datasets import load_dataset
 from tapnet.distribution import any_of, launched, summed
 from tapnet.evaluation import Evaluator
-from tapnet.hardware import PRECISIONS, describe, resolve_device, resolve_precision
+from tapnet.hardware import PRECISIONS, describe, keep_freed_memory, resolve_device, resolve_precision
 from tapnet.methods import Method
 from tapnet.recipe import Recipe, Training
 from tapnet.training.faults import Diverged, advice, gradients_are_finite, is_sound, save_episode
@@ -65,6 +65,8 @@ def train(
     """
     with ExitStack() as stack:
         place = resolve_device(device)
+        if place.type == "cpu":
+            keep_freed_memory()
         precision = resolve_precision(precision, place)
         fabric = fabric or stack.enter_context(launched(place, precision))
         run = Run(recipe, folder, device, precision, fabric)
