@@ -50,10 +50,11 @@ def run(args: argparse.Namespace) -> None:
     console.print("\nPictures:", *(f"  {path}" for path in pictures), sep="\n", highlight=False)
     console.print(
         "\nNext:",
-        f"  tapnet evaluate {args.out} --way 10 --shot 3     another task with the same network",
+        f"  tapnet evaluate {args.out} --way 10 --shot 3",
         "  tapnet train quickdraw --set training.episodes=3000 --out runs/longer",
-        "  tapnet recipes                                    what else can be trained",
-        "  make compare                                      Prototypical Networks beside it",
+        "  tapnet fit my_pictures --out mine.task    one folder a class",
+        "  tapnet recipes                            what else can be trained",
+        "  make compare                              Prototypical Networks beside it",
         sep="\n",
         highlight=False,
     )
