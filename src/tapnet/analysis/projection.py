@@ -61,7 +61,7 @@ def _scatter(axis: Any, points: Points, labels: NDArray[np.int64], way: int) -> 
     for k in range(way):
         style = {"color": COLOURS[k], "marker": MARKERS[k]}
         axis.scatter(*queries[labels == k].T, s=28, alpha=0.75, linewidths=0, **style)
-        axis.scatter(*references[k], s=260, edgecolors="black", linewidths=1.8, zorder=3, **style)
+        axis.scatter(*references[k], s=110, edgecolors="black", linewidths=1.4, zorder=3, **style)
     axis.set(xticks=[], yticks=[], xlabel="t-SNE 1", ylabel="t-SNE 2")
 
 
@@ -71,5 +71,5 @@ def _legend(figure: Any, axis: Any, images: ImageSet, episode: Episode) -> None:
         axis.scatter([], [], s=60, color=COLOURS[k], marker=MARKERS[k], label=images.class_names[label])
         for k, label in enumerate(episode.classes)
     ]
-    large = axis.scatter([], [], s=140, color="white", edgecolors="black", linewidths=1.8, label="its reference")
+    large = axis.scatter([], [], s=110, color="white", edgecolors="black", linewidths=1.4, label="its reference")
     figure.legend(handles=[*handles, large], loc="outside lower center", ncols=len(handles) + 1, frameon=False)
