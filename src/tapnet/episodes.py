@@ -56,6 +56,8 @@ class EpisodeSampler:
         for name, value, least in (("way", way, 2), ("shot", shot, 1), ("query", query, 1), ("seed", seed, 0)):
             if value < least:
                 raise ValueError(f"An episode needs {name} >= {least}, got {name}={value}.")
+        if seed >= 2**64:
+            raise ValueError(f"A seed is less than 2**64, got {seed}.")
         label_array = np.asarray(labels)
         self.way, self.shot, self.query, self.seed = way, shot, query, seed
         self.classes, counts = np.unique(label_array, return_counts=True)

@@ -177,14 +177,17 @@ class Evaluator:
         logits: Tensor = self.method(episode.support_images, episode.support_labels, episode.query_images)
         return logits
 
-    def _bootstrap_half_width(self, way: int, shot: int, query: int, seed: int, ci95: float) -> float:
+    def _bootstrap_half_width(self, way: int, shot: int, query: int, seed: int, ci95: float) -> float | None:
         """1.96 standard errors over classes, images and episodes.
 
         Each replicate sees a random half of the classes, and of each class a random half of its images, without
         replacement (an episode could not hold a class twice): half-samples vary around the whole as the whole varies
-        around its population. Where a half is too small for an episode the share is larger and the variance scaled up
-        to match. What the few episodes of a replicate add to the variance is taken off again.
+        around its population. Where half of the classes are too few for an episode the share is larger and the variance
+        scaled up to match; `None` where an episode needs all of them. What the few episodes of a replicate add to the
+        variance is taken off again.
         """
+        if len(np.unique(self.images.labels)) == way:
+            return None
         generator = np.random.Generator(np.random.Philox(key=np.array([seed, 2**63], dtype=np.uint64)))
         means, noises, scale = torch.zeros(REPLICATES).double(), torch.zeros(REPLICATES).double(), 1.0
         for replicate in range(REPLICATES):
@@ -216,13 +219,12 @@ def _half(
 ) -> tuple[NDArray[np.int64], float]:
     """Positions of a random half of the classes and of their images, and by how much its variance falls short."""
     classes = generator.permutation(np.unique(labels))
-    kept = min(len(classes), max(way, -(-len(classes) // 2)))
+    kept = max(way, -(-len(classes) // 2))
     rows = []
     for label in classes[:kept]:
         members = generator.permutation(np.flatnonzero(labels == label))
         rows.append(members[: max(images, -(-len(members) // 2))])
-    missing = len(classes) - kept
-    return np.concatenate(rows), kept / missing if missing else 1.0
+    return np.concatenate(rows), kept / (len(classes) - kept)
 
 
 def _split(indices: Indices, size: int) -> Iterator[Indices]:

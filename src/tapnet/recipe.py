@@ -66,7 +66,7 @@ class Validation:
     way: Annotated[int, Field(ge=2)] = 5
     shot: Count = 5
     query: Count = 15
-    episodes: Count = 600
+    episodes: Annotated[int, Field(ge=2)] = 600
     every: Count = 500
     split: str = "val"
 
@@ -91,6 +91,12 @@ class Recipe:
         ):
             if name not in choices:
                 raise ValueError(f"{kind} is one of {', '.join(choices)}, got {name!r}")
+        ways = self.method.options.get("ways")
+        if ways is not None and not self.validation.way <= self.training.way == ways:
+            raise ValueError(
+                "training.way needs to be method.options.ways, one class a reference, and validation.way no more, got "
+                f"{self.training.way}, {ways} and {self.validation.way}"
+            )
         episodes, meta_batch = self.training.episodes, self.training.meta_batch
         if episodes % meta_batch:
             raise ValueError(

@@ -2,13 +2,13 @@ import pytest
 
 from tapnet.analysis.paper import TABLES
 from tapnet.analysis.tables import filled_table
-from tapnet.recipe import bundled_recipes
+from tapnet.recipe import bundled_recipes, load_recipe
 
 
-def result(recipe, accuracy, **task):
+def result(recipe, accuracy, changes=(), **task):
     evaluation = {"accuracy": accuracy, "ci95": 0.001, "split": "test", "dataset": "omniglot", "way": 20, "shot": 1}
     return {
-        "recipe": {"name": recipe},
+        "recipe": load_recipe(recipe, changes).as_dict(),
         "evaluation": evaluation | task,
         "trained": {"hardware": {"device_name": "some CPU"}},
     }
@@ -30,12 +30,20 @@ def test_every_row_has_one_cell_a_column(name):
 def test_without_results_our_cells_are_not_run_and_the_commands_stand_below():
     filled = filled_table("main-tiered", [])
     assert filled.rows[-1] == ("TapNet, this package", "not run", "not run")
-    assert filled.commands == ["tapnet train tiered-imagenet-1shot", "tapnet train tiered-imagenet-5shot"]
+    assert [command.split(" && ")[0] for command in filled.commands] == [
+        "tapnet train tiered-imagenet-1shot",
+        "tapnet train tiered-imagenet-5shot",
+    ]
 
 
 def test_a_result_fills_its_cell_and_no_other():
     filled = filled_table("main-omniglot-mini", [result("omniglot-1shot", 0.9712)])
     assert filled.rows[-1][1:] == ("97.12 ± 0.10 (1 seed, some CPU)", "not run", "not run", "not run")
+
+
+def test_a_result_of_a_changed_recipe_fills_nothing():
+    results = [result("omniglot-1shot", 0.97, ["training.episodes=10"])]
+    assert filled_table("main-omniglot-mini", results).rows[-1][1] == "not run"
 
 
 def test_a_result_on_another_task_fills_nothing():

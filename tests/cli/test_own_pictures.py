@@ -176,8 +176,8 @@ def test_a_mistake_with_pictures_ends_in_one_sentence(arguments, words, drawing_
 
 
 def test_ctrl_c_leaves_whole_lines_of_what_was_done(drawing_folders, drawing_task, tmp_path, monkeypatch, capsys):
-    from tapnet import prediction
     from tapnet.cli.rows import Csv
+    from tapnet.tasks import prediction
 
     monkeypatch.setattr(prediction, "BATCH", 3)
     write = Csv.write

@@ -2,6 +2,8 @@ import errno
 import json
 import math
 import os
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -41,6 +43,11 @@ def test_a_run_folder_explains_itself(finished):
     assert explained <= facts.keys()
     assert facts["data"]["train"] == read_checkpoint(finished).header.data["train"]
     assert facts["state"] == "finished"
+
+
+@pytest.mark.skipif(not (Path(__file__).parents[2] / ".git").exists(), reason="not a git checkout")
+def test_a_run_folder_names_the_commit_it_was_made_from(finished):
+    assert re.match("[0-9a-f]{40}", json.loads((finished / FACTS).read_text())["commit"])
 
 
 def test_the_state_before_the_last_is_kept(finished):

@@ -47,15 +47,24 @@ def _runs(cell: Cell, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The results of a cell's recipe, on its own dataset and task, on test classes."""
     if cell.recipe is None:
         return []
-    task = load_recipe(cell.recipe).validation
-    wanted = {"split": "test", "way": task.way, "shot": task.shot, "dataset": load_recipe(cell.recipe).data.name}
+    recipe = load_recipe(cell.recipe)
+    task = recipe.validation
+    wanted = {"split": "test", "way": task.way, "shot": task.shot, "dataset": recipe.data.name}
     return [
         result
         for result in results
-        if result["recipe"]["name"] == cell.recipe and wanted.items() <= result["evaluation"].items()
+        if _essence(result["recipe"]) == _essence(recipe.as_dict()) and wanted.items() <= result["evaluation"].items()
     ]
 
 
 def _commands(table: PaperTable, results: list[dict[str, Any]]) -> list[str]:
     missing = [cell.recipe for _, cells in table.rows for cell in cells if cell.recipe and not _runs(cell, results)]
-    return [f"tapnet train {recipe}" for recipe in missing]
+    return [
+        f"tapnet train {name} && tapnet evaluate runs/{name} --way {task.way} --shot {task.shot} --record results"
+        for name, task in ((name, load_recipe(name).validation) for name in missing)
+    ]
+
+
+def _essence(recipe: dict[str, Any]) -> dict[str, Any]:
+    """A recipe without what does not change the experiment: its seed, and where the data lies."""
+    return recipe | {"seed": None, "data": recipe["data"] | {"root": None}}

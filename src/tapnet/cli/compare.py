@@ -25,9 +25,12 @@ def run(args: argparse.Namespace) -> None:
     table = Table(title=f"{args.way}-way {args.shot}-shot on {args.split} classes, {args.episodes} identical episodes")
     for heading in ("checkpoint", "method", "accuracy", "over episodes", "difference from the first", "over episodes"):
         table.add_column(heading)
-    base = None
+    base, data = None, set()
     for checkpoint in args.checkpoints:
         judge = evaluator(checkpoint, args)
+        data.add((judge.images.fingerprint, judge.images.turns, judge.images.apart))
+        if len(data) > 1:
+            raise ValueError("These checkpoints were trained on different data: give one for all by --dataset.")
         accuracies = judge.accuracies(args.way, args.shot, args.query, args.episodes, args.seed)
         base = accuracies if base is None else base
         mean, ci95 = mean_and_ci95(accuracies)

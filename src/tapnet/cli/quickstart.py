@@ -39,14 +39,13 @@ def run(args: argparse.Namespace) -> None:
     train_visibly(recipe, args.out, args.device, args.precision, resume=(args.out / LAST).exists())
 
     method = load(args.out, resolve_device(args.device))
-    judge = Evaluator(method, load_dataset(recipe.data.name, "test"))
+    judge = Evaluator(method, load_dataset(recipe.data.name, "test", recipe.data.root, **recipe.data.options))
     results = [judge.evaluate(way, shot, 15, EPISODES) for way, shot in TASKS]
+    console.print(results_table(results, f"{args.method} on {len(judge.images.names)} classes it has never seen"))
+    console.print(EXPLANATION, highlight=False)
     pictures = [learning_curve(args.out, args.out / "learning-curve.png")]
     if isinstance(method, TapNet):
         pictures.append(projection_figure(method, judge.images, args.out / "projection.png"))
-
-    console.print(results_table(results, f"{args.method} on {len(judge.images.names)} classes it has never seen"))
-    console.print(EXPLANATION, highlight=False)
     console.print("\nPictures:", *(f"  {path}" for path in pictures), sep="\n", highlight=False)
     console.print(
         "\nNext:",

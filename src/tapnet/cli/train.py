@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """examples:
   tapnet train quickdraw
-  tapnet train my.yaml --out runs/mine --set training.episodes=500 training.way=30
+  tapnet train my.yaml --out runs/mine --set training.episodes=500 training.query=8
   tapnet train --resume runs/mine
   tapnet train photos --frozen-backbone
   tapnet train quickdraw --devices 2 --set training.meta_batch=2

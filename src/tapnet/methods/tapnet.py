@@ -45,8 +45,9 @@ class TapNet(LinearMethod):
         super().__init__(backbone)
         if not 2 <= ways < backbone.dim:
             raise ValueError(f"TapNet needs 2 <= ways < dim = {backbone.dim} of its backbone, got ways={ways}.")
-        if selection not in SELECTION_STRATEGIES:
-            raise ValueError(f"`selection` is one of {', '.join(SELECTION_STRATEGIES)}, got {selection!r}.")
+        choices = [strategy for strategy in SELECTION_STRATEGIES if strategy != "random"]  # a method has no dice
+        if selection not in choices:
+            raise ValueError(f"`selection` is one of {', '.join(choices)}, got {selection!r}.")
         if projection_dim is not None and not 1 <= projection_dim <= backbone.dim - ways:
             raise ValueError(
                 f"{ways} ways in {backbone.dim} dimensions allow projection_dim from 1 to {backbone.dim - ways}, got "

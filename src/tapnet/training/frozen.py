@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from tapnet.backbones import PRETRAINED
 from tapnet.batches import class_labels
 from tapnet.calibration import calibrate
 from tapnet.checkpoint import BEST, Checkpoint, Header, write_atomically
 from tapnet.datasets import load_dataset
 from tapnet.embedding import default_cache
-from tapnet.episodes import EpisodeSampler
 from tapnet.evaluation import Evaluation, Evaluator
 from tapnet.hardware import describe, resolve_device
 from tapnet.methods import EmbeddingMethod
@@ -68,14 +68,18 @@ class _FrozenRun:
     """The features of both splits, and the parameters that learn."""
 
     def __init__(self, recipe: Recipe, device: str) -> None:
+        if recipe.backbone.name not in PRETRAINED:
+            raise ValueError(
+                f"A frozen backbone needs to be pretrained: {' or '.join(PRETRAINED)}, got {recipe.backbone.name}."
+            )
         self.recipe, self.device = recipe, resolve_device(device)
         train_set, validation_set = (
             load_dataset(recipe.data.name, split, recipe.data.root, **recipe.data.options)
             for split in (recipe.data.train_split, recipe.validation.split)
         )
         training, validation = recipe.training, recipe.validation
-        self.sampler = EpisodeSampler(train_set.labels, training.way, training.shot, training.query, recipe.seed)
-        EpisodeSampler(validation_set.labels, validation.way, validation.shot, validation.query)  # or refuse now
+        self.sampler = train_set.episodes(training.way, training.shot, training.query, recipe.seed)
+        validation_set.episodes(validation.way, validation.shot, validation.query)  # or refuse now
         with torch.random.fork_rng():
             torch.manual_seed(recipe.seed)
             method = recipe.build(train_set.image_shape).to(self.device).eval()
@@ -127,7 +131,7 @@ class _FrozenRun:
     def weights(self) -> dict[str, Tensor]:
         """What was learnt: everything but the backbone."""
         state = self.method.state_dict()
-        return {name: tensor.clone() for name, tensor in state.items() if not name.startswith("backbone.")}
+        return {name: tensor.cpu().clone() for name, tensor in state.items() if not name.startswith("backbone.")}
 
     def checkpoint(self, weights: dict[str, Tensor], best: dict[str, Any]) -> Checkpoint:
         features, labels = self.judge.features.cpu().numpy(), self.judge.images.labels

@@ -32,7 +32,7 @@ def now() -> str:
 
 def commit() -> str | None:
     """The commit of the checkout that this package runs from, with `+changes` when files differ; `None` elsewhere."""
-    checkout = Path(__file__).parents[2]
+    checkout = Path(__file__).parents[3]
     if not (checkout / ".git").exists():
         return None
     try:
