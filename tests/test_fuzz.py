@@ -103,9 +103,10 @@ def test_tensors_that_promise_more_than_the_file_holds_take_no_memory(tmp_path):
 @pytest.mark.parametrize("options", [{"ways": 2**62}, {"ways": 10**30}, {"ways": -1}, {"ways": 1.5}])
 def test_a_method_of_impossible_size_ends_in_a_sentence(header, options):
     good, weights = header
-    recipe = recipe_from(good["recipe"] | {"method": {"name": "tapnet", "options": options}}, "test")
-    with pytest.raises(ValueError, match=r"TapNet needs|describes no network|do not fit"):
-        Checkpoint(Header(recipe, (1, 8, 8), episode=3), weights).method()
+    training = good["recipe"]["training"] | {"way": options["ways"]}
+    values = good["recipe"] | {"method": {"name": "tapnet", "options": options}, "training": training}
+    with pytest.raises(ValueError, match=r"TapNet needs|describes no network|do not fit|training\.way"):
+        Checkpoint(Header(recipe_from(values, "test"), (1, 8, 8), episode=3), weights).method()
 
 
 @given(content=st.binary(max_size=200))

@@ -167,3 +167,8 @@ def test_debug_shows_the_traceback(monkeypatch):
     monkeypatch.setenv("TAPNET_DEBUG", "1")
     with pytest.raises(FileNotFoundError):
         main(["evaluate", str(Path("nowhere"))])
+
+
+def test_evaluate_says_when_the_classes_were_trained_on(run_folder, capsys):
+    assert main(["evaluate", str(run_folder), "--split", "train", "--episodes", "4"]) == 0
+    assert "was trained on these classes" in capsys.readouterr().err

@@ -214,8 +214,10 @@ def _show(args: argparse.Namespace) -> None:
     if args.out.is_dir():
         raise ValueError(f"--out needs the name of a picture, and {args.out} is a folder.")
     images = load_dataset(args.name, args.split, args.root, args.turns)
+    if args.out.suffix.lower() != ".png":
+        raise ValueError(f"--out needs a name that ends in .png, got {args.out}.")
     sampler = images.episodes(args.way, args.shot, args.query, args.seed)
-    sheet = args.out.with_suffix(".png")
+    sheet = args.out
     episode = sheet.with_name(f"{sheet.stem}-episode.png")
     sheet.parent.mkdir(parents=True, exist_ok=True)
     contact_sheet(images, args.classes, args.images).save(sheet)

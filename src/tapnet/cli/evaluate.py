@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,11 @@ def evaluator(checkpoint: str, args: argparse.Namespace) -> Evaluator:
         images = load_dataset(data.name, args.split, args.root or data.root, **data.options)
     else:
         images = load_dataset(args.dataset, args.split, args.root)
+    if images.fingerprint == loaded.header.data.get(data.train_split):
+        print(
+            f"Note: {checkpoint} was trained on these classes ({args.split}); this is no accuracy on unseen ones.",
+            file=sys.stderr,
+        )
     cache = None if getattr(args, "no_cache", False) else default_cache()
     return Evaluator(loaded.method().to(resolve_device(args.device)), images, args.precision, cache)
 

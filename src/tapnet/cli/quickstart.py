@@ -32,6 +32,7 @@ def run(args: argparse.Namespace) -> None:
     from tapnet.hardware import resolve_device
     from tapnet.methods import TapNet
     from tapnet.recipe import load_recipe
+    from tapnet.training.folder import RunFolder
 
     console = Console()
     other = [] if args.method == "tapnet" else [f"method={{name: {args.method}}}", f"name=quickdraw-{args.method}"]
@@ -41,6 +42,7 @@ def run(args: argparse.Namespace) -> None:
     method = load(args.out, resolve_device(args.device))
     judge = Evaluator(method, load_dataset(recipe.data.name, "test", recipe.data.root, **recipe.data.options))
     results = [judge.evaluate(way, shot, 15, EPISODES) for way, shot in TASKS]
+    RunFolder(args.out).record_evaluation([result.as_dict() for result in results])
     console.print(results_table(results, f"{args.method} on {len(judge.images.names)} classes it has never seen"))
     console.print(EXPLANATION, highlight=False)
     pictures = [learning_curve(args.out, args.out / "learning-curve.png")]

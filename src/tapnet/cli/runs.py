@@ -30,7 +30,9 @@ def run(args: argparse.Namespace) -> None:
         progress = f"{each.episode}/{each.episodes}"
         tests = "\n".join(map(_result, each.evaluation))
         validation = _result(each.validation) if each.validation else "—"
-        table.add_row(str(each.folder), each.state, progress, validation, tests or "—", each.started[:16])
+        table.add_row(
+            str(each.folder), each.state, progress, validation, tests or "—", each.started[:16].replace("T", " ")
+        )
     Console().print(table)
 
 

@@ -114,10 +114,10 @@ def train_visibly(
         highlight=False,
     )
     with _progress(console) as progress:
-        bar = progress.add_task("training", total=recipe.training.episodes, loss=float("nan"), validation="—")
+        bar = progress.add_task("training", total=recipe.training.episodes, loss="—", validation="—")
 
         def watch(step: Step) -> None:
-            progress.update(bar, completed=step.episode, loss=step.loss)
+            progress.update(bar, completed=step.episode, loss=f"{step.loss:.2f}")
             if step.point:
                 accuracy = f"{percent(step.point.validation_accuracy)} ± {100 * step.point.validation_ci95:.2f}"
                 progress.update(bar, validation=percent(step.point.validation_accuracy))
@@ -164,7 +164,7 @@ def _progress(console: Console) -> Progress:
         BarColumn(bar_width=12),
         TextColumn("{task.completed}/{task.total}"),
         _Speed(table_column=Column(no_wrap=True)),
-        TextColumn("loss {task.fields[loss]:.2f}  validation {task.fields[validation]}"),
+        TextColumn("loss {task.fields[loss]}  validation {task.fields[validation]}"),
         TimeRemainingColumn(),
         TextColumn("left"),
         console=console,
