@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> None:
     if len(args.checkpoints) < 2:
         raise ValueError(f"A comparison needs at least 2 checkpoints, got {len(args.checkpoints)}.")
     table = Table(title=f"{args.way}-way {args.shot}-shot on {args.split} classes, {args.episodes} identical episodes")
-    for heading in ("checkpoint", "method", "accuracy", "over episodes", "difference from the first", "over episodes"):
+    for heading in ("checkpoint", "method", "accuracy", "over episodes", "difference", "paired interval"):
         table.add_column(heading)
     base, data = None, set()
     for checkpoint in args.checkpoints:
