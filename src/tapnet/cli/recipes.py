@@ -16,7 +16,8 @@ def run(_: argparse.Namespace) -> None:
     from tapnet.recipe import bundled_recipes, load_recipe
 
     table = Table()
-    for heading in ("name", "method", "backbone", "dataset", "training episodes"):
+    table.add_column("name", no_wrap=True)  # it has to be typed
+    for heading in ("method", "backbone", "dataset", "training episodes"):
         table.add_column(heading)
     for path in bundled_recipes():
         recipe = load_recipe(str(path))
