@@ -1,6 +1,7 @@
 """Small things that many tests need; nothing here takes longer than a moment."""
 
 import os
+import signal
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tapnet.datasets import ImageSet
 from tapnet.methods import TapNet
 
 os.environ["OMP_NUM_THREADS"] = "1"  # small tensors: threads cost more than they give, much more on a busy machine
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what runs in the background
 torch.set_num_threads(1)
 
 settings.register_profile("repeatable", deadline=None, max_examples=30, derandomize=True)
