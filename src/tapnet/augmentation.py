@@ -34,14 +34,14 @@ def crop(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def affine(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Mirrored or not, then turned by up to 15 degrees, scaled by up to 15% and shifted by up to 7%; for drawings."""
+    """Turned by up to 10 degrees, scaled by up to 10% and shifted by up to 5%; for characters, where a mirror lies."""
     count = len(images)
-    angle = _uniform((count,), -math.pi / 12, math.pi / 12, generator)
-    scale = _uniform((count, 2), 0.85, 1.15, generator)
-    shift = _uniform((count, 2), -0.14, 0.14, generator)
+    angle = _uniform((count,), -math.pi / 18, math.pi / 18, generator)
+    scale = _uniform((count, 2), 0.9, 1.1, generator)
+    shift = _uniform((count, 2), -0.1, 0.1, generator)
     cosine, sine = angle.cos(), angle.sin()
     turn = torch.stack([torch.stack([cosine, -sine], -1), torch.stack([sine, cosine], -1)], dim=-2)  # (n, 2, 2)
-    return _warped(flip(images, generator), torch.cat([turn * scale[:, None], shift[..., None]], dim=-1))
+    return _warped(images, torch.cat([turn * scale[:, None], shift[..., None]], dim=-1))
 
 
 def _uniform(shape: tuple[int, ...], low: float, high: float, generator: torch.Generator) -> Tensor:

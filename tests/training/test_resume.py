@@ -6,6 +6,7 @@ import pytest
 
 from tapnet.checkpoint import BEST, LAST
 from tapnet.training.folder import CURVE, RunFolder
+from tapnet.training.trajectory import TRAJECTORY
 
 SCRIPT = Path(__file__).with_name("killed_runs.py")
 
@@ -19,7 +20,7 @@ def runs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["anywhere", "saving"])
-@pytest.mark.parametrize("file", [BEST, LAST, CURVE])
+@pytest.mark.parametrize("file", [BEST, LAST, CURVE, TRAJECTORY])
 def test_a_killed_run_ends_bit_for_bit_like_one_that_was_not(runs, name, file):
     assert (runs / name / file).read_bytes() == (runs / "whole" / file).read_bytes()
 

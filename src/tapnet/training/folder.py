@@ -3,6 +3,7 @@
 - recipe.yaml: what was asked
 - run.json: command, versions, commit, data, seed, hardware, state
 - curve.jsonl: the learning curve, one point a line
+- references.safetensors: where the references stood at each of its points
 - best.safetensors: the network that validation chose
 - last.safetensors: the state to go on from; previous.safetensors: the one before it
 - evaluation.json: the final evaluation, on classes that chose nothing
@@ -25,6 +26,7 @@ from filelock import FileLock, Timeout
 
 from tapnet.checkpoint import BEST, LAST, Checkpoint, read_checkpoint, read_header, write_atomically
 from tapnet.recipe import Recipe
+from tapnet.training.trajectory import TRAJECTORY
 
 CURVE, FACTS, RECIPE, EVALUATION = "curve.jsonl", "run.json", "recipe.yaml", "evaluation.json"
 PREVIOUS = "previous.safetensors"
@@ -120,7 +122,7 @@ class RunFolder:
 
     def clear_leftovers(self) -> None:
         """Remove what a process that was killed while writing left under temporary names."""
-        for name in (BEST, LAST, CURVE, FACTS, RECIPE, EVALUATION):
+        for name in (BEST, LAST, CURVE, TRAJECTORY, FACTS, RECIPE, EVALUATION):
             for leftover in self.path.glob(f".{name}.*"):
                 leftover.unlink(missing_ok=True)
 

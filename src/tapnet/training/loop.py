@@ -33,6 +33,7 @@ from tapnet.training.outcome import accounted
 from tapnet.training.provenance import provenance
 from tapnet.training.schedule import learning_rate, set_rates
 from tapnet.training.statistics import MeanOfStatistics
+from tapnet.training.trajectory import Trajectory, read_trajectory
 
 SAVE_SECONDS = 60.0  # the most that a killed run loses, where an episode takes less
 VALIDATION_SEED = 2**32  # its episodes are those of no training seed in common use
@@ -117,6 +118,7 @@ class Run:
         self.best: dict[str, Any] | None = None
         self._since_point = _NOTHING
         self._points: list[Point] = []
+        self._trajectory = Trajectory()
 
     @property
     def validation_is_due(self) -> bool:
@@ -144,6 +146,7 @@ class Run:
         """A fresh folder; an older run in it is refused."""
         if distribution.rank() == 0:
             self.folder.begin(self.recipe, provenance() | self._facts())
+            self._note_references()
         self.save()
 
     def restore(self) -> None:
@@ -161,6 +164,8 @@ class Run:
         self._saved_episode = self.episode
         self._points = [point for point in read_curve(self.folder.path) if point.episode <= self.episode]
         if distribution.rank() == 0:
+            self._trajectory = read_trajectory(self.folder.path)
+            self._trajectory.cut_after(self.episode)
             self.folder.clear_leftovers()
             self.folder.write_curve(self._points)
             before = self.folder.facts()
@@ -253,10 +258,17 @@ class Run:
             self.best = {"accuracy": result.accuracy, "ci95": result.ci95, "episode": self.episode} | asdict(settings)
         if distribution.rank() == 0:
             self.folder.write_curve(self._points)
+            self._note_references()
             if better:
                 self._checkpoint().write(self.folder.path / BEST)
         self.save()
         return point
+
+    def _note_references(self) -> None:
+        references = references_of(self.method)
+        if references is not None:
+            self._trajectory.add(self.episode, references)
+            self._trajectory.write(self.folder.path)
 
     def save(self) -> None:
         if distribution.rank() == 0:
@@ -297,9 +309,14 @@ def _refuse_uneven_work(training: Training) -> None:
         )
 
 
+def references_of(method: Method) -> Tensor | None:
+    """The learned references (ways, dim); `None` when the method has none."""
+    return getattr(method, "references", None)
+
+
 def smallest_reference_distance(method: Method) -> float | None:
     """The smallest distance between two normalised references, the paper's Figure 3; `None` without references."""
-    references = getattr(method, "references", None)
+    references = references_of(method)
     if references is None:
         return None
     return float(torch.pdist(F.normalize(references.detach().float(), dim=-1)).min())
