@@ -68,14 +68,18 @@ def contrasts(references: Tensor) -> Tensor:
 
 
 @_in_full_precision
-def projection_errors(references: Tensor, prototypes: Tensor) -> Tensor:
-    r"""What the projection must hide: $\epsilon_k = \tilde\phi_k/\|\tilde\phi_k\| - c_k/\|c_k\|$, eq. (3)."""
+def projection_errors(references: Tensor, prototypes: Tensor, modified: bool = True) -> Tensor:
+    r"""What the projection must hide: $\epsilon_k = \tilde\phi_k/\|\tilde\phi_k\| - c_k/\|c_k\|$, eq. (3).
+
+    Without `modified`, $\phi_k$ itself is in the place of $\tilde\phi_k$: an ablation of the supplement.
+    """
     if references.shape[-2:] != prototypes.shape[-2:]:
         raise ValueError(
             "Needed one reference a prototype and one dim, got references "
             f"{tuple(references.shape)} and prototypes {tuple(prototypes.shape)}."
         )
-    return F.normalize(contrasts(references), dim=-1) - F.normalize(prototypes, dim=-1)
+    targets = contrasts(references) if modified else references
+    return F.normalize(targets, dim=-1) - F.normalize(prototypes, dim=-1)
 
 
 @_in_full_precision
@@ -93,19 +97,26 @@ def null_space(errors: Tensor, dim: int | None = None) -> Tensor:
 
 @_in_full_precision
 def projected_distances(
-    queries: Tensor, references: Tensor, errors: Tensor, dim: int | None = None, differentiable: bool = False
+    queries: Tensor,
+    references: Tensor,
+    errors: Tensor,
+    dim: int | None = None,
+    differentiable: bool = False,
+    squared: bool = True,
 ) -> Tensor:
     r"""Squared distances inside the projection, $\|M(x) - M(\phi_k)\|^2$ of eq. (1), shape (..., query, way).
 
     M is `null_space(errors, dim)` and is never formed. Vectors are projected first and subtracted then, so no distance
     is negative or a difference of large squares. Gradients reach queries and references; the projection is a constant
-    unless `differentiable`, which exists for study, at full dimension only.
+    unless `differentiable`, which exists for study, at full dimension only. Without `squared` they are the distances
+    themselves, as the paper prints eq. (1), with gradient 0 at distance 0.
     """
     if differentiable:
         queries, references = (_residuals(vectors, errors, dim) for vectors in (queries, references))
     else:
         queries, references = (null_coordinates(vectors, errors, dim) for vectors in (queries, references))
-    return torch.cdist(queries, references, compute_mode="donot_use_mm_for_euclid_dist").square()
+    distances = torch.cdist(queries, references, compute_mode="donot_use_mm_for_euclid_dist")
+    return distances.square() if squared else distances
 
 
 @_in_full_precision

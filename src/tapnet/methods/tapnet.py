@@ -14,12 +14,20 @@ from tapnet.backbones import Backbone
 from tapnet.functional import (
     SELECTION_STRATEGIES,
     class_averages,
+    contrasts,
     linear_head,
     projected_distances,
     projection_errors,
     select_references,
 )
 from tapnet.methods.base import LinearMethod, way_of
+
+CHOICES: dict[str, tuple[str, ...]] = {  # of the options that are words; the first is the paper's or its authors'
+    "selection": tuple(strategy for strategy in SELECTION_STRATEGIES if strategy != "random"),  # a method has no dice
+    "projection_references": ("modified", "original"),
+    "classification_references": ("original", "modified"),
+    "distance": ("squared", "euclidean"),
+}
 
 
 class TapNet(LinearMethod):
@@ -29,7 +37,9 @@ class TapNet(LinearMethod):
     episode may have fewer: each class takes a reference by `selection`. With the paper's `closest` the result can
     depend on the order in which the classes are listed, with `optimal` it cannot.
 
-    `differentiable` lets gradients through the projection; the authors do not, and it is here for study.
+    The other options are for study, and as the authors have them unless set: whether gradients pass the projection
+    (`differentiable`), which references build it and which classify, modified or original, the `distance` of the
+    logits, and the length of the references before training (`initial_norm`).
     """
 
     follows_class_order = False  # under `closest`; true of `optimal`
@@ -41,48 +51,69 @@ class TapNet(LinearMethod):
         projection_dim: int | None = None,
         selection: str = "closest",
         differentiable: bool = False,
+        projection_references: str = "modified",
+        classification_references: str = "original",
+        distance: str = "squared",
+        initial_norm: float = 1.0,
     ) -> None:
         super().__init__(backbone)
         if not 2 <= ways < backbone.dim:
             raise ValueError(f"TapNet needs 2 <= ways < dim = {backbone.dim} of its backbone, got ways={ways}.")
-        choices = [strategy for strategy in SELECTION_STRATEGIES if strategy != "random"]  # a method has no dice
-        if selection not in choices:
-            raise ValueError(f"`selection` is one of {', '.join(choices)}, got {selection!r}.")
+        self.selection, self.distance = selection, distance
+        self.projection_references, self.classification_references = projection_references, classification_references
+        for option, choices in CHOICES.items():
+            if getattr(self, option) not in choices:
+                raise ValueError(f"`{option}` is one of {', '.join(choices)}, got {getattr(self, option)!r}.")
+        if not 0 < initial_norm < math.inf:
+            raise ValueError(f"`initial_norm` is a length above 0, got {initial_norm}.")
         if projection_dim is not None and not 1 <= projection_dim <= backbone.dim - ways:
             raise ValueError(
                 f"{ways} ways in {backbone.dim} dimensions allow projection_dim from 1 to {backbone.dim - ways}, got "
                 f"{projection_dim}."
             )
-        self.projection_dim, self.selection, self.differentiable = projection_dim, selection, differentiable
-        self.references = nn.Parameter(torch.randn(ways, backbone.dim) / math.sqrt(backbone.dim))  # LeCun normal
+        self.projection_dim, self.differentiable = projection_dim, differentiable
+        normal = torch.randn(ways, backbone.dim) / math.sqrt(backbone.dim)  # LeCun's, each near length 1
+        self.references = nn.Parameter(normal * initial_norm)
 
     def logits(self, support_features: Tensor, support_labels: Tensor, query_features: Tensor) -> Tensor:
         references, errors = self.adapt(support_features, support_labels)
         return -projected_distances(
-            query_features, references, errors, self.projection_dim, differentiable=self.differentiable
+            query_features, references, errors, self.projection_dim, self.differentiable, self.distance == "squared"
         )
 
     def adapt(self, support_features: Tensor, support_labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The references of the classes, and the errors for the projection to hide, each (..., way, dim).
+        """The references that classify, and the errors for the projection to hide, each (..., way, dim).
 
         Below full dimension the projection depends on the order of the errors: they come in that of the references.
         """
         return self.adapt_to(class_averages(support_features, support_labels, way_of(support_labels)))
 
-    def adapt_to(self, prototypes: Tensor, ordered: bool = True) -> tuple[Tensor, Tensor]:
-        """The same from class averages (..., way, dim); `ordered` = False leaves the errors in the order of those."""
+    def adapt_to(self, prototypes: Tensor, ordered: bool = True, chosen: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The same from class averages (..., way, dim); `ordered` = False leaves the errors in the order of those.
+
+        `chosen` (..., way) says which reference each class takes, in place of `selection`.
+        """
         if not self.differentiable:
             prototypes = prototypes.detach()  # they serve the projection alone
-        chosen = self._chosen_references(prototypes)  # (..., way)
+        if chosen is None:
+            chosen = self._chosen_references(prototypes)  # (..., way)
         references = self.references[chosen]  # (..., way, dim)
-        errors = projection_errors(references, prototypes)
+        errors = projection_errors(references, prototypes, self.projection_references == "modified")
+        if self.classification_references == "modified":
+            references = contrasts(references)
         if ordered:
             errors = errors.take_along_dim(chosen.argsort(dim=-1).unsqueeze(-1), dim=-2)
         return references, errors
 
-    def head(self, prototypes: Tensor) -> tuple[Tensor, Tensor]:
-        references, errors = self.adapt_to(prototypes, ordered=self.projection_dim is not None)
+    def head(self, prototypes: Tensor, chosen: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """That of squared distances: for Euclidean ones it has the same order of the classes, not the softmax."""
+        references, errors = self.adapt_to(prototypes, self.projection_dim is not None, chosen)
         return linear_head(references, errors, self.projection_dim)
+
+    @property
+    def uses_references_as_published(self) -> bool:
+        """Whether modified references build the projection and original ones classify."""
+        return (self.projection_references, self.classification_references) == ("modified", "original")
 
     def _chosen_references(self, prototypes: Tensor) -> Tensor:
         way, ways = prototypes.shape[-2], len(self.references)

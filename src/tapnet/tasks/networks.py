@@ -22,7 +22,7 @@ from tapnet.calibration import Calibration
 from tapnet.checkpoint import Header, bundled_checkpoints, find_checkpoint, read_checkpoint, tensors_digest
 from tapnet.datasets.decoding import Geometry, decode_by
 from tapnet.hardware import resolve_device
-from tapnet.methods import EmbeddingMethod, PrototypicalNetwork
+from tapnet.methods import EmbeddingMethod, PrototypicalNetwork, TapNet
 from tapnet.tasks.pictures import Preprocessing, looks_coloured
 
 HUGGING_FACE = "hf:"
@@ -97,6 +97,8 @@ def load_network(name: str, device: str = "cpu") -> Network:
         raise ValueError(
             f"{name} is a {type(method).__name__}, whose features depend on the task: give another network."
         )
+    if isinstance(method, TapNet) and not method.uses_references_as_published:
+        raise ValueError(f"{name} was trained for an ablation of the references: evaluate it, and fit another network.")
     return Network(
         name=name,
         sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
