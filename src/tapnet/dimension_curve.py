@@ -1,4 +1,7 @@
-"""Accuracy at every projection dimension D at once: the curve from which D is chosen on validation classes."""
+"""Accuracy at every projection dimension D at once: the curve from which D is chosen on validation classes.
+
+Below full dimension the projection is not unique: a rotation of the null space gives another that is as good.
+"""
 
 from __future__ import annotations
 
@@ -13,33 +16,65 @@ from tapnet.methods import TapNet
 _VALUES = 2**20  # scores at a time, 4 MB
 
 
-@torch.inference_mode()
-def dimension_curve(evaluator: Evaluator, way: int, shot: int, query: int, episodes: int, seed: int = 0) -> Accuracies:
+def dimension_curve(
+    evaluator: Evaluator,
+    way: int,
+    shot: int,
+    query: int,
+    episodes: int,
+    seed: int = 0,
+    rotation: Tensor | None = None,
+) -> Accuracies:
     """The mean accuracy over episodes for each D from 1 to L - way, shape (L - way,)."""
+    curve: Accuracies = dimension_accuracies(evaluator, way, shot, query, episodes, seed, rotation).mean(axis=0)
+    return curve
+
+
+@torch.inference_mode()
+def dimension_accuracies(
+    evaluator: Evaluator,
+    way: int,
+    shot: int,
+    query: int,
+    episodes: int,
+    seed: int = 0,
+    rotation: Tensor | None = None,
+) -> Accuracies:
+    """The accuracy of each episode for each D, shape (episodes, L - way), in a null space turned by `rotation`."""
     method = evaluator.method
     if not isinstance(method, TapNet):
         raise ValueError(f"Only TapNet has a projection dimension to choose, this is {type(method).__name__}.")
     sampler = evaluator.images.episodes(way, shot, query, seed)
     size = max(1, _VALUES // (way * (way - 1) * query * method.backbone.dim))
-    hits = np.zeros(method.backbone.dim - way)
+    accuracies = np.zeros((episodes, method.backbone.dim - way))
     for start in range(0, episodes, 32 * size):
         block = sampler.batch(start, min(start + 32 * size, episodes))
         references, errors = method.adapt_to(evaluator.prototypes(block.support))
         for first in range(0, len(block), size):
             part = slice(first, first + size)
             queries = evaluator.gathered(block.query[part])
-            hits += _hits(queries, references[part], errors[part], query).double().sum(dim=0).cpu().numpy()
-    return hits / episodes
+            hits = _hits(queries, references[part], errors[part], query, rotation)
+            accuracies[start + first : start + first + len(hits)] = hits.cpu().numpy()
+    return accuracies
 
 
-def _hits(queries: Tensor, references: Tensor, errors: Tensor, query: int) -> Tensor:
+def random_rotation(size: int, generator: torch.Generator) -> Tensor:
+    """An orthogonal matrix (size, size), each as likely as any other."""
+    basis, triangle = torch.linalg.qr(torch.randn(size, size, generator=generator, dtype=torch.float64))
+    rotation: Tensor = basis * triangle.diagonal().sign()
+    return rotation.float()
+
+
+def _hits(queries: Tensor, references: Tensor, errors: Tensor, query: int, rotation: Tensor | None) -> Tensor:
     """The share of queries that are nearest to their own reference, (episodes, D), for every D.
 
     With coordinates x of a query and r of the references, another class k wins over the true one y at D when the sum
     over the first D coordinates of 2x(r_k - r_y) - (r_k² - r_y²) is positive.
     """
     way = references.shape[1]
-    inside, vectors = null_coordinates(torch.cat([references, queries], dim=1), errors, None).tensor_split([way], dim=1)
+    coordinates = null_coordinates(torch.cat([references, queries], dim=1), errors, None)
+    coordinates = coordinates if rotation is None else coordinates @ rotation.to(coordinates.device)
+    inside, vectors = coordinates.tensor_split([way], dim=1)
     vectors = vectors.unflatten(1, (way, query)).unsqueeze(3)  # (episodes, way, query, 1, D)
     others = torch.tensor([[k for k in range(way) if k != y] for y in range(way)], device=queries.device)
     true, rivals = inside.unsqueeze(2), inside[:, others]  # (episodes, way, 1 or way - 1, D)

@@ -1,4 +1,4 @@
-"""Results that are kept: one JSON file an evaluation, with all that is needed to repeat it."""
+"""Results that are kept: one JSON file an evaluation or ablation, with all that is needed to repeat it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tapnet.checkpoint import Header, write_atomically
-from tapnet.evaluation import Evaluation
+from tapnet.evaluation import Evaluation, Evaluator
+from tapnet.hardware import describe
+
+ABLATIONS = "ablations"  # the folder of them among the results
 
 
 def record(folder: Path, header: Header, result: Evaluation) -> Path:
@@ -17,13 +20,46 @@ def record(folder: Path, header: Header, result: Evaluation) -> Path:
     task = f"{result.dataset}-{result.split}-{result.way}way-{result.shot}shot"
     path = folder / f"{header.recipe.name}-seed{header.recipe.seed}-{task}.json"
     content = {
+        **_origin(header),
+        "validation": header.validation,
+        "evaluation": result.as_dict(),
+    }
+    return _written(path, content)
+
+
+def ablation_result(
+    name: str, header: Header, judge: Evaluator, task: dict[str, int], rows: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """What is to be kept of an ablation: of which network, on which episodes, and a row a variant."""
+    images = judge.images
+    return {
+        "kind": "ablation",
+        "name": name,
+        **_origin(header),
+        "hardware": describe(judge.device, judge.precision),
+        "task": task | {"dataset": images.name, "split": images.split, "data_sha256": images.fingerprint},
+        "rows": rows,
+    }
+
+
+def record_ablation(folder: Path, result: dict[str, Any]) -> Path:
+    """Write the result of an ablation; a second one of the same network and task replaces it."""
+    task, recipe, length = result["task"], result["recipe"], result["rows"][0]["training_episodes"]
+    network = f"{recipe['name']}-seed{recipe['seed']}" + (f"-trained{length}" if length else "")
+    episodes = f"{task['dataset']}-{task['split']}-{task['way']}way-{task['shot']}shot"
+    return _written(folder / ABLATIONS / f"{result['name']}-{network}-{episodes}.json", result)
+
+
+def _origin(header: Header) -> dict[str, Any]:
+    return {
         "command": shlex.join(["tapnet", *sys.argv[1:]]),
         "recipe": header.recipe.as_dict(),
         "trained": {"episodes": header.episode, "hardware": header.hardware, "data": header.data},
-        "validation": header.validation,
         "version": header.version,
-        "evaluation": result.as_dict(),
     }
+
+
+def _written(path: Path, content: dict[str, Any]) -> Path:
     write_atomically(path, (json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode())
     return path
 

@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "score": "accuracy and confusion matrix of a fitted task on labelled pictures",
     "explain": "a picture of why a task says what it says",
     "export": "a fitted task as one ONNX file",
+    "ablate": "what each part of the method does for the accuracy",
     "table": "a table of the paper with our results beside it",
     "data": "list, prepare, check, download and show datasets",
     "runs": "list runs with their state and result",

@@ -100,13 +100,14 @@ def train_visibly(
     resume: bool,
     fabric: Fabric | None = None,
     tensorboard: bool = False,
+    quiet: bool = False,
 ) -> Path:
     """Train with a progress bar; Ctrl-C says where the state is and how to go on."""
     from tapnet import distribution
     from tapnet.training import Interrupted, train
     from tapnet.training.frozen import train_frozen
 
-    console = Console(quiet=distribution.rank() > 0)
+    console = Console(quiet=quiet or distribution.rank() > 0)
     log = _tensorboard(folder) if tensorboard and distribution.rank() == 0 else None
     console.print(
         f"{recipe.method.name} with {recipe.backbone.name} on {recipe.data.name}: {recipe.training.episodes} episodes "

@@ -1,0 +1,47 @@
+"""What an ablation is measured on, and its rows: accuracies on identical episodes with their paired differences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tapnet.evaluation import Accuracies, mean_and_ci95
+
+
+@dataclass(frozen=True)
+class Task:
+    """The episodes, which every variant meets."""
+
+    way: int
+    shot: int
+    query: int
+    episodes: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.episodes < 2:
+            raise ValueError(f"An accuracy with its interval needs at least 2 episodes, got {self.episodes}.")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A variant: its accuracy, and how far it is from the base on the same episodes, where there is a base."""
+
+    variant: str
+    accuracy: float
+    ci95: float
+    difference: float | None = None
+    difference_ci95: float | None = None
+    lowest: float | None = None  # accuracy over rotations of the null space
+    highest: float | None = None
+    training_episodes: int | None = None  # where the variant was trained for this
+
+
+def paired(accuracies: Mapping[str, Accuracies], base: str | None = None) -> list[Row]:
+    """A row a variant, from its accuracy in each episode; the base is the first unless named."""
+    base = next(iter(accuracies)) if base is None else base
+    rows = []
+    for variant, values in accuracies.items():
+        differences = (None, None) if variant == base else mean_and_ci95(values - accuracies[base])
+        rows.append(Row(variant, *mean_and_ci95(values), *differences))
+    return rows

@@ -1,0 +1,99 @@
+"""Ablations that train: a recipe a variant, and its run in a folder of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from tapnet.analysis.ablations.measured import Options
+from tapnet.analysis.ablations.rows import Row, Task, paired
+from tapnet.backbones import PRETRAINED
+from tapnet.checkpoint import BEST, LAST, read_checkpoint
+from tapnet.datasets import load_dataset
+from tapnet.evaluation import Evaluator
+from tapnet.recipe import Recipe, recipe_from
+from tapnet.training.folder import RunFolder
+
+Recipes = dict[str, Recipe]
+
+SHARES = (1, 1 / 4, 1 / 2, 3 / 4, 5 / 4, 3 / 2)  # of the recipe's ways; of 20 they are the paper's six
+
+
+class Trainer(Protocol):
+    """What trains by a recipe in a folder."""
+
+    def __call__(self, recipe: Recipe, folder: Path, *, resume: bool) -> object: ...
+
+
+def recipes_of_options(variants: dict[str, Options], recipe: Recipe) -> Recipes:
+    """The recipe with other options of its method."""
+    return {name: _varied(recipe, name, options=options) for name, options in variants.items()}
+
+
+def recipes_of_compositions(recipe: Recipe) -> Recipes:
+    """More ways with fewer queries, and the reverse, at as many images an episode; the recipe's own first."""
+    training = recipe.training
+    images, recipes = training.way * (training.shot + training.query), {}
+    for way in (round(share * training.way) for share in SHARES):
+        query = round(images / way) - training.shot
+        if query >= 1 and way >= recipe.validation.way:
+            name, changes = f"{way}-way {query}-query", {"way": way, "query": query}
+            recipes[name] = _varied(recipe, name, training=changes, options={"ways": way})
+    return recipes
+
+
+def _varied(recipe: Recipe, variant: str, options: Options, training: dict[str, Any] | None = None) -> Recipe:
+    values = recipe.as_dict()
+    if recipe.method.name != "tapnet":
+        raise ValueError(f"The ablations are of TapNet, the recipe {recipe.name} trains {recipe.method.name}.")
+    values["name"] = f"{recipe.name}-{_slug(variant)}"
+    values["method"]["options"] |= options
+    values["training"] |= training or {}
+    return recipe_from(values, f"{recipe.name}, {variant}")
+
+
+def _slug(variant: str) -> str:
+    return variant.replace(" ", "-")
+
+
+def train_variants(recipes: Recipes, out: Path, train: Trainer) -> dict[str, Path]:
+    """Train each variant in a folder of its own in `out`, and give those.
+
+    A run that is finished is not trained again, an interrupted one goes on.
+    """
+    _refuse_impossible(recipes)
+    folders = {variant: out / _slug(variant) for variant in recipes}
+    for variant, folder in folders.items():
+        if not _is_finished(recipes[variant], folder):
+            train(recipes[variant], folder, resume=(folder / LAST).exists())
+    return folders
+
+
+def measure_runs(judges: Mapping[str, Evaluator], task: Task, training_episodes: int) -> list[Row]:
+    """The trained variants on the same episodes, paired with the first."""
+    rows = paired({variant: judge.accuracies(**asdict(task)) for variant, judge in judges.items()})
+    return [replace(row, training_episodes=training_episodes) for row in rows]
+
+
+def _refuse_impossible(recipes: Recipes) -> None:
+    """Nothing, or an error before the first variant is trained."""
+    data = next(iter(recipes.values())).data
+    images = load_dataset(data.name, data.train_split, data.root, **data.options)
+    for recipe in recipes.values():
+        images.episodes(recipe.training.way, recipe.training.shot, recipe.training.query)
+        with nullcontext() if recipe.backbone.name in PRETRAINED else torch.device("meta"):
+            recipe.build(images.image_shape)
+
+
+def _is_finished(recipe: Recipe, folder: Path) -> bool:
+    frozen = recipe.training.frozen_backbone and (folder / BEST).exists()
+    if not frozen and RunFolder(folder).facts().get("state") != "finished":
+        return False
+    if read_checkpoint(folder).header.recipe != recipe:
+        raise ValueError(f"{folder} holds a run of another recipe: give another --out.")
+    return True

@@ -1,0 +1,145 @@
+"""`tapnet ablate NAME`: the variants of an ablation on identical episodes, with their paired differences."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from tapnet.cli.evaluate import evaluator
+from tapnet.cli.options import add_device, add_episodes, interval, percent
+from tapnet.cli.train import train_visibly
+
+if TYPE_CHECKING:
+    from tapnet.analysis.ablations import Ablation, Row, Task
+    from tapnet.checkpoint import Header
+    from tapnet.evaluation import Evaluator
+
+_EXAMPLES = """examples:
+  tapnet ablate                                            what there is
+  tapnet ablate selection --checkpoint runs/mine --way 20
+  tapnet ablate dimension --checkpoint drawings --split val
+  tapnet ablate gradient --recipe quickdraw --set training.episodes=300
+"""
+_MOST_ROWS = 30
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EXAMPLES
+    parser.add_argument("name", nargs="?", help="the ablation; without one, what there is")
+    parser.add_argument("--checkpoint", help="variants of a trained network: a run, a file or a bundled name")
+    parser.add_argument("--recipe", help="variants that are trained, by this recipe")
+    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change the recipe")
+    parser.add_argument("--out", type=Path, help="folder of the trained runs (default: runs/ablate-NAME)")
+    add_episodes(parser)
+    parser.set_defaults(episodes=None)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--record", type=Path, metavar="DIR", help="keep the result as a file in DIR/ablations")
+    add_device(parser, precision="auto")
+
+
+def run(args: argparse.Namespace) -> None:
+    from tapnet.analysis.ablations import ABLATIONS, Task, find_ablation
+    from tapnet.results import ablation_result, record_ablation
+
+    if args.name is None:
+        _print_list(ABLATIONS)
+        return
+    ablation = find_ablation(args.name)
+    _refuse_unfit(ablation, args)
+    episodes = ablation.episodes if args.episodes is None else args.episodes
+    task = Task(args.way, args.shot, args.query, episodes, args.seed)
+    header, judge, rows = (_measured if args.checkpoint else _trained)(ablation, args, task)
+    result = ablation_result(args.name, header, judge, asdict(task), [asdict(row) for row in rows])
+    if args.record:
+        record_ablation(args.record, result)
+    if args.json:
+        print(json.dumps(result))
+        return
+    data = f"{judge.images.name} ({judge.images.split} classes)"
+    _print_rows(rows, f"{args.name}: {args.way}-way {args.shot}-shot on {data}, {episodes} episodes", ablation.note)
+
+
+def _refuse_unfit(ablation: Ablation, args: argparse.Namespace) -> None:
+    if (args.checkpoint is None) == (args.recipe is None):
+        raise ValueError("Give --checkpoint to vary a trained network, or --recipe to train the variants.")
+    if args.checkpoint and ablation.measure is None:
+        raise ValueError(f"The variants of {args.name} need training: give --recipe in place of --checkpoint.")
+    if args.recipe and ablation.recipes is None:
+        raise ValueError(f"The variants of {args.name} need no training: give --checkpoint in place of --recipe.")
+    if args.checkpoint and (args.set or args.out):
+        raise ValueError("--set and --out are for variants that are trained: leave them out, or give --recipe.")
+
+
+def _measured(ablation: Ablation, args: argparse.Namespace, task: Task) -> tuple[Header, Evaluator, list[Row]]:
+    """What the network is, who judged it, and the rows."""
+    from tapnet.checkpoint import read_checkpoint
+
+    assert ablation.measure is not None
+    judge = evaluator(args.checkpoint, _exactly(args))
+    return read_checkpoint(args.checkpoint).header, judge, ablation.measure(judge, task)
+
+
+def _trained(ablation: Ablation, args: argparse.Namespace, task: Task) -> tuple[Header, Evaluator, list[Row]]:
+    """The same of the first of the variants, after each has been trained."""
+    from tapnet.analysis.ablations import measure_runs, train_variants
+    from tapnet.checkpoint import read_checkpoint
+    from tapnet.recipe import load_recipe
+
+    assert ablation.recipes is not None
+    recipe = load_recipe(args.recipe, args.set)
+    train = partial(train_visibly, device=args.device, precision=args.precision, quiet=args.json)
+    folders = train_variants(ablation.recipes(recipe), args.out or Path("runs") / f"ablate-{args.name}", train)
+    judges = {variant: evaluator(str(folder), _exactly(args)) for variant, folder in folders.items()}
+    base = next(iter(folders))
+    header = replace(read_checkpoint(folders[base]).header, recipe=recipe)
+    return header, judges[base], measure_runs(judges, task, recipe.training.episodes)
+
+
+def _exactly(args: argparse.Namespace) -> argparse.Namespace:
+    """The options for an evaluation in float32: the precision that was asked for is that of training."""
+    return argparse.Namespace(**vars(args) | {"precision": "float32"})
+
+
+def _print_list(ablations: dict[str, Ablation]) -> None:
+    table = Table()
+    for heading in ("ablation", "question", "give"):
+        table.add_column(heading, no_wrap=heading != "question")
+    for name, ablation in ablations.items():
+        ways = [way for way, there in (("--checkpoint", ablation.measure), ("--recipe", ablation.recipes)) if there]
+        table.add_row(name, ablation.question, "\n".join(ways))
+    Console().print(table)
+
+
+def _print_rows(rows: list[Row], title: str, note: str) -> None:
+    table = Table(title=title, title_justify="left")
+    for heading in ("variant", "accuracy", "over episodes", "difference", "paired interval"):
+        table.add_column(heading, justify="left" if heading == "variant" else "right")
+    if rows[0].lowest is not None:
+        table.add_column("rotations", no_wrap=True)
+    for row in _few(rows):
+        difference = "—" if row.difference is None else f"{100 * row.difference:+.2f}"
+        paired = "" if row.difference_ci95 is None else interval(row.difference_ci95)
+        band = "" if row.lowest is None or row.highest is None else f"{100 * row.lowest:.2f} to {percent(row.highest)}"
+        table.add_row(row.variant, percent(row.accuracy), interval(row.ci95), difference, paired, *filter(None, [band]))
+    console = Console()
+    console.print(table)
+    if rows[0].training_episodes:
+        note = f"Each variant was trained once, for {rows[0].training_episodes} episodes; another seed may differ."
+    if note:
+        console.print(note, highlight=False)
+
+
+def _few(rows: list[Row]) -> list[Row]:
+    """All rows, or of many the 1st, 2nd, 5th, 10th and so on, the best and the last."""
+    if len(rows) <= _MOST_ROWS:
+        return rows
+    steps = {digit * 10**power for power in range(6) for digit in (1, 2, 5)} | {len(rows)}
+    best = max(rows, key=lambda row: row.accuracy)
+    return [row for number, row in enumerate(rows, 1) if number in steps or row is best]
