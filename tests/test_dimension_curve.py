@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
+import torch
 
 from tapnet.backbones import Conv4
-from tapnet.dimension_curve import dimension_curve
+from tapnet.dimension_curve import dimension_accuracies, dimension_curve, random_rotation
 from tapnet.evaluation import Evaluator
 from tapnet.methods import PrototypicalNetwork, TapNet
 
@@ -27,3 +28,25 @@ def test_a_method_without_a_projection_is_refused(blobs):
     method = PrototypicalNetwork(Conv4((1, 8, 8), widths=(16, 16, 16, 16))).eval()
     with pytest.raises(ValueError, match="Only TapNet"):
         dimension_curve(Evaluator(method, blobs), 5, 2, 3, episodes=3)
+
+
+def test_the_curve_is_the_mean_of_its_episodes(blobs, small_tapnet):
+    judge = Evaluator(small_tapnet, blobs)
+    accuracies = dimension_accuracies(judge, 5, 2, 3, episodes=70, seed=1)
+    assert accuracies.shape == (70, 11)
+    np.testing.assert_array_equal(accuracies.mean(axis=0), dimension_curve(judge, 5, 2, 3, episodes=70, seed=1))
+    np.testing.assert_allclose(accuracies[:, -1], judge.accuracies(5, 2, 3, episodes=70, seed=1))
+
+
+def test_a_rotation_changes_no_accuracy_at_full_dimension_but_below(blobs, small_tapnet):
+    judge = Evaluator(small_tapnet, blobs)
+    plain = dimension_accuracies(judge, 5, 2, 3, episodes=10)
+    turned = dimension_accuracies(judge, 5, 2, 3, 10, rotation=random_rotation(11, torch.Generator().manual_seed(1)))
+    np.testing.assert_array_equal(turned[:, -1], plain[:, -1])
+    assert (turned[:, 0] != plain[:, 0]).any()
+
+
+def test_a_random_rotation_keeps_lengths_and_follows_its_generator():
+    first, second = (random_rotation(11, torch.Generator().manual_seed(1)) for _ in range(2))
+    torch.testing.assert_close(first @ first.mT, torch.eye(11))
+    assert torch.equal(first, second)

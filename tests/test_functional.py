@@ -178,6 +178,29 @@ def test_projection_errors_are_zero_when_prototypes_point_along_contrasts():
     assert projection_errors(references, 3 * contrasts(references)).abs().max() < 1e-6
 
 
+def test_errors_of_original_references_have_the_null_space_of_a_float64_svd():
+    generator = torch.Generator().manual_seed(3)
+    queries, references, prototypes = (torch.randn(5, 24, generator=generator, dtype=torch.float64) for _ in range(3))
+    lengths = (vectors.square().sum(dim=1, keepdim=True).sqrt() for vectors in (references, prototypes))
+    differences = references / next(lengths) - prototypes / next(lengths)
+    errors = projection_errors(references, prototypes, modified=False)
+    torch.testing.assert_close(
+        projected_distances(queries, references, errors), distances_by_svd(queries, references, differences)
+    )
+
+
+@pytest.mark.parametrize("differentiable", [False, True])
+def test_euclidean_distances_are_the_roots_and_have_no_gradient_at_zero(differentiable):
+    queries, references, errors = episode(4, 12, dtype=torch.float64)
+    squares = projected_distances(queries, references, errors, None, differentiable)
+    torch.testing.assert_close(
+        projected_distances(queries, references, errors, None, differentiable, squared=False), squares.sqrt()
+    )
+    same = references.clone().requires_grad_()
+    projected_distances(same, references, errors, None, differentiable, squared=False).diagonal().sum().backward()
+    assert same.grad.abs().max() < 1e-6
+
+
 def test_class_averages_take_any_number_of_shots():
     features = torch.tensor([[1.0, 1.0], [10.0, 0.0], [3.0, 5.0]])
     averages = class_averages(features, torch.tensor([0, 1, 0]), way=2)

@@ -5,7 +5,7 @@ import pytest
 from tapnet.checkpoint import Header
 from tapnet.evaluation import Evaluator
 from tapnet.recipe import load_recipe
-from tapnet.results import read_results, record
+from tapnet.results import ablation_result, read_results, record, record_ablation
 
 
 def test_a_recorded_result_is_read_back(tmp_path, blobs, small_tapnet):
@@ -30,3 +30,19 @@ def test_a_file_that_is_no_result_is_named(tmp_path, text):
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(ValueError, match=r"x\.json is not a kept result"):
         read_results(tmp_path)
+
+
+def test_an_ablation_is_kept_in_a_folder_of_its_own(tmp_path, blobs, small_tapnet):
+    header, judge = Header(load_recipe("quickdraw"), (1, 8, 8), episode=3), Evaluator(small_tapnet, blobs)
+    record(tmp_path, header, judge.evaluate(5, 1, 3, episodes=4))
+    task = {"way": 5, "shot": 1, "query": 3, "episodes": 4, "seed": 0}
+    for length, words in ((None, ""), (7, "-trained7")):
+        result = ablation_result("gradient", header, judge, task, [{"variant": "x", "training_episodes": length}])
+        path = record_ablation(tmp_path, result)
+        expected = f"gradient-quickdraw-seed0{words}-blobs-test-5way-1shot.json"
+        assert path == tmp_path / "ablations" / expected
+        kept = json.loads(path.read_text())
+        assert kept == result
+        assert kept["kind"] == "ablation"
+        assert {"command", "recipe", "trained", "version", "hardware"} <= kept.keys()
+    assert len(read_results(tmp_path)) == 1

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapnet.backbones import Conv4
-from tapnet.functional import class_averages, projected_distances
+from tapnet.functional import class_averages, contrasts, null_space, projected_distances
 from tapnet.methods import METHODS, PrototypicalNetwork, TapNet
 
 
@@ -113,8 +113,6 @@ def test_tapnet_in_training_keeps_reference_k_for_class_k():
 
 def test_tapnet_projects_each_prototype_onto_its_contrast():
     """Inside the projection a class average and its modified reference point the same way."""
-    from tapnet.functional import class_averages, contrasts, null_space
-
     method = make("tapnet").eval()
     support, labels = torch.randn(6, 16), SUPPORT_LABELS
     references, errors = method.adapt(support, labels)
@@ -137,6 +135,43 @@ def test_tapnet_trains_through_the_projection_when_asked():
     support = torch.randn(8, 16, requires_grad=True)
     method.logits(support, torch.arange(8), torch.randn(8, 16)).sum().backward()
     assert support.grad is not None
+
+
+def test_tapnet_builds_its_projection_from_original_references_when_asked():
+    method = make("tapnet", projection_references="original").eval()
+    support = torch.randn(6, 16)
+    references, errors = method.adapt(support, SUPPORT_LABELS)
+    averages, basis = class_averages(support, SUPPORT_LABELS, 3), null_space(errors)
+    cosines = torch.cosine_similarity(averages @ basis, references @ basis, dim=-1)
+    torch.testing.assert_close(cosines, torch.ones(3))
+
+
+def test_tapnet_classifies_by_modified_references_when_asked():
+    method = make("tapnet", classification_references="modified").train()
+    support, queries, labels = torch.randn(8, 16), torch.randn(6, 16), torch.arange(8)
+    _, errors = make("tapnet").train().adapt(support, labels)
+    expected = -projected_distances(queries, contrasts(method.references), errors)
+    torch.testing.assert_close(method.logits(support, labels, queries), expected)
+
+
+def test_tapnet_with_euclidean_distance_has_the_roots_and_predicts_the_same():
+    squared, euclidean = make("tapnet"), make("tapnet", distance="euclidean")
+    support, queries, labels = torch.randn(8, 16), torch.randn(20, 16), torch.arange(8)
+    expected = squared.logits(support, labels, queries)
+    found = euclidean.logits(support, labels, queries)
+    torch.testing.assert_close(found, -(-expected).sqrt())
+    weight, bias = euclidean.head(class_averages(support, labels, 8))
+    assert torch.equal((queries @ weight.mT + bias).argmax(-1), found.argmax(-1))
+
+
+def test_tapnet_starts_with_references_of_the_length_asked_for():
+    torch.testing.assert_close(make("tapnet", initial_norm=3.0).references, 3 * make("tapnet").references)
+
+
+def test_tapnet_takes_the_references_that_it_is_told():
+    method, prototypes = make("tapnet").eval(), torch.randn(3, 16)
+    references, _ = method.adapt_to(prototypes, chosen=torch.tensor([6, 0, 3]))
+    assert torch.equal(references, method.references[[6, 0, 3]])
 
 
 def test_prototypical_gives_the_distances_worked_out_by_hand():
@@ -162,6 +197,10 @@ def test_support_and_query_share_batch_statistics_in_training():
         ({"ways": 1}, "got ways=1"),
         ({"ways": 8, "selection": "nearest"}, "closest, optimal"),
         ({"ways": 8, "projection_dim": 9}, "from 1 to 8, got 9"),
+        ({"ways": 8, "projection_references": "new"}, "modified, original, got 'new'"),
+        ({"ways": 8, "classification_references": "new"}, "original, modified, got 'new'"),
+        ({"ways": 8, "distance": "cosine"}, "squared, euclidean, got 'cosine'"),
+        ({"ways": 8, "initial_norm": 0}, "a length above 0, got 0"),
     ],
 )
 def test_tapnet_refuses_what_cannot_work(options, words):
@@ -186,9 +225,11 @@ def test_methods_are_exported_at_the_top():
     assert tapnet.PrototypicalNetwork is PrototypicalNetwork
 
 
+@pytest.mark.parametrize("references", ["original", "modified"])
 @pytest.mark.parametrize("dim", [None, 5])
-def test_the_linear_head_has_the_softmax_of_the_logits(small_tapnet, dim):
+def test_the_linear_head_has_the_softmax_of_the_logits(small_tapnet, dim, references):
     small_tapnet.projection_dim = dim
+    small_tapnet.projection_references = small_tapnet.classification_references = references
     support, query, labels = torch.randn(2, 10, 16), torch.randn(2, 7, 16), torch.arange(5).repeat(2).expand(2, -1)
     weight, bias = small_tapnet.head(class_averages(support, labels, 5))
     scores = torch.baddbmm(bias.unsqueeze(-2), query, weight.mT)

@@ -1,0 +1,127 @@
+import json
+
+import pytest
+
+from tapnet.checkpoint import BEST, LAST
+from tapnet.cli import main
+from tapnet.training import Run
+
+SMALL = [
+    "backbone.options.widths=[8, 8, 8, 8]",
+    "method.options.ways=6",
+    "training.way=6",
+    "training.shot=1",
+    "training.query=2",
+    "training.episodes=2",
+    "validation.episodes=4",
+    "validation.every=2",
+]
+
+
+def ablate(*arguments):
+    return main(["ablate", *map(str, arguments), "--device", "cpu"])
+
+
+def train(name, out, *arguments):
+    return ablate(name, "--recipe", "quickdraw", "--out", out, "--episodes", 4, *arguments, "--set", *SMALL)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "gradient"
+    assert train("gradient", out) == 0
+    return out
+
+
+def test_without_a_name_the_ablations_are_listed(capsys):
+    assert main(["ablate"]) == 0
+    printed = capsys.readouterr().out
+    assert "selection" in printed
+    assert "episode-composition" in printed
+
+
+def test_a_trained_ablation_leaves_a_run_a_variant_and_does_not_train_it_again(trained, capsys, monkeypatch):
+    assert sorted(path.name for path in trained.iterdir()) == ["constant", "through"]
+    monkeypatch.setattr(Run, "step", None)  # a step would fail
+    assert train("gradient", trained) == 0
+    printed = capsys.readouterr().out
+    assert "constant" in printed
+    assert "trained once, for 2 episodes" in printed
+
+
+def test_an_interrupted_ablation_goes_on(tmp_path, monkeypatch, capsys):
+    step, steps = Run.step, []
+
+    def counted(self):
+        steps.append(self.episode)
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+        return step(self)
+
+    monkeypatch.setattr(Run, "step", counted)
+    assert train("distance", tmp_path) == 130
+    assert (tmp_path / "euclidean" / LAST).exists()
+    assert not (tmp_path / "euclidean" / BEST).exists()
+    assert train("distance", tmp_path) == 0
+    assert steps == [0, 1, 0, 0, 1]  # the first variant was not trained again
+    assert "euclidean" in capsys.readouterr().out
+
+
+def test_a_folder_with_runs_of_another_recipe_is_refused(trained, capsys):
+    assert train("gradient", trained, "--set", "seed=1") == 2
+    assert "holds a run of another recipe" in capsys.readouterr().err
+
+
+def test_a_measured_ablation_prints_the_paired_difference(trained, capsys):
+    assert ablate("selection", "--checkpoint", trained / "constant", "--episodes", 4) == 0
+    printed = capsys.readouterr().out
+    for word in ("closest", "random", "farthest", "optimal", "paired interval"):
+        assert word in printed
+
+
+def test_json_and_the_kept_file_say_the_same(trained, tmp_path, capsys):
+    asked = ("--checkpoint", trained / "constant", "--episodes", 4, "--split", "val", "--json", "--record", tmp_path)
+    assert ablate("dimension", *asked) == 0
+    printed = json.loads(capsys.readouterr().out)
+    (path,) = (tmp_path / "ablations").iterdir()
+    assert json.loads(path.read_text()) == printed
+    assert (printed["kind"], printed["name"], printed["task"]["split"]) == ("ablation", "dimension", "val")
+    assert len(printed["rows"]) == 32 - 5  # 8 maps of 2 by 2
+
+
+def test_json_of_a_trained_ablation_is_one_object(trained, capsys):
+    assert train("gradient", trained, "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["recipe"]["name"] == "quickdraw"
+    assert [row["training_episodes"] for row in result["rows"]] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing"], "An ablation is one of selection"),
+        (["selection"], "Give --checkpoint to vary a trained network, or --recipe"),
+        (["selection", "--checkpoint", "drawings", "--recipe", "quickdraw"], "Give --checkpoint to vary"),
+        (["selection", "--recipe", "quickdraw"], "need no training: give --checkpoint"),
+        (["distance", "--checkpoint", "drawings"], "need training: give --recipe"),
+        (["selection", "--checkpoint", "drawings", "--out", "x"], "leave them out, or give --recipe"),
+        (["selection", "--checkpoint", "drawings", "--episodes", "0"], "at least 2 episodes, got 0"),
+        (["gradient", "--recipe", "quickdraw", "--set", "training.query=99"], "101 images a class"),
+        (["gradient", "--recipe", "quickdraw", "--set", "method.options.distance=cosine"], "squared, euclidean"),
+    ],
+)
+def test_a_mistake_ends_in_one_sentence_and_leaves_nothing(arguments, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert ablate(*arguments) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_network_of_an_ablation_of_the_references_is_not_for_tasks(tmp_path, drawing_folders, capsys):
+    assert train("classification-references", tmp_path) == 0
+    network = str(tmp_path / "modified" / BEST)
+    assert main(["fit", str(drawing_folders / "fit"), "--network", network, "--out", str(tmp_path / "a.task")]) == 2
+    assert "trained for an ablation of the references" in capsys.readouterr().err
+    assert not (tmp_path / "a.task").exists()
