@@ -1,12 +1,15 @@
 import json
 
 import pytest
-from PIL import Image
+import torch
 
-from tapnet.analysis.learning_curve import learning_curve
+from tapnet.analysis.learning_curve import learning_curve, reference_distance
+from tapnet.analysis.plotting import save
 from tapnet.analysis.projection import projection_figure
+from tapnet.analysis.trajectories import reference_trajectories
 from tapnet.backbones import Conv4
 from tapnet.methods import PrototypicalNetwork
+from tapnet.training.trajectory import Trajectory
 
 POINT = {
     "loss": 1.0,
@@ -24,36 +27,74 @@ def write_curve(folder, distances):
     (folder / "curve.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
 
 
-def size_of(path):
-    with Image.open(path) as picture:
-        return picture.size
+def titles(figure):
+    return [axis.get_title() for axis in figure.axes if axis.get_title()]
 
 
 def test_learning_curve_with_references_has_two_panels(tmp_path):
     write_curve(tmp_path, [1.0, 1.1, 1.2])
-    width, height = size_of(learning_curve(tmp_path, tmp_path / "two.png"))
-    assert width > 2 * height
+    assert titles(learning_curve(tmp_path)) == [
+        "Accuracy on classes not trained on",
+        "Smallest distance between normalised references",
+    ]
 
 
 def test_learning_curve_without_references_has_one_panel(tmp_path):
     write_curve(tmp_path, [None, None])
-    width, height = size_of(learning_curve(tmp_path, tmp_path / "one.png"))
-    assert width < 2 * height
+    assert titles(learning_curve(tmp_path)) == ["Accuracy on classes not trained on"]
 
 
 def test_learning_curve_of_an_empty_run_is_refused(tmp_path):
     write_curve(tmp_path, [])
     with pytest.raises(ValueError, match="no point on its learning curve yet"):
-        learning_curve(tmp_path, tmp_path / "none.png")
+        learning_curve(tmp_path)
 
 
-def test_projection_is_drawn_as_svg_too(tmp_path, small_tapnet, blobs):
-    path = projection_figure(small_tapnet, blobs, tmp_path / "p.svg", shot=2, query=6)
-    text = path.read_text()
-    assert text.count("<svg") == 1
-    assert [file.name for file in tmp_path.iterdir()] == ["p.svg"]
+def test_reference_distance_marks_the_best_on_validation_classes(tmp_path):
+    write_curve(tmp_path, [1.0, 1.1, 1.2])
+    (axis,) = reference_distance(tmp_path).axes
+    line, dot = axis.lines
+    assert list(line.get_ydata()) == [1.0, 1.1, 1.2]
+    assert (dot.get_xdata()[0], dot.get_ydata()[0]) == (30, 1.2)
 
 
-def test_projection_needs_tapnet(tmp_path, blobs):
+def test_reference_distance_needs_references(tmp_path):
+    write_curve(tmp_path, [None])
+    with pytest.raises(ValueError, match="has no references: give the folder of a TapNet run"):
+        reference_distance(tmp_path)
+
+
+def test_trajectories_show_all_references_and_four_with_stamps(tmp_path):
+    path = Trajectory([0, 10, 20, 30, 40], list(torch.randn(5, 6, 12).cumsum(dim=0)))
+    path.write(tmp_path)
+    figure = reference_trajectories(tmp_path)
+    assert titles(figure) == ["All 6 references", "4 of them, with training episodes"]
+    stamps = [text.get_text() for text in figure.axes[1].texts]
+    assert stamps == ["0", "10", "30", "40"] * 4
+
+
+def test_a_path_needs_three_snapshots(tmp_path):
+    with pytest.raises(ValueError, match="holds 0 snapshots of references, three are needed"):
+        reference_trajectories(tmp_path)
+
+
+def test_projection_shows_every_query_and_reference_in_both_spaces(small_tapnet, blobs):
+    figure = projection_figure(small_tapnet, blobs, way=4, shot=2, query=6)
+    for axis in figure.axes:
+        assert len(axis.artists) == 4 * 6
+        assert [text.get_text() for text in axis.texts] == ["φ"] * 4
+    assert titles(figure) == ["Embedding space", "Projection space"]
+
+
+def test_projection_needs_tapnet(blobs):
     with pytest.raises(ValueError, match="Only TapNet has a projection to draw, this is PrototypicalNetwork"):
-        projection_figure(PrototypicalNetwork(Conv4((1, 8, 8))), blobs, tmp_path / "p.png")
+        projection_figure(PrototypicalNetwork(Conv4((1, 8, 8))), blobs)
+
+
+def test_a_figure_is_written_in_both_kinds_and_leaves_nothing_else(tmp_path, small_tapnet, blobs):
+    figure = projection_figure(small_tapnet, blobs, shot=2, query=6)
+    for kind in ("png", "svg"):
+        save(figure, tmp_path / f"f.{kind}")
+    assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "f.svg").read_text().count("<svg") == 1
+    assert {file.name for file in tmp_path.iterdir()} == {"f.png", "f.svg"}

@@ -2,41 +2,44 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tapnet.analysis.plotting import COLOURS, MARKERS, new_figure, save
+from tapnet.analysis.plotting import COLOURS, new_figure
+from tapnet.analysis.tsne import Points, tsne
 from tapnet.batches import EpisodeImages, episode_images
 from tapnet.datasets import ImageSet
-from tapnet.episodes import Episode
 from tapnet.functional import null_space
 from tapnet.methods import Method, TapNet
 
-Points = NDArray[np.float32]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SIDE = 17.0  # of a picture on the page, in points
 
 
 def projection_figure(
-    method: Method, images: ImageSet, out: Path, way: int = 5, shot: int = 5, query: int = 20, seed: int = 0
-) -> Path:
-    """t-SNE of the query features and the references, before and after the projection of one episode."""
+    method: Method, images: ImageSet, way: int = 5, shot: int = 5, query: int = 15, seed: int = 0
+) -> Figure:
+    """t-SNE of one episode before and after its projection: the query images, and the references as circles."""
     if not isinstance(method, TapNet):
         raise ValueError(f"Only TapNet has a projection to draw, this is {type(method).__name__}.")
     if way > len(COLOURS):
         raise ValueError(f"The picture tells {len(COLOURS)} classes apart, got way={way}.")
     episode = images.episodes(way, shot, query, seed)[0]
-    before, after = _spaces(method, episode_images(images, episode, next(method.parameters()).device))
-    labels = np.repeat(np.arange(way), query)
+    spaces = _spaces(method, episode_images(images, episode, next(method.parameters()).device))
+    pictures = images.gather(episode.query)  # (way, query, height, width, channels)
 
-    figure, axes = new_figure(11, 5.6, columns=2)
-    for axis, points, title in zip(axes, (before, after), ("Embedding space", "Projection space"), strict=True):
-        _scatter(axis, _tsne(points), labels, way)
-        axis.set_title(title)
-    _legend(figure, axes[0], images, episode)
-    return save(figure, out)
+    figure, axes = new_figure(11, 6, columns=2)
+    for axis, points, title in zip(axes, spaces, ("Embedding space", "Projection space"), strict=True):
+        _draw(axis, tsne(points), pictures)
+        axis.set(title=title, xticks=[], yticks=[], xlabel="t-SNE 1", ylabel="t-SNE 2")
+    names = [images.class_names[label] for label in episode.classes]
+    _legend(figure, axes[0], names)
+    return figure
 
 
 @torch.inference_mode()
@@ -48,28 +51,38 @@ def _spaces(method: TapNet, episode: EpisodeImages) -> tuple[Points, Points]:
     return points.cpu().numpy(), (points @ null_space(errors, method.projection_dim)).cpu().numpy()
 
 
-def _tsne(points: Points) -> Points:
-    from sklearn.manifold import TSNE
+def _draw(axis: Any, points: Points, pictures: NDArray[np.uint8]) -> None:
+    from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 
-    perplexity = min(20.0, (len(points) - 1) / 3)
-    embedded: Points = TSNE(perplexity=perplexity, init="pca", method="exact", random_state=0).fit_transform(points)
-    return embedded
+    way, query = pictures.shape[:2]
+    places = points[:-way].reshape(way, query, 2)
+    axis.scatter(*points.T, alpha=0)  # sets the limits of the axes
+    for k, q in np.ndindex(way, query):
+        drawn, frame = _tinted(pictures[k, q], COLOURS[k])
+        image = OffsetImage(drawn, zoom=_SIDE / drawn.shape[0])
+        style = {"edgecolor": COLOURS[k], "linewidth": 1.2 if frame else 0, "facecolor": "none"}
+        axis.add_artist(AnnotationBbox(image, places[k, q], pad=0, bboxprops=style))
+    for k, place in enumerate(points[-way:]):
+        axis.scatter(*place, s=230, color=COLOURS[k], edgecolors="black", linewidths=1.6, zorder=5)
+        axis.annotate("φ", place, ha="center", va="center", color="white", fontsize=11, zorder=6)
 
 
-def _scatter(axis: Any, points: Points, labels: NDArray[np.int64], way: int) -> None:
-    queries, references = points[:-way], points[-way:]
-    for k in range(way):
-        style = {"color": COLOURS[k], "marker": MARKERS[k]}
-        axis.scatter(*queries[labels == k].T, s=28, alpha=0.75, linewidths=0, **style)
-        axis.scatter(*references[k], s=110, edgecolors="black", linewidths=1.4, zorder=3, **style)
-    axis.set(xticks=[], yticks=[], xlabel="t-SNE 1", ylabel="t-SNE 2")
+def _tinted(picture: NDArray[np.uint8], colour: str) -> tuple[NDArray[np.float64], bool]:
+    """A drawing as ink of this colour on nothing; a photograph as it is, which then needs a frame."""
+    from matplotlib.colors import to_rgb
+
+    values = picture / 255
+    if picture.shape[-1] == 3:
+        return values, True
+    ink = np.broadcast_to(to_rgb(colour), (*values.shape[:2], 3))
+    return np.concatenate([ink, values], axis=-1), False
 
 
-def _legend(figure: Any, axis: Any, images: ImageSet, episode: Episode) -> None:
-    """One entry a class with its name, and what the large marks are."""
+def _legend(figure: Any, axis: Any, names: list[str]) -> None:
+    """One entry a class with its name, and what the circles are."""
     handles = [
-        axis.scatter([], [], s=60, color=COLOURS[k], marker=MARKERS[k], label=images.class_names[label])
-        for k, label in enumerate(episode.classes)
+        axis.scatter([], [], s=60, color=colour, marker="s", label=name)
+        for colour, name in zip(COLOURS, names, strict=False)
     ]
-    large = axis.scatter([], [], s=110, color="white", edgecolors="black", linewidths=1.4, label="its reference")
-    figure.legend(handles=[*handles, large], loc="outside lower center", ncols=len(handles) + 1, frameon=False)
+    circle = axis.scatter([], [], s=110, color="white", edgecolors="black", linewidths=1.4, label="φ: its reference")
+    figure.legend(handles=[*handles, circle], loc="outside lower center", ncols=3, frameon=False)

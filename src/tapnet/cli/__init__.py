@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "export": "a fitted task as one ONNX file",
     "ablate": "what each part of the method does for the accuracy",
     "table": "a table of the paper with our results beside it",
+    "figure": "a figure of the paper, drawn from one of our runs",
     "data": "list, prepare, check, download and show datasets",
     "runs": "list runs with their state and result",
 }

@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from tapnet.analysis.learning_curve import learning_curve
+    from tapnet.analysis.plotting import save
     from tapnet.analysis.projection import projection_figure
     from tapnet.checkpoint import LAST, load
     from tapnet.datasets import load_dataset
@@ -45,9 +46,9 @@ def run(args: argparse.Namespace) -> None:
     RunFolder(args.out).record_evaluation([result.as_dict() for result in results])
     console.print(results_table(results, f"{args.method} on {len(judge.images.names)} classes it has never seen"))
     console.print(EXPLANATION, highlight=False)
-    pictures = [learning_curve(args.out, args.out / "learning-curve.png")]
+    pictures = [save(learning_curve(args.out), args.out / "learning-curve.png")]
     if isinstance(method, TapNet):
-        pictures.append(projection_figure(method, judge.images, args.out / "projection.png"))
+        pictures.append(save(projection_figure(method, judge.images), args.out / "projection.png"))
     console.print("\nPictures:", *(f"  {path}" for path in pictures), sep="\n", highlight=False)
     console.print(
         "\nNext:",

@@ -1,0 +1,75 @@
+"""`tapnet figure NAME SOURCE`: a figure of the paper, from one of our runs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tapnet.cli.options import add_device, add_episodes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_KINDS = ("png", "svg")
+_EXAMPLES = """figures:
+  projection              an episode in embedding and in projection space (Figure 2)
+  reference-distance      smallest distance between references over training (Figure 3)
+  reference-trajectories  the paths of the references through training (Figure 4)
+  learning-curve          accuracy on validation classes over training
+
+examples:
+  tapnet figure projection runs/quickstart
+  tapnet figure reference-trajectories runs/quickstart --out figures
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EXAMPLES
+    parser.add_argument("name", choices=FIGURES, metavar="NAME", help="see below")
+    parser.add_argument("source", help="the folder of a run; for `projection` a checkpoint will do")
+    parser.add_argument("--out", type=Path, default=Path("figures"), help="folder for NAME.png and NAME.svg")
+    add_episodes(parser)
+    add_device(parser, precision="float32")
+
+
+def run(args: argparse.Namespace) -> None:
+    from tapnet.analysis.plotting import save
+
+    figure = FIGURES[args.name](args)
+    for kind in _KINDS:
+        print(save(figure, args.out / f"{args.name}.{kind}"))
+
+
+def _projection(args: argparse.Namespace) -> Figure:
+    from tapnet.analysis.projection import projection_figure
+    from tapnet.cli.evaluate import evaluator
+
+    judge = evaluator(args.source, args)
+    return projection_figure(judge.method, judge.images, args.way, args.shot, args.query, args.seed)
+
+
+def _reference_distance(args: argparse.Namespace) -> Figure:
+    from tapnet.analysis.learning_curve import reference_distance
+
+    return reference_distance(Path(args.source))
+
+
+def _reference_trajectories(args: argparse.Namespace) -> Figure:
+    from tapnet.analysis.trajectories import reference_trajectories
+
+    return reference_trajectories(Path(args.source))
+
+
+def _learning_curve(args: argparse.Namespace) -> Figure:
+    from tapnet.analysis.learning_curve import learning_curve
+
+    return learning_curve(Path(args.source))
+
+
+FIGURES = {
+    "projection": _projection,
+    "reference-distance": _reference_distance,
+    "reference-trajectories": _reference_trajectories,
+    "learning-curve": _learning_curve,
+}
