@@ -51,6 +51,7 @@ class Evaluation:
     seed: int
     dataset: str
     split: str
+    classes: int  # of the split
     data_sha256: str
     precision: str
     transductive: bool
@@ -105,6 +106,7 @@ class Evaluator:
             seed=seed,
             dataset=self.images.name,
             split=self.images.split,
+            classes=len(self.images.class_names),
             data_sha256=self.images.fingerprint,
             precision=self.precision,
             transductive=self.method.transductive,

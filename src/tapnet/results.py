@@ -17,7 +17,7 @@ ABLATIONS = "ablations"  # the folder of them among the results
 
 def record(folder: Path, header: Header, result: Evaluation) -> Path:
     """Write the result of evaluating a checkpoint; a second one of the same checkpoint and task replaces it."""
-    task = f"{result.dataset}-{result.split}-{result.way}way-{result.shot}shot"
+    task = f"{result.dataset}-{result.split}{result.classes}-{result.way}way-{result.shot}shot"
     path = folder / f"{header.recipe.name}-seed{header.recipe.seed}-{task}.json"
     content = {
         **_origin(header),

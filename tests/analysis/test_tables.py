@@ -1,54 +1,98 @@
 import pytest
 
-from tapnet.analysis.paper import TABLES
-from tapnet.analysis.tables import filled_table
+from tapnet.analysis.paper import ACCURACIES, HYPERPARAMETERS
+from tapnet.analysis.tables import TABLES, filled_table
 from tapnet.recipe import bundled_recipes, load_recipe
 
 
 def result(recipe, accuracy, changes=(), **task):
-    evaluation = {"accuracy": accuracy, "ci95": 0.001, "split": "test", "dataset": "omniglot", "way": 20, "shot": 1}
+    evaluation = {"accuracy": accuracy, "ci95": 0.001, "split": "test", "dataset": "omniglot", "classes": 423}
+    protocol = {"way": 20, "shot": 1, "query": 5, "episodes": 10_000}
     return {
         "recipe": load_recipe(recipe, changes).as_dict(),
-        "evaluation": evaluation | task,
-        "trained": {"hardware": {"device_name": "some CPU"}},
+        "evaluation": evaluation | protocol | task,
+        "trained": {"episodes": 100_000, "hardware": {"device_name": "some CPU"}},
     }
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", ACCURACIES)
 def test_every_tapnet_cell_has_a_recipe_that_exists(name):
     names = {path.stem for path in bundled_recipes()}
-    cells = [cell for row, cells in TABLES[name].rows if row.startswith("TapNet") for cell in cells]
+    cells = [cell for row, cells in ACCURACIES[name].rows if row.startswith("TapNet") for cell in cells]
     assert cells
     assert {cell.recipe for cell in cells} <= names
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", ACCURACIES)
 def test_every_row_has_one_cell_a_column(name):
-    assert {len(cells) for _, cells in TABLES[name].rows} == {len(TABLES[name].columns)}
+    assert {len(cells) for _, cells in (*ACCURACIES[name].rows, *ACCURACIES[name].more)} == {
+        len(ACCURACIES[name].columns)
+    }
+
+
+def ours(name, results, row="TapNet, ours"):
+    return next(cells for method, *cells in filled_table(name, results).rows if method == row)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_can_be_printed_without_any_result(name):
+    filled = filled_table(name, [])
+    assert {len(row) for row in filled.rows} == {len(filled.headings)}
+    assert filled.runs == []
 
 
 def test_without_results_our_cells_are_not_run_and_the_commands_stand_below():
-    filled = filled_table("main-tiered", [])
-    assert filled.rows[-1] == ("TapNet, this package", "not run", "not run")
-    assert [command.split(" && ")[0] for command in filled.commands] == [
-        "tapnet train tiered-imagenet-1shot",
-        "tapnet train tiered-imagenet-5shot",
-    ]
+    assert ours("main-tiered", []) == ["not run", "not run"]
+    assert filled_table("main-tiered", []).commands[0] == (
+        "tapnet train tiered-imagenet-1shot && tapnet evaluate runs/tiered-imagenet-1shot --way 5 --shot 1 --query 15 "
+        "--episodes 30000 --record results"
+    )
 
 
 def test_a_result_fills_its_cell_and_no_other():
-    filled = filled_table("main-omniglot-mini", [result("omniglot-1shot", 0.9712)])
-    assert filled.rows[-1][1:] == ("97.12 ± 0.10 (1 seed, some CPU)", "not run", "not run", "not run")
+    results = [result("omniglot-1shot", 0.9712)]
+    assert ours("main-omniglot-mini", results) == ["97.12 ± 0.10", "not run", "not run", "not run"]
+    assert filled_table("main-omniglot-mini", results).runs == [
+        "omniglot-1shot, 20-way 1-shot: seed 0, 100000 of 100000 training episodes, some CPU"
+    ]
 
 
-def test_a_result_of_a_changed_recipe_fills_nothing():
-    results = [result("omniglot-1shot", 0.97, ["training.episodes=10"])]
-    assert filled_table("main-omniglot-mini", results).rows[-1][1] == "not run"
+def test_several_seeds_are_averaged_and_counted():
+    results = [result("omniglot-1shot", 0.97), result("omniglot-1shot", 0.98, ["seed=1"])]
+    assert ours("main-omniglot-mini", results)[0] == "97.50 ± 0.10 (2 seeds)"
 
 
-def test_a_result_on_another_task_fills_nothing():
-    results = [result("omniglot-1shot", 0.97, way=5), result("omniglot-1shot", 0.97, split="val")]
-    assert filled_table("main-omniglot-mini", results).rows[-1][1] == "not run"
+def test_a_recipe_of_our_own_has_its_own_row():
+    results = [result("omniglot-cpu", 0.97), result("omniglot-cpu", 0.99, shot=5)]
+    row = ours("main-omniglot-mini", results, "TapNet on a CPU, ours")
+    assert row[:2] == ["97.00 ± 0.10", "99.00 ± 0.10"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "task"),
+    [
+        (["training.episodes=10"], {}),
+        ([], {"way": 5}),
+        ([], {"split": "val"}),
+        ([], {"classes": 1692}),
+        ([], {"episodes": 100}),
+    ],
+)
+def test_a_changed_recipe_or_another_task_fills_nothing(changes, task):
+    assert ours("main-omniglot-mini", [result("omniglot-1shot", 0.97, changes, **task)])[0] == "not run"
+
+
+def test_our_recipes_have_the_published_settings():
+    rows = filled_table("hyperparameters", []).rows
+    assert [row[0] for row in rows] == [name for name, _ in HYPERPARAMETERS]
+    assert {row[-1] for row in rows} == {"—"}
+
+
+def test_our_networks_have_the_published_sizes():
+    rows = {row[0]: row[1:] for row in filled_table("parameters", []).rows}
+    assert rows["TapNet (Conv4), ours"] == ("112,320", "-", "46,080 (Φ)")
+    assert rows["TapNet (ResNet-12-small), ours"][2] == "5,120 (Φ)"
+    assert rows["TapNet (ResNet-12), ours"][2] == "10,240 (Φ)"
 
 
 def test_an_unknown_table_lists_those_there_are():

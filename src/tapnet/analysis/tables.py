@@ -2,69 +2,152 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tapnet.analysis.paper import TABLES, Cell, PaperTable
+from tapnet.analysis.paper import ACCURACIES, HYPERPARAMETERS, PARAMETERS, PaperTable, Task
 from tapnet.recipe import load_recipe
+
+Results = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Filled:
-    """A table ready to print: headings, rows of text, and the commands for what is not run."""
+    """A table ready to print: headings, rows of text, what was run, and the commands for what was not."""
 
     title: str
     headings: tuple[str, ...]
     rows: list[tuple[str, ...]]
+    runs: list[str]
     commands: list[str]
 
 
-def filled_table(name: str, results: list[dict[str, Any]]) -> Filled:
-    """The published table; under each TapNet row what our results say, or that it was not run."""
+def filled_table(name: str, results: Results) -> Filled:
+    """The published table; under each row of TapNet what our results say, or that it was not run."""
     if name not in TABLES:
         raise ValueError(f"A table is one of {', '.join(TABLES)}, got {name!r}.")
-    table = TABLES[name]
-    rows: list[tuple[str, ...]] = []
-    for method, cells in table.rows:
-        rows.append((method, *(cell.published for cell in cells)))
-        if any(cell.recipe for cell in cells):
-            rows.append((f"{method}, this package", *(_ours(cell, results) for cell in cells)))
-    return Filled(table.title, ("method", *table.columns), rows, _commands(table, results))
+    return TABLES[name](results)
 
 
-def _ours(cell: Cell, results: list[dict[str, Any]]) -> str:
-    runs = _runs(cell, results)
-    if not runs:
-        return "not run"
-    accuracies = [100 * run["evaluation"]["accuracy"] for run in runs]
-    mean = sum(accuracies) / len(accuracies)
-    interval = 100 * max(run["evaluation"]["ci95"] for run in runs)
-    seeds = f"{len(runs)} seed{'s' if len(runs) > 1 else ''}"
-    return f"{mean:.2f} ± {interval:.2f} ({seeds}, {runs[0]['trained']['hardware'].get('device_name', 'unknown')})"
+def _accuracies(table: PaperTable) -> Callable[[Results], Filled]:
+    def fill(results: Results) -> Filled:
+        rows: list[tuple[str, ...]] = []
+        runs, commands = [], []
+        for method, cells in (*table.rows, *table.more):
+            if any(cell.published != "—" for cell in cells):
+                rows.append((method, *(cell.published for cell in cells)))
+            if not any(cell.recipe for cell in cells):
+                continue
+            ours = []
+            for cell, task in zip(cells, table.columns, strict=True):
+                found = _found(cell.recipe, task, results) if cell.recipe else []
+                ours.append(_summary(found) if found or cell.recipe else "—")
+                runs += map(_origin, found)
+                if cell.recipe and not found:
+                    commands.append(_command(cell.recipe, task))
+            rows.append((f"{method}, ours", *ours))
+        return Filled(table.title, ("method", *(task.heading for task in table.columns)), rows, runs, commands)
+
+    return fill
 
 
-def _runs(cell: Cell, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The results of a cell's recipe, on its own dataset and task, on test classes."""
-    if cell.recipe is None:
-        return []
-    recipe = load_recipe(cell.recipe)
-    task = recipe.validation
-    wanted = {"split": "test", "way": task.way, "shot": task.shot, "dataset": recipe.data.name}
+def _found(recipe: str, task: Task, results: Results) -> Results:
+    """The results of a recipe on test classes of this task, by the paper's protocol."""
+    essence = _essence(load_recipe(recipe).as_dict())
+    wanted = {
+        "split": "test",
+        "dataset": task.dataset,
+        "classes": task.classes,
+        "way": task.way,
+        "shot": task.shot,
+        "query": task.query,
+        "episodes": task.episodes,
+    }
     return [
         result
         for result in results
-        if _essence(result["recipe"]) == _essence(recipe.as_dict()) and wanted.items() <= result["evaluation"].items()
+        if _essence(result["recipe"]) == essence and wanted.items() <= result["evaluation"].items()
     ]
 
 
-def _commands(table: PaperTable, results: list[dict[str, Any]]) -> list[str]:
-    missing = [cell.recipe for _, cells in table.rows for cell in cells if cell.recipe and not _runs(cell, results)]
-    return [
-        f"tapnet train {name} && tapnet evaluate runs/{name} --way {task.way} --shot {task.shot} --record results"
-        for name, task in ((name, load_recipe(name).validation) for name in missing)
-    ]
+def _summary(results: Results) -> str:
+    if not results:
+        return "not run"
+    accuracies = [100 * result["evaluation"]["accuracy"] for result in results]
+    interval = 100 * max(result["evaluation"]["ci95"] for result in results)
+    seeds = f" ({len(results)} seeds)" if len(results) > 1 else ""
+    return f"{sum(accuracies) / len(accuracies):.2f} ± {interval:.2f}{seeds}"
+
+
+def _origin(result: dict[str, Any]) -> str:
+    """Where a number comes from, in one line."""
+    recipe, task, trained = result["recipe"], result["evaluation"], result["trained"]
+    return (
+        f"{recipe['name']}, {task['way']}-way {task['shot']}-shot: seed {recipe['seed']}, {trained['episodes']} of "
+        f"{recipe['training']['episodes']} training episodes, {trained['hardware'].get('device_name', 'unknown')}"
+    )
+
+
+def _command(recipe: str, task: Task) -> str:
+    return (
+        f"tapnet train {recipe} && tapnet evaluate runs/{recipe} --way {task.way} --shot {task.shot} "
+        f"--query {task.query} --episodes {task.episodes} --record results"
+    )
 
 
 def _essence(recipe: dict[str, Any]) -> dict[str, Any]:
     """A recipe without what does not change the experiment: its seed, and where the data lies."""
     return recipe | {"seed": None, "data": recipe["data"] | {"root": None}}
+
+
+_SETTINGS = ("N_c", "N_q", "rate", "step", "ratio", "l2", "dropout")
+
+
+def _hyperparameters(_: Results) -> Filled:
+    """The published settings, and where the recipe of our own differs."""
+    rows: list[tuple[str, ...]] = []
+    for name, published in HYPERPARAMETERS:
+        recipe = load_recipe(name)
+        training = recipe.training
+        ours = (
+            str(training.way),
+            str(training.query),
+            _power(training.learning_rate),
+            str(training.decay_every),
+            f"{training.decay_ratio:g}",
+            _power(training.weight_decay) if training.weight_decay else "-",
+            " ".join(f"{rate:.1f}".lstrip("0") for rate in recipe.backbone.options["dropout"]),
+        )
+        settings = zip(_SETTINGS, published, ours, strict=True)
+        other = [f"{setting} {value}" for setting, paper, value in settings if value != paper]
+        rows.append((name, *published, ", ".join(other) or "—"))
+    headings = ("recipe", *_SETTINGS, "ours")
+    return Filled("Supplement, Table 2: settings of meta-training", headings, rows, [], [])
+
+
+def _power(value: float) -> str:
+    """0.001 as 1e-3."""
+    mantissa, exponent = f"{value:.0e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def _parameters(_: Results) -> Filled:
+    """The published numbers of parameters, and ours counted: weights of convolutions, and references."""
+    rows: list[tuple[str, ...]] = []
+    for method, name, *published in PARAMETERS:
+        rows.append((method, *published))
+        if name:
+            network = load_recipe(name).build((3, 84, 84))
+            convolutions = sum(weight.numel() for weight in network.backbone.parameters() if weight.dim() == 4)
+            references = network.get_parameter("references").numel()
+            rows.append((f"{method}, ours", f"{convolutions:,}", "-", f"{references:,} (Φ)"))
+    title = "Supplement, Table 5: number of parameters (ours: weights of convolutions, references)"
+    return Filled(title, ("method", "feature extractor", "further layers", "further parts"), rows, [], [])
+
+
+TABLES: dict[str, Callable[[Results], Filled]] = {
+    **{name: _accuracies(table) for name, table in ACCURACIES.items()},
+    "hyperparameters": _hyperparameters,
+    "parameters": _parameters,
+}

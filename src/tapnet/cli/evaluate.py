@@ -70,10 +70,11 @@ def evaluator(checkpoint: str, args: argparse.Namespace) -> Evaluator:
     data = loaded.header.recipe.data
     if not getattr(args, "allow_overlap", False):
         _refuse_overlap(loaded.header.recipe.backbone.name, args.dataset or data.name)
+    turned = {} if args.turns is None else {"turns": args.turns}
     if args.dataset in (None, data.name):
-        images = load_dataset(data.name, args.split, args.root or data.root, **data.options)
+        images = load_dataset(data.name, args.split, args.root or data.root, **data.options | turned)
     else:
-        images = load_dataset(args.dataset, args.split, args.root)
+        images = load_dataset(args.dataset, args.split, args.root, **turned)
     if images.fingerprint == loaded.header.data.get(data.train_split):
         print(
             f"Note: {checkpoint} was trained on these classes ({args.split}); this is no accuracy on unseen ones.",

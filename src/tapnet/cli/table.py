@@ -8,9 +8,21 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+_EXAMPLES = """tables:
+  main-omniglot-mini    Table 1: Omniglot and miniImageNet
+  main-tiered           Table 2: tieredImageNet
+  episode-composition   supplement, Table 1: training classes against queries
+  hyperparameters       supplement, Table 2: settings of meta-training
+  references            supplement, section 2.3: settings of the references
+  network-sizes         supplement, Table 3: miniImageNet by the size of the network
+  network-sizes-tiered  supplement, Table 4: tieredImageNet with Conv4
+  parameters            supplement, Table 5: number of parameters
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", help="main-omniglot-mini, main-tiered, network-sizes or network-sizes-tiered")
+    parser.epilog = _EXAMPLES
+    parser.add_argument("name", metavar="NAME", help="see below")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of kept results")
 
 
@@ -21,10 +33,11 @@ def run(args: argparse.Namespace) -> None:
     filled = filled_table(args.name, read_results(args.results))
     table = Table(title=filled.title, title_justify="left")
     for heading in filled.headings:
-        table.add_column(heading)
+        table.add_column(heading, no_wrap=heading == "recipe")
     for row in filled.rows:
-        table.add_row(*row, style="bold" if row[0].startswith("TapNet") else "")
+        table.add_row(*row, style="bold" if row[0].endswith(", ours") else "")
     console = Console()
     console.print(table)
-    if filled.commands:
-        console.print("Not run; each with its command:", *(f"  {command}" for command in filled.commands), sep="\n")
+    for title, lines in (("Run:", filled.runs), ("Not run; each with its command:", filled.commands)):
+        if lines:
+            console.print(title, *(f"  {line}" for line in lines), sep="\n", highlight=False, soft_wrap=True)
