@@ -101,7 +101,7 @@ def _essence(recipe: dict[str, Any]) -> dict[str, Any]:
     return recipe | {"seed": None, "data": recipe["data"] | {"root": None}}
 
 
-_SETTINGS = ("N_c", "N_q", "rate", "step", "ratio", "l2", "dropout")
+_SETTINGS = ("N_c", "N_q", "rate", "step", "by", "l2", "dropout")
 
 
 def _hyperparameters(_: Results) -> Filled:
