@@ -6,7 +6,7 @@ DEV    := $(VENV)/.ready-dev
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart compare test test-slow lint format bench bench-full clean
+.PHONY: help quickstart compare test test-slow lint format bench bench-full results clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -40,6 +40,9 @@ bench: $(DEV)  ## speed, as ratios side by side in one run
 
 bench-full: $(DEV)  ## the slow ones, too, and how costs grow
 	$(BIN)/python benchmarks/run.py --full
+
+results: $(READY)  ## RESULTS.md from the files in results/
+	$(BIN)/python tools/write_results.py
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -75,3 +75,16 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
             raise ValueError(f"{path} is not a kept result: write it by `tapnet evaluate --record {folder}`.") from None
         results.append(content)
     return results
+
+
+def read_ablations(folder: Path) -> list[dict[str, Any]]:
+    """Every kept ablation, in the order of the file names; a file that is none is named."""
+    ablations = []
+    for path in sorted((folder / "ablations").glob("*.json")):
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            content["recipe"]["name"], content["rows"][0]["accuracy"]
+        except (json.JSONDecodeError, KeyError, TypeError, IndexError):
+            raise ValueError(f"{path} is not a kept ablation: write it by `tapnet ablate --record {folder}`.") from None
+        ablations.append(content)
+    return ablations

@@ -6,7 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tapnet.analysis.paper import ACCURACIES, HYPERPARAMETERS, PARAMETERS, PaperTable, Task
+from tapnet.analysis.paper import (
+    ACCURACIES,
+    EPISODE_COMPOSITION,
+    HYPERPARAMETERS,
+    PARAMETERS,
+    REFERENCES,
+    PaperTable,
+    Task,
+)
 from tapnet.recipe import load_recipe
 
 Results = list[dict[str, Any]]
@@ -24,7 +32,10 @@ class Filled:
 
 
 def filled_table(name: str, results: Results) -> Filled:
-    """The published table; under each row of TapNet what our results say, or that it was not run."""
+    """The published table; beside or under what is TapNet's, what our results say, or that it was not run.
+
+    `results` are those of `tapnet.results`, evaluations and ablations together.
+    """
     if name not in TABLES:
         raise ValueError(f"A table is one of {', '.join(TABLES)}, got {name!r}.")
     return TABLES[name](results)
@@ -67,7 +78,7 @@ def _found(recipe: str, task: Task, results: Results) -> Results:
     return [
         result
         for result in results
-        if _essence(result["recipe"]) == essence and wanted.items() <= result["evaluation"].items()
+        if _essence(result["recipe"]) == essence and wanted.items() <= result.get("evaluation", {}).items()
     ]
 
 
@@ -146,8 +157,61 @@ def _parameters(_: Results) -> Filled:
     return Filled(title, ("method", "feature extractor", "further layers", "further parts"), rows, [], [])
 
 
+def _references(results: Results) -> Filled:
+    """The settings of the references, one column for each network that was varied."""
+    ablations = [result for result in results if result.get("name") in {ablation for _, ablation, _, _ in REFERENCES}]
+    networks = sorted({_network(ablation) for ablation in ablations})
+    rows, commands = [], []
+    for setting, name, variant, published in REFERENCES:
+        cells = [_variant(name, variant, network, ablations) for network in networks]
+        rows.append((setting, published, *cells))
+        if not any(ablation["name"] == name for ablation in ablations):
+            source = (
+                "--recipe mini-imagenet-5shot" if name == "initial-norm" else "--checkpoint runs/mini-imagenet-5shot"
+            )
+            commands.append(f"tapnet ablate {name} {source} --episodes 30000 --record results")
+    title = "Supplement, section 2.3: settings of the references, accuracy in %"
+    headings = ("references", "published", *networks)
+    return Filled(title, headings, rows, [ablation["command"] for ablation in ablations], list(dict.fromkeys(commands)))
+
+
+def _network(ablation: dict[str, Any]) -> str:
+    """What was varied, in a few words."""
+    task, length = ablation["task"], ablation["rows"][0]["training_episodes"]
+    trained = f", each trained {length} episodes" if length else ""
+    return f"{ablation['recipe']['name']}{trained}, {task['way']}-way {task['shot']}-shot"
+
+
+def _variant(name: str, variant: str, network: str, ablations: Results) -> str:
+    rows = [
+        row
+        for ablation in ablations
+        if ablation["name"] == name and _network(ablation) == network
+        for row in ablation["rows"]
+        if row["variant"] == variant
+    ]
+    return f"{100 * rows[0]['accuracy']:.2f} ± {100 * rows[0]['ci95']:.2f}" if rows else "not run"
+
+
+def _episode_composition(results: Results) -> Filled:
+    """Training classes against queries; under the published rows ours, one for each variant that was trained."""
+    ablations = [result for result in results if result.get("name") == "episode-composition"]
+    rows = [(f"{way}-way {query}-query", f"{accuracy} (published)") for way, query, accuracy in EPISODE_COMPOSITION]
+    for ablation in ablations:
+        for row in ablation["rows"]:
+            accuracy = f"{100 * row['accuracy']:.2f} ± {100 * row['ci95']:.2f}"
+            rows.append((row["variant"], f"{accuracy} ({_network(ablation)})"))
+    command = "tapnet ablate episode-composition --recipe mini-imagenet-5shot --episodes 30000 --record results"
+    paper = any(ablation["recipe"]["name"] == "mini-imagenet-5shot" for ablation in ablations)
+    title = "Supplement, Table 1: composition of training episodes, 5-way 5-shot miniImageNet, accuracy in %"
+    runs = [ablation["command"] for ablation in ablations]
+    return Filled(title, ("training episodes", "accuracy"), rows, runs, [] if paper else [command])
+
+
 TABLES: dict[str, Callable[[Results], Filled]] = {
     **{name: _accuracies(table) for name, table in ACCURACIES.items()},
+    "episode-composition": _episode_composition,
     "hyperparameters": _hyperparameters,
+    "references": _references,
     "parameters": _parameters,
 }

@@ -28,9 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from tapnet.analysis.tables import filled_table
-    from tapnet.results import read_results
+    from tapnet.results import read_ablations, read_results
 
-    filled = filled_table(args.name, read_results(args.results))
+    filled = filled_table(args.name, [*read_results(args.results), *read_ablations(args.results)])
     table = Table(title=filled.title, title_justify="left")
     for heading in filled.headings:
         table.add_column(heading, no_wrap=heading == "recipe")

@@ -1,0 +1,10 @@
+"""Make RESULTS.md from the files in results/: python tools/write_results.py."""
+
+from pathlib import Path
+
+from tapnet.analysis.report import report
+
+ROOT = Path(__file__).resolve().parents[1]
+
+if __name__ == "__main__":
+    (ROOT / "RESULTS.md").write_text(report(ROOT / "results"), encoding="utf-8")
