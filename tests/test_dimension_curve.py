@@ -8,10 +8,14 @@ from tapnet.evaluation import Evaluator
 from tapnet.methods import PrototypicalNetwork, TapNet
 
 
+@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dim", [1, 4, 11])
-def test_the_curve_agrees_with_an_evaluation_at_one_dimension(blobs, small_tapnet, dim):
+def test_the_curve_agrees_with_an_evaluation_at_one_dimension(blobs, dim, bias):
+    small_tapnet = TapNet(Conv4((1, 8, 8), widths=(16, 16, 16, 16)), ways=8, reference_bias=bias).eval()
+    if bias:
+        torch.nn.init.normal_(small_tapnet.reference_bias, std=0.1)
     curve = dimension_curve(Evaluator(small_tapnet, blobs), 5, 2, 3, episodes=40, seed=1)
-    single = TapNet(small_tapnet.backbone, ways=8, projection_dim=min(dim, 8)).eval()
+    single = TapNet(small_tapnet.backbone, ways=8, projection_dim=min(dim, 8), reference_bias=bias).eval()
     single.projection_dim = dim
     single.load_state_dict(small_tapnet.state_dict())
     accuracy = Evaluator(single, blobs).accuracies(5, 2, 3, episodes=40, seed=1).mean()

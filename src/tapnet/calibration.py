@@ -49,7 +49,10 @@ class Calibration:
 
 
 def calibrate(
-    features: NDArray[np.float32], labels: NDArray[np.int64], references: torch.Tensor | None
+    features: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    references: torch.Tensor | None,
+    reference_bias: torch.Tensor | None = None,
 ) -> dict[str, Any]:
     """The tables of every head that can be fitted, from features of classes that were not trained on."""
     classes, counts = np.unique(labels, return_counts=True)
@@ -57,11 +60,11 @@ def calibrate(
     heads = [head for head in HEADS if head != "tapnet" or references is not None]
     if limit < 2 or counts.min() <= QUERY:
         return {}
-    tables = {}
+    options, tables = HeadOptions(references, reference_bias=reference_bias), {}
     for head in heads:
         ways = sorted({min(way, limit) for way in GRIDS[head][0]})
         shots = [shot for shot in GRIDS[head][1] if shot + QUERY <= counts.min()]
-        cells = [[scores_and_answers(head, features, labels, references, way, shot) for shot in shots] for way in ways]
+        cells = [[scores_and_answers(head, features, labels, options, way, shot) for shot in shots] for way in ways]
         temperatures = [[fit_temperature(*cell) for cell in row] for row in cells]
         tables[head] = {"ways": ways, "shots": shots, "temperatures": temperatures}
     return tables
@@ -75,7 +78,8 @@ def calibrate_checkpoint(path: Path, images: ImageSet) -> None:
         features = embed(method, images).cpu().numpy()  # the work of all processes; the rest is that of the first
         if distribution.rank() > 0:
             return
-        tables = calibrate(features, images.labels, getattr(method, "references", None))
+        references, bias = (getattr(method, name, None) for name in ("references", "reference_bias"))
+        tables = calibrate(features, images.labels, references, bias)
         replace(checkpoint, header=replace(checkpoint.header, calibration=tables)).write(path)
 
 
@@ -83,7 +87,7 @@ def scores_and_answers(
     head: str,
     features: NDArray[np.float32],
     labels: NDArray[np.int64],
-    references: torch.Tensor | None,
+    options: HeadOptions,
     way: int,
     shot: int,
 ) -> tuple[Scores, NDArray[np.int64]]:
@@ -93,7 +97,7 @@ def scores_and_answers(
     for index in range(GRIDS[head][2]):
         episode = sampler[index]
         support = torch.from_numpy(features[episode.support.reshape(-1)])
-        adapted = adapt(head, support, class_labels(way, shot), way, HeadOptions(references))
+        adapted = adapt(head, support, class_labels(way, shot), way, options)
         scores.append(adapted.scores(features[episode.query.reshape(-1)]))
     return np.concatenate(scores), np.tile(np.repeat(np.arange(way), QUERY), len(scores))
 

@@ -49,11 +49,14 @@ def dimension_accuracies(
     accuracies = np.zeros((episodes, method.backbone.dim - way))
     for start in range(0, episodes, 32 * size):
         block = sampler.batch(start, min(start + 32 * size, episodes))
-        references, errors = method.adapt_to(evaluator.prototypes(block.support))
+        prototypes = evaluator.prototypes(block.support)
+        chosen = method.choose(prototypes)
+        references, errors = method.adapt_to(prototypes, chosen=chosen)
+        shift = method.shift(chosen)
         for first in range(0, len(block), size):
             part = slice(first, first + size)
             queries = evaluator.gathered(block.query[part])
-            hits = _hits(queries, references[part], errors[part], query, rotation)
+            hits = _hits(queries, references[part], errors[part], shift[part], query, rotation)
             accuracies[start + first : start + first + len(hits)] = hits.cpu().numpy()
     return accuracies
 
@@ -65,11 +68,14 @@ def random_rotation(size: int, generator: torch.Generator) -> Tensor:
     return rotation.float()
 
 
-def _hits(queries: Tensor, references: Tensor, errors: Tensor, query: int, rotation: Tensor | None) -> Tensor:
+def _hits(
+    queries: Tensor, references: Tensor, errors: Tensor, shift: Tensor, query: int, rotation: Tensor | None
+) -> Tensor:
     """The share of queries that are nearest to their own reference, (episodes, D), for every D.
 
     With coordinates x of a query and r of the references, another class k wins over the true one y at D when the sum
-    over the first D coordinates of 2x(r_k - r_y) - (r_k² - r_y²) is positive.
+    over the first D coordinates of 2x(r_k - r_y) - (r_k² - r_y²), and what the `shift` of k exceeds that of y by, is
+    positive.
     """
     way = references.shape[1]
     coordinates = null_coordinates(torch.cat([references, queries], dim=1), errors, None)
@@ -78,7 +84,8 @@ def _hits(queries: Tensor, references: Tensor, errors: Tensor, query: int, rotat
     vectors = vectors.unflatten(1, (way, query)).unsqueeze(3)  # (episodes, way, query, 1, D)
     others = torch.tensor([[k for k in range(way) if k != y] for y in range(way)], device=queries.device)
     true, rivals = inside.unsqueeze(2), inside[:, others]  # (episodes, way, 1 or way - 1, D)
-    weight, shift = 2 * (rivals - true), true.square() - rivals.square()
-    leads = torch.addcmul(shift.unsqueeze(2), vectors, weight.unsqueeze(2))
+    weight, squares = 2 * (rivals - true), true.square() - rivals.square()
+    squares[..., 0] += shift[:, others] - shift.unsqueeze(2)
+    leads = torch.addcmul(squares.unsqueeze(2), vectors, weight.unsqueeze(2))
     worst = leads.cumsum(dim=-1).amax(dim=-2)  # (episodes, way, query, D)
     return (worst < 0).float().mean(dim=(1, 2))

@@ -35,6 +35,7 @@ class Adapted:
     chosen: NDArray[np.int64]  # which reference each class took; empty for other heads
     references: Array  # (way, dim), those references; for other heads the centres of the classes
     errors_basis: Array  # Q (way, dim), orthonormal rows that span what the projection hides; empty for other heads
+    reference_bias: Array  # (way,), those of the references; zero unless the network has some
 
     def scores(self, features: NDArray[np.floating]) -> Exact:
         """Logits (n, way), in float64: the same for a feature whatever its batch-mates."""
@@ -67,6 +68,7 @@ class HeadOptions:
     references: Tensor | None = None  # (ways, dim) of the network
     selection: str = "optimal"
     projection_dim: int | None = None
+    reference_bias: Tensor | None = None  # (ways,) of the network, if it has one
 
 
 def adapt(head: str, features: Tensor, labels: Tensor, way: int, options: HeadOptions) -> Adapted:
@@ -82,12 +84,14 @@ def _tapnet(features: Tensor, labels: Tensor, way: int, options: HeadOptions) ->
     """The paper's: classes take references, and a projection hides how they differ from the class averages."""
     available = _checked_references(options.references, features.shape[1], way)
     prototypes = class_averages(features, labels, way)
-    chosen = select_references(prototypes, available, options.selection)
+    offsets = torch.zeros(len(available)) if options.reference_bias is None else options.reference_bias.float()
+    chosen = select_references(prototypes, available, options.selection, bias=offsets)
     references = available[chosen]
     errors = projection_errors(references, prototypes)[chosen.argsort()]  # below full dimension the order matters
     basis = torch.linalg.qr(errors.mT).Q.mT  # has the same Householder reflections as the errors
     weight, bias = linear_head(references, errors, options.projection_dim)
-    return _adapted(weight, bias, False, chosen, references, basis, options.projection_dim)
+    own = offsets[chosen]
+    return _adapted(weight, bias + 2 * own, False, chosen, references, basis, options.projection_dim, own)
 
 
 def _checked_references(references: Tensor | None, dim: int, way: int) -> Tensor:
@@ -150,6 +154,7 @@ def _adapted(
     references: Tensor,
     basis: Tensor | None,
     projection_dim: int | None = None,
+    reference_bias: Tensor | None = None,
 ) -> Adapted:
     def array(tensor: Tensor) -> Array:
         return tensor.detach().float().cpu().contiguous().numpy()
@@ -162,6 +167,7 @@ def _adapted(
         np.zeros(0, np.int64) if chosen is None else chosen.cpu().numpy(),
         array(references),
         np.zeros((0, weight.shape[1]), np.float32) if basis is None else array(basis),
+        np.zeros(len(weight), np.float32) if reference_bias is None else array(reference_bias),
     )
 
 

@@ -174,6 +174,19 @@ def test_tapnet_takes_the_references_that_it_is_told():
     assert torch.equal(references, method.references[[6, 0, 3]])
 
 
+def test_tapnet_trains_a_bias_of_the_references_when_asked_and_has_none_else():
+    method, plain = make("tapnet", reference_bias=True).train(), make("tapnet").train()
+    support, queries, labels = torch.randn(8, 16), torch.randn(6, 16), torch.arange(8)
+    torch.testing.assert_close(method.logits(support, labels, queries), plain.logits(support, labels, queries))
+    with torch.no_grad():
+        method.reference_bias.copy_(torch.arange(8.0))
+    logits = method.logits(support, labels, queries)
+    torch.testing.assert_close(logits, plain.logits(support, labels, queries) + 2 * torch.arange(8.0))
+    logits[:, 3].sum().backward()
+    torch.testing.assert_close(method.reference_bias.grad, 12 * torch.eye(8)[3])
+    assert "reference_bias" not in plain.state_dict()
+
+
 def test_prototypical_gives_the_distances_worked_out_by_hand():
     method = make("protonet")
     support = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 5.0]])
@@ -225,10 +238,11 @@ def test_methods_are_exported_at_the_top():
     assert tapnet.PrototypicalNetwork is PrototypicalNetwork
 
 
+@pytest.mark.parametrize("bias", [None, torch.linspace(-3, 3, 8)])
 @pytest.mark.parametrize("references", ["original", "modified"])
 @pytest.mark.parametrize("dim", [None, 5])
-def test_the_linear_head_has_the_softmax_of_the_logits(small_tapnet, dim, references):
-    small_tapnet.projection_dim = dim
+def test_the_linear_head_has_the_softmax_of_the_logits(small_tapnet, dim, references, bias):
+    small_tapnet.projection_dim, small_tapnet.reference_bias = dim, bias
     small_tapnet.projection_references = small_tapnet.classification_references = references
     support, query, labels = torch.randn(2, 10, 16), torch.randn(2, 7, 16), torch.arange(5).repeat(2).expand(2, -1)
     weight, bias = small_tapnet.head(class_averages(support, labels, 5))

@@ -40,6 +40,8 @@ class TapNet(LinearMethod):
     The other options are for study, and as the authors have them unless set: whether gradients pass the projection
     (`differentiable`), which references build it and which classify, modified or original, the `distance` of the
     logits, and the length of the references before training (`initial_norm`).
+    `reference_bias` is the authors' and not the paper's: a learned b_k a reference, which adds 2b_k to its logits and
+    to its score when references are selected. The projection does not see it.
     """
 
     follows_class_order = False  # under `closest`; true of `optimal`
@@ -55,6 +57,7 @@ class TapNet(LinearMethod):
         classification_references: str = "original",
         distance: str = "squared",
         initial_norm: float = 1.0,
+        reference_bias: bool = False,
     ) -> None:
         super().__init__(backbone)
         if not 2 <= ways < backbone.dim:
@@ -71,15 +74,21 @@ class TapNet(LinearMethod):
                 f"{ways} ways in {backbone.dim} dimensions allow projection_dim from 1 to {backbone.dim - ways}, got "
                 f"{projection_dim}."
             )
+        if reference_bias and distance != "squared":
+            raise ValueError("A bias of the references is defined for squared distances only: leave one of them out.")
         self.projection_dim, self.differentiable = projection_dim, differentiable
         normal = torch.randn(ways, backbone.dim) / math.sqrt(backbone.dim)  # LeCun's, each near length 1
         self.references = nn.Parameter(normal * initial_norm)
+        self.reference_bias = nn.Parameter(torch.zeros(ways)) if reference_bias else None
 
     def logits(self, support_features: Tensor, support_labels: Tensor, query_features: Tensor) -> Tensor:
-        references, errors = self.adapt(support_features, support_labels)
-        return -projected_distances(
+        prototypes = class_averages(support_features, support_labels, way_of(support_labels))
+        chosen = self.choose(prototypes)
+        references, errors = self.adapt_to(prototypes, chosen=chosen)
+        logits = -projected_distances(
             query_features, references, errors, self.projection_dim, self.differentiable, self.distance == "squared"
         )
+        return logits + self.shift(chosen).unsqueeze(-2)
 
     def adapt(self, support_features: Tensor, support_labels: Tensor) -> tuple[Tensor, Tensor]:
         """The references that classify, and the errors for the projection to hide, each (..., way, dim).
@@ -96,7 +105,7 @@ class TapNet(LinearMethod):
         if not self.differentiable:
             prototypes = prototypes.detach()  # they serve the projection alone
         if chosen is None:
-            chosen = self._chosen_references(prototypes)  # (..., way)
+            chosen = self.choose(prototypes)  # (..., way)
         references = self.references[chosen]  # (..., way, dim)
         errors = projection_errors(references, prototypes, self.projection_references == "modified")
         if self.classification_references == "modified":
@@ -107,18 +116,27 @@ class TapNet(LinearMethod):
 
     def head(self, prototypes: Tensor, chosen: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """That of squared distances: for Euclidean ones it has the same order of the classes, not the softmax."""
+        chosen = self.choose(prototypes) if chosen is None else chosen
         references, errors = self.adapt_to(prototypes, self.projection_dim is not None, chosen)
-        return linear_head(references, errors, self.projection_dim)
+        weight, bias = linear_head(references, errors, self.projection_dim)
+        return weight, bias + self.shift(chosen)
+
+    def shift(self, chosen: Tensor) -> Tensor:
+        """What the bias adds to the logits of classes with these references, (..., way); zero without a bias."""
+        if self.reference_bias is None:
+            return torch.zeros(chosen.shape, device=chosen.device)
+        return 2 * self.reference_bias[chosen]
 
     @property
     def uses_references_as_published(self) -> bool:
         """Whether modified references build the projection and original ones classify."""
         return (self.projection_references, self.classification_references) == ("modified", "original")
 
-    def _chosen_references(self, prototypes: Tensor) -> Tensor:
+    def choose(self, prototypes: Tensor) -> Tensor:
+        """Which reference each class takes, (..., way)."""
         way, ways = prototypes.shape[-2], len(self.references)
         if not self.training:
-            return select_references(prototypes, self.references, self.selection)
+            return select_references(prototypes, self.references, self.selection, bias=self.reference_bias)
         if way != ways:
             raise ValueError(
                 f"Training episodes need {ways} classes, one a reference, got {way}: build TapNet with ways={way}, or "

@@ -57,6 +57,7 @@ def _tensors(task: Task) -> dict[str, NDArray[Any]]:
         "chosen": task.adapted.chosen,
         "references": task.adapted.references,
         "errors_basis": task.adapted.errors_basis,
+        "reference_bias": task.adapted.reference_bias,
     }
 
 
@@ -98,6 +99,7 @@ def _task(header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Task:
         tensors["chosen"],
         tensors["references"],
         tensors["errors_basis"],
+        tensors.get("reference_bias", np.zeros_like(tensors["bias"])),
     )
     settings = Settings(header["head"], header["selection"], header["projection_dim"])
     names = tuple(header["classes"]), header["network"], header["network_sha256"]
@@ -117,6 +119,7 @@ def _check(task: Task) -> None:
         "chosen": (task.adapted.chosen, (way if tap else 0,), np.int64),
         "references": (task.adapted.references, (way, dim), np.float32),
         "errors_basis": (task.adapted.errors_basis, (way if tap else 0, dim), np.float32),
+        "reference_bias": (task.adapted.reference_bias, (way,), np.float32),
     }
     for name, (array, shape, kind) in shapes.items():
         if array.shape != shape or array.dtype != kind:
@@ -141,5 +144,6 @@ def _check_head(adapted: Adapted) -> None:
     if np.abs(basis @ basis.T - np.eye(len(basis))).max() > _TOLERANCE:
         raise ValueError("its basis is not orthonormal")
     inside = adapted.projected(adapted.references)
-    if not np.allclose(adapted.bias, -np.square(inside).sum(axis=1), rtol=_TOLERANCE, atol=_TOLERANCE):
+    bias = 2 * adapted.reference_bias - np.square(inside).sum(axis=1)
+    if not np.allclose(adapted.bias, bias, rtol=_TOLERANCE, atol=_TOLERANCE):
         raise ValueError("its head does not follow from its references")

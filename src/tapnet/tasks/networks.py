@@ -38,6 +38,7 @@ class Foundation:
     sha256: str
     references: Tensor | None
     calibration: Calibration
+    reference_bias: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,11 @@ class Network:
 
     @property
     def foundation(self) -> Foundation:
-        references: Tensor | None = getattr(self.method, "references", None)
-        references = None if references is None else references.detach().float().cpu()
-        return Foundation(self.name, self.sha256, references, self.calibration)
+        references, bias = (
+            None if tensor is None else tensor.detach().float().cpu()
+            for tensor in (getattr(self.method, name, None) for name in ("references", "reference_bias"))
+        )
+        return Foundation(self.name, self.sha256, references, self.calibration, bias)
 
     @torch.inference_mode()
     def embed(self, pixels: Iterable[NDArray[np.uint8]]) -> NDArray[np.float32]:

@@ -98,7 +98,7 @@ def _refuse_too_many(way: int, foundation: Foundation) -> None:
 
 
 def adapt_examples(examples: Examples, way: int, foundation: Foundation, settings: Settings) -> Adapted:
-    options = HeadOptions(foundation.references, settings.selection, settings.projection_dim)
+    options = HeadOptions(foundation.references, settings.selection, settings.projection_dim, foundation.reference_bias)
     features, labels = torch.from_numpy(examples.features), torch.from_numpy(examples.labels)
     return adapt(settings.head, features, labels, way, options)
 

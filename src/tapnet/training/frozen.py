@@ -143,6 +143,6 @@ class _FrozenRun:
             validation=best,
             data={images.split: images.fingerprint for images in sets},
             hardware=describe(self.device, "float32"),
-            calibration=calibrate(features, labels, weights.get("references")),
+            calibration=calibrate(features, labels, weights.get("references"), weights.get("reference_bias")),
         )
         return Checkpoint(header, weights)
