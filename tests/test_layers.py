@@ -25,6 +25,7 @@ LAYERS = {
     "evaluation": 3.3,
     "calibration": 3.4,
     "dimension_curve": 3.5,
+    "chainer": 3.5,
     "training": 3.5,
     "results": 3.5,
     "tasks": 3.7,

@@ -59,6 +59,7 @@ class Header:
     data: dict[str, str] = field(default_factory=dict)  # split: fingerprint
     hardware: dict[str, Any] = field(default_factory=dict)
     calibration: dict[str, Any] = field(default_factory=dict)  # head: temperatures by way and shot
+    origin: str = ""  # where weights that were not trained here come from
     version: str = __version__
     format: int = FORMAT
     digest: str = ""  # sha-256 of all of this and the tensors; written, never given

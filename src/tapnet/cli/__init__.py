@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "evaluate": "accuracy of a checkpoint on classes it has never seen",
     "compare": "several checkpoints on the same episodes, with paired differences",
     "recipes": "list the recipes",
+    "import-chainer": "a checkpoint of the authors' Chainer code as one of ours",
     "fit": "learn the classes in a folder of your own pictures",
     "predict": "the class of each of your pictures, by a fitted task",
     "add": "add pictures or classes to a fitted task",

@@ -1,0 +1,144 @@
+"""Checkpoints of the authors' Chainer code as checkpoints of ours, with the same features and logits.
+
+Their convolutions have biases: what one adds before batch normalisation is taken off the running mean. Their linear
+layer of references has one, too: unless it is zero it becomes TapNet's `reference_bias`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zipfile
+import zlib
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tapnet.backbones import ImageShape
+from tapnet.checkpoint import Checkpoint, Header
+from tapnet.recipe import Recipe, recipe_from
+
+IMAGE_SIZE = 84  # of the authors' images; the arrays do not tell
+_BLOCKS = range(1, 5)
+_LAYERS = {"1": ("layers", 0), "2": ("layers", 3), "3": ("layers", 6), "r": ("shortcut", 0)}  # of a block of ours
+_DAMAGED = (ValueError, EOFError, RuntimeError, KeyError, struct.error, zipfile.BadZipFile, zlib.error)
+Arrays = dict[str, NDArray[Any]]
+
+
+def import_chainer(path: Path, recipe: Recipe, image_size: int = IMAGE_SIZE) -> Checkpoint:
+    """The network of an npz file that Chainer's `save_npz` wrote, with a recipe that fits it.
+
+    The recipe given says on which data it was trained and how; ways and widths are those of the arrays.
+    """
+    if recipe.backbone.name != "resnet12":
+        raise ValueError(
+            f"The authors' network is resnet12, and the recipe {recipe.name!r} is for {recipe.backbone.name}: choose "
+            "another."
+        )
+    arrays = _read(path)
+    widths = _widths(arrays)
+    _check(arrays, widths, path)
+    shape: ImageShape = (arrays["l_conv1_1/W"].shape[1], image_size, image_size)
+    origin = f"Chainer npz {path.name}, sha-256 {hashlib.sha256(path.read_bytes()).hexdigest()}"
+    header = Header(_fitted(recipe, arrays, widths, path), shape, episode=0, origin=origin)
+    checkpoint = Checkpoint(header, _weights(arrays))
+    checkpoint.method()  # refuses what cannot be built
+    return checkpoint
+
+
+def _read(path: Path) -> Arrays:
+    """The arrays of the file, if it holds those of the authors' network and no others; nothing is unpickled."""
+    needed = _shapes(1, [1] * len(_BLOCKS), 1).keys()
+    with path.open("rb") as stream:
+        if not zipfile.is_zipfile(stream):
+            raise ValueError(f"{path} is no npz file, or is cut off: it needs what Chainer's save_npz writes.")
+        stream.seek(0)
+        try:
+            with np.load(stream, allow_pickle=False) as file:
+                found = set(file.files)
+                arrays = {key: _array(file, key) for key in needed if needed == found}
+        except _DAMAGED as error:
+            raise ValueError(f"{path} cannot be read ({error}).") from None
+    for problem, keys in (("lacks", needed - found), ("has more than the authors' network:", found - needed)):
+        if keys:
+            names = ", ".join(sorted(keys)[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
+            raise ValueError(f"{path} {problem} {names}: it needs what Chainer's save_npz writes of the ResNet-12.")
+    return arrays
+
+
+def _array(file: Any, key: str) -> NDArray[Any]:
+    try:
+        array = file[key]
+    except _DAMAGED as error:
+        raise ValueError(f"{key}: {error}") from None
+    kinds = "iu" if key.endswith("/N") else "f"
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in kinds:
+        raise ValueError(f"{key} holds {getattr(array, 'dtype', 'no array')}")
+    return array
+
+
+def _shapes(channels: int, widths: list[int], ways: int) -> dict[str, tuple[int, ...]]:
+    """The arrays of the authors' network, by name."""
+    shapes: dict[str, tuple[int, ...]] = {"l_phi/W": (ways, widths[-1]), "l_phi/b": (ways,)}
+    for block, (inputs, width) in zip(_BLOCKS, pairwise([channels, *widths]), strict=True):
+        for layer in _LAYERS:
+            convolution, norm = f"l_conv{block}_{layer}", f"l_norm{block}_{layer}"
+            shapes[f"{convolution}/W"] = (width, width if layer in "23" else inputs, 3, 3)
+            shapes |= {f"{convolution}/b": (width,), f"{norm}/N": ()}
+            shapes |= {f"{norm}/{key}": (width,) for key in ("gamma", "beta", "avg_mean", "avg_var")}
+    return shapes
+
+
+def _widths(arrays: Arrays) -> list[int]:
+    return [arrays[f"l_norm{block}_1/gamma"].size for block in _BLOCKS]
+
+
+def _check(arrays: Arrays, widths: list[int], path: Path) -> None:
+    """Nothing, or an error that names the array which does not fit the others or is not finite."""
+    channels = (*arrays["l_conv1_1/W"].shape, 1, 1)[1]
+    for key, shape in _shapes(channels, widths, arrays["l_phi/b"].size).items():
+        array = arrays[key]
+        if array.shape != shape or 0 in shape:
+            raise ValueError(f"{path}: {key} needs the shape {shape} to fit the others, got {array.shape}.")
+        if not np.isfinite(array).all():
+            raise ValueError(f"{path}: {key} has a value that is not a finite number.")
+        if key.endswith("/avg_var") and array.min() < 0:
+            raise ValueError(f"{path}: {key} has a negative variance, {array.min():g}.")
+
+
+def _fitted(recipe: Recipe, arrays: Arrays, widths: list[int], path: Path) -> Recipe:
+    """The recipe with the network of the file; its name says that the weights were not trained here."""
+    values, ways = recipe.as_dict(), len(arrays["l_phi/W"])
+    bias = {"reference_bias": True} if arrays["l_phi/b"].any() else {}
+    values["name"] += "-chainer"
+    values["backbone"]["options"]["widths"] = widths
+    values["method"] = {"name": "tapnet", "options": {"ways": ways, **bias}}
+    values["training"]["way"] = ways
+    values["validation"]["way"] = min(ways, recipe.validation.way)
+    return recipe_from(values, str(path))
+
+
+def _weights(arrays: Arrays) -> dict[str, Tensor]:
+    weights = {"references": arrays["l_phi/W"]}
+    if arrays["l_phi/b"].any():
+        weights["reference_bias"] = arrays["l_phi/b"]
+    for block in _BLOCKS:
+        for layer, (part, index) in _LAYERS.items():
+            convolution, norm = f"l_conv{block}_{layer}", f"l_norm{block}_{layer}"
+            ours = f"backbone.blocks.{block - 1}.{part}"
+            mean = arrays[f"{norm}/avg_mean"].astype(np.float64) - arrays[f"{convolution}/b"]
+            weights |= {
+                f"{ours}.{index}.weight": arrays[f"{convolution}/W"],
+                f"{ours}.{index + 1}.weight": arrays[f"{norm}/gamma"],
+                f"{ours}.{index + 1}.bias": arrays[f"{norm}/beta"],
+                f"{ours}.{index + 1}.running_mean": mean,
+                f"{ours}.{index + 1}.running_var": arrays[f"{norm}/avg_var"],
+                f"{ours}.{index + 1}.num_batches_tracked": arrays[f"{norm}/N"],
+            }
+    kinds = {True: np.int64, False: np.float32}
+    return {name: torch.from_numpy(np.array(array, kinds[array.dtype.kind in "iu"])) for name, array in weights.items()}
