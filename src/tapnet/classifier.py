@@ -22,6 +22,7 @@ from tapnet.tasks.file import read_task, write_task
 from tapnet.tasks.networks import Foundation, Network, load_network
 from tapnet.tasks.pictures import Example, Picture, read_pictures
 from tapnet.tasks.task import Examples, Settings, fit_task, with_examples
+from tapnet.wording import counted
 
 DEFAULT_NETWORK = "drawings"
 FEATURES = "features"  # stands for a network where features came from elsewhere
@@ -71,7 +72,10 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
             check_classification_targets(answers)
         if len(answers) != len(features):
-            raise ValueError(f"Needed one label a picture, got {len(features)} pictures and {len(answers)} labels.")
+            raise ValueError(
+                f"Needed one label a picture, got {counted(len(features), 'picture')} and "
+                f"{counted(len(answers), 'label')}."
+            )
         self.classes_, labels = np.unique(answers, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"A classifier needs at least 2 classes, got {len(self.classes_)} class.")

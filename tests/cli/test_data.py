@@ -90,6 +90,50 @@ def test_data_show_draws_two_pictures(ready, tmp_path):
             assert image.width > 100
 
 
+@pytest.mark.parametrize(("classes", "images", "drawn"), [(2, 2, True), (3, 20, True), (1, 4, False), (3, 1, False)])
+def test_data_show_takes_an_episode_that_fits_a_small_set(tmp_path, root, capsys, classes, images, drawn):
+    for label in range(classes):
+        for value in range(images):
+            path = tmp_path / "few" / f"class {label}" / f"{value}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(picture(40 * label + value))
+    assert tapnet("prepare", "folder", "--from", tmp_path / "few", "--name", "few", "--size", 8) == 0
+    assert tapnet("show", "few", "--split", "all", "--out", tmp_path / "grid.png") == 0
+    assert (tmp_path / "grid.png").is_file()
+    assert (tmp_path / "grid-episode.png").is_file() == drawn
+    assert ("No episode: it needs 2 classes with 2 images each." in capsys.readouterr().out) != drawn
+    assert root
+
+
+def test_data_show_leaves_nothing_when_the_episode_cannot_be_drawn(tmp_path):
+    assert tapnet("show", "quickdraw", "--episode", "-1", "--out", tmp_path / "x.png") == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_data_list_says_how_much_of_a_published_set_is_there(tmp_path, root, capsys):
+    path = tmp_path / "mini" / "n01532829" / "1.png"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(picture(1))
+    assert tapnet("prepare", "mini-imagenet", "--from", tmp_path / "mini", "--size", 8) == 0
+    capsys.readouterr()
+    assert tapnet("list") == 0
+    printed = capsys.readouterr().out
+    assert f"mini-imagenet: 1 image of 8×8×3 (published: 60,000), ready in {root / 'mini-imagenet'}" in printed
+    assert "1 class, prepared from folders by class" in printed
+
+
+def test_data_prepare_counts_one_in_the_singular(tmp_path, root, capsys):
+    path = tmp_path / "one" / "cat" / "1.png"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(picture(1))
+    assert tapnet("prepare", "folder", "--from", tmp_path / "one", "--size", 16) == 0
+    printed = capsys.readouterr().out
+    assert "by class: 1 class, 1 image." in printed
+    assert "1 classes" not in printed
+    assert "1 images" not in printed
+    assert root
+
+
 MISTAKES = {
     "unknown dataset": (["prepare", "imagenet", "--from", "."], "Datasets to prepare are omniglot"),
     "bundled dataset": (["prepare", "quickdraw", "--from", "."], "it needs nothing"),
@@ -107,7 +151,7 @@ MISTAKES = {
     "show of nothing": (["show", "omniglot", "--out", "x.png"], "is not prepared in"),
     "unknown split": (["show", "quickdraw", "--split", "dev", "--out", "x.png"], "got 'dev'"),
     "too many ways": (["show", "quickdraw", "--way", "99", "--out", "x.png"], "99-way episodes need 99 classes"),
-    "too many shots": (["show", "quickdraw", "--shot", "99", "--out", "x.png"], "lower `shot` or `query`"),
+    "too many shots": (["show", "quickdraw", "--shot", "100", "--out", "x.png"], "lower `shot` or `query`"),
     "no classes": (["show", "quickdraw", "--classes", "0", "--out", "x.png"], "--classes needs at least 1"),
     "episode before the first": (["show", "quickdraw", "--episode", "-1", "--out", "x.png"], "numbered from 0"),
     "odd turns": (["show", "quickdraw", "--turns", "3", "--out", "x.png"], "`turns` is 1"),

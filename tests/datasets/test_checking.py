@@ -64,6 +64,16 @@ def test_check_lists_what_was_left_out(findings, mini, make):
     assert "n01532829/bad.jpg (not an image that can be read)" in words
 
 
+def test_check_does_not_count_a_class_without_a_readable_image(findings, mini, make):
+    make.file(mini / "n01558993" / "3.png", b"no image")
+    make.file(mini / "n01558993" / "4.png", b"no image")
+    found = findings("mini-imagenet", mini, skip_bad=True)
+    assert found["classes"].words == "2"
+    assert found["split train"].words == "1 class, 2 images"
+    assert found["no readable image"].words == "1 class: n01558993"
+    assert found["published classes"].words.startswith("98 of 100 classes are missing")
+
+
 def test_check_changed_pixels_are_refused(pack, mini):
     packed = pack("mini-imagenet", mini)
     path = packed.folder / "images.npy"

@@ -66,6 +66,13 @@ def test_folder_loose_images_and_other_files_are_named(pack, make, tmp_path):
     assert "cat/notes.txt" in notes
 
 
+def test_folder_empty_folders_are_named(pack, make, tmp_path):
+    folder = make.tree(tmp_path / "f", trees(make, ["cat", "dog"]))
+    (folder / "emu").mkdir()
+    make.file(folder / "gnu" / ".hidden", b"")
+    assert pack("folder", folder).manifest.notes == ("Left out, an empty folder: emu, gnu.",)
+
+
 def test_folder_names_with_accents_are_the_same_however_they_are_stored(pack, make, tmp_path):
     composed, apart = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))
     sets = [pack("folder", make.tree(tmp_path / form, trees(make, [name])), name=form)

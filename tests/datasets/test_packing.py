@@ -227,10 +227,13 @@ def test_packed_refuses_a_damaged_manifest(pack, pets, content):
         open_packed(packed.folder)
 
 
-def test_packed_refuses_images_that_are_cut_off(pack, pets, tmp_path):
+@pytest.mark.parametrize(
+    ("lost", "words"), [(1, "cannot be read"), (1000, r"cut off: 1,\d\d\d bytes of at least 2,304")]
+)
+def test_packed_refuses_images_that_are_cut_off(pack, pets, tmp_path, lost, words):
     path = pack("folder", pets, size=8).folder / "images.npy"
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match="prepare it again"):
+    path.write_bytes(path.read_bytes()[:-lost])
+    with pytest.raises(ValueError, match=f"{words}.*prepare it again"):
         load_dataset("folder", "all", tmp_path / "root")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tapnet.cli.pictures import Reader, network_of, read_examples
+from tapnet.wording import counted
 
 _EXAMPLES = """examples:
   tapnet add birds.task blackbird/*.jpg              the folder names the class
@@ -44,7 +45,9 @@ def run(args: argparse.Namespace) -> None:
     added = len(larger.examples) - len(task.examples)
     passed = sum(map(len, classes.values())) - added - reader.broken
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"{added} pictures added" + (f", new classes: {', '.join(new)}" if new else "") + f": {args.task}")
+    console.print(
+        f"{counted(added, 'picture')} added" + (f", new classes: {', '.join(new)}" if new else "") + f": {args.task}"
+    )
     if passed:
         console.print(f"{passed} were examples already and were passed over.")
     reader.finish()

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
+from tapnet.wording import counted
+
 if TYPE_CHECKING:
     from tapnet.datasets import Dataset
     from tapnet.datasets.checking import Finding
@@ -76,10 +78,10 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--classes", type=int, default=12, help="classes on the sheet (default: 12)")
     parser.add_argument("--images", type=int, default=10, help="images a class on the sheet (default: 10)")
-    parser.add_argument("--way", type=int, default=5)
-    parser.add_argument("--shot", type=int, default=1)
-    parser.add_argument("--query", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--way", type=int, help="classes of the episode (default: 5, or as many as there are)")
+    parser.add_argument("--shot", type=int, default=1, help="labelled images a class (default: 1)")
+    parser.add_argument("--query", type=int, help="further images a class (default: 5, or as many as there are)")
+    parser.add_argument("--seed", type=int, default=0, help="which episodes (default: 0)")
     parser.add_argument("--episode", type=int, default=0, help="which episode of the seed (default: 0)")
 
 
@@ -94,12 +96,17 @@ def _list(args: argparse.Namespace) -> None:
     root = data_root(args.root)
     _say(f"Prepared datasets are kept in {root}")
     for name, dataset in DATASETS.items():
-        ready = not dataset.forms or is_packed(root / name)
+        if dataset.forms and is_packed(root / name):
+            state, words = _prepared(root / name, dataset.images)
+            _entry(name, state, f"{dataset.summary}; {words}", _command(name, True))
+            continue
         images = "any number" if dataset.images is None else f"{dataset.images:,} images"
-        where = "bundled" if not dataset.forms else f"ready in {root / name}" if ready else "not ready"
-        _entry(name, f"{images} of {_size(dataset.row_shape)}, {where}", dataset.summary, _command(name, ready))
+        where = "not ready" if dataset.forms else "bundled"
+        _entry(
+            name, f"{images} of {_size(dataset.row_shape)}, {where}", dataset.summary, _command(name, not dataset.forms)
+        )
     for name in own_sets(root):
-        _entry(name, *_own(root / name), _command(name, True))
+        _entry(name, *_prepared(root / name), _command(name, True))
 
 
 def _entry(name: str, state: str, summary: str, command: str) -> None:
@@ -107,15 +114,19 @@ def _entry(name: str, state: str, summary: str, command: str) -> None:
     _say(f"  {summary}\n  {command}")
 
 
-def _own(folder: Path) -> tuple[str, str]:
-    from tapnet.datasets.packed import read_manifest
+def _prepared(folder: Path, published: int | None = None) -> tuple[str, str]:
+    """What is there, and how many classes from what; of a published set also if it is a part."""
+    from tapnet.datasets.packed import open_packed
 
     try:
-        kept = read_manifest(folder)
+        packed = open_packed(folder)
     except ValueError as error:
         return "cannot be used", str(error)
-    state = f"{kept.rows:,} images of {_size(kept.row_shape)}, ready in {folder}"
-    return state, f"{len(kept.classes):,} classes, prepared from {kept.form}"
+    kept = packed.manifest
+    images = kept.rows - len(kept.left_out)
+    part = "" if published in (None, images) else f" (published: {published:,})"
+    state = f"{counted(images, 'image')} of {_size(kept.row_shape)}{part}, ready in {folder}"
+    return state, f"{counted(len(packed.classes), 'class')}, prepared from {kept.form}"
 
 
 def _size(shape: tuple[int, int, int]) -> str:
@@ -206,7 +217,7 @@ def _download(args: argparse.Namespace) -> None:
 
 def _show(args: argparse.Namespace) -> None:
     from tapnet.datasets import load_dataset
-    from tapnet.datasets.sheets import contact_sheet, episode_sheet
+    from tapnet.datasets.sheets import contact_sheet, episode_sheet, fitting_sampler
 
     for option, least in (("classes", 1), ("images", 1)):
         if getattr(args, option) < least:
@@ -216,13 +227,18 @@ def _show(args: argparse.Namespace) -> None:
     images = load_dataset(args.name, args.split, args.root, args.turns)
     if args.out.suffix.lower() != ".png":
         raise ValueError(f"--out needs a name that ends in .png, got {args.out}.")
-    sampler = images.episodes(args.way, args.shot, args.query, args.seed)
+    sampler = fitting_sampler(images, args.way, args.shot, args.query, args.seed)
     sheet = args.out
     episode = sheet.with_name(f"{sheet.stem}-episode.png")
+    drawn = None if sampler is None else episode_sheet(images, sampler, args.episode)
     sheet.parent.mkdir(parents=True, exist_ok=True)
     contact_sheet(images, args.classes, args.images).save(sheet)
-    episode_sheet(images, sampler, args.episode).save(episode)
-    _say(f"{sheet}: {args.split} classes of {args.name}\n{episode}: an episode as a model sees it")
+    _say(f"{sheet}: {args.split} classes of {args.name}")
+    if drawn is None:
+        _say("No episode: it needs 2 classes with 2 images each.")
+    else:
+        drawn.save(episode)
+        _say(f"{episode}: an episode as a model sees it")
 
 
 def _preparable(name: str) -> Dataset:

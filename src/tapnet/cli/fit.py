@@ -9,6 +9,7 @@ from rich.console import Console
 
 from tapnet.cli.options import percent
 from tapnet.cli.pictures import Reader, read_examples
+from tapnet.wording import counted
 
 _EXAMPLES = """examples:
   tapnet fit my_classes/ --out birds.task       my_classes/robin/*.jpg, my_classes/wren/*.jpg …
@@ -47,10 +48,8 @@ def run(args: argparse.Namespace) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     shots = task.shots()
-    counts = f"{shots[0]}" if len(set(shots)) == 1 else f"{min(shots)} to {max(shots)}"
-    console.print(
-        f"{len(classes)} classes, {counts} pictures each, network {network.name}, head {args.head}: {args.out}"
-    )
+    pictures = counted(shots[0], "picture") if len(set(shots)) == 1 else f"{min(shots)} to {max(shots)} pictures"
+    console.print(f"{len(classes)} classes, {pictures} each, network {network.name}, head {args.head}: {args.out}")
     accuracy = leave_one_out(task, network.foundation)
     if accuracy is not None:
         console.print(f"Leave-one-out accuracy: {percent(accuracy)} of {len(examples)} pictures, each from the others.")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tapnet.wording import counted
+
 if TYPE_CHECKING:
     from tapnet.tasks.networks import Network
     from tapnet.tasks.pictures import Example, Preprocessing
@@ -44,7 +46,7 @@ class Reader:
     def finish(self) -> None:
         """Exit code 1 when something could not be read, with the count."""
         if self.broken:
-            ERRORS.print(f"{self.broken} {'picture' if self.broken == 1 else 'pictures'} could not be read.")
+            ERRORS.print(f"{counted(self.broken, 'picture')} could not be read.")
             raise SystemExit(1)
 
 

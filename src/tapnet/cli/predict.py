@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from tapnet.cli.pictures import Reader, predictor_of
 from tapnet.cli.rows import FORMATS
+from tapnet.wording import counted
 
 if TYPE_CHECKING:
     from tapnet.tasks.prediction import Prediction
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
                     _sort(batch, args.sort_into)
                 done += len(batch)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"Stopped after {done} pictures, all of them written.") from None
+            raise KeyboardInterrupt(f"Stopped after {counted(done, 'picture')}, all of them written.") from None
         except BrokenPipeError:  # whoever read our lines has seen enough
             sys.stdout = None
             raise SystemExit(0) from None

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from tapnet.cli.options import percent
 from tapnet.cli.pictures import Reader, predictor_of
+from tapnet.wording import counted
 
 if TYPE_CHECKING:
     from tapnet.analysis.confusion import Confusion
@@ -70,8 +71,8 @@ def _show(confusion: Confusion) -> None:
     low, high = confusion.interval
     console = Console(highlight=False)
     console.print(
-        f"Accuracy {percent(confusion.accuracy)} of {confusion.total} pictures (95% interval {percent(low)} to "
-        f"{percent(high)}, for further pictures of these classes)"
+        f"Accuracy {percent(confusion.accuracy)} of {counted(confusion.total, 'picture')} (95% interval "
+        f"{percent(low)} to {percent(high)}, for further pictures of these classes)"
     )
     if len(confusion.classes) <= _WIDEST:
         console.print(_matrix(confusion))

@@ -12,6 +12,7 @@ import numpy as np
 from tapnet.datasets.base import Dataset
 from tapnet.datasets.packed import Packed
 from tapnet.datasets.source import SPLITS, some
+from tapnet.wording import counted
 
 INCOMPARABLE = "accuracies are not comparable with published ones"
 
@@ -50,12 +51,17 @@ def facts(packed: Packed) -> Iterator[Finding]:
     kept = packed.manifest
     height, width, channels = kept.row_shape
     yield Finding("read from", kept.form)
-    yield Finding("classes", f"{len(kept.classes):,}")
+    yield Finding("classes", f"{len(packed.classes):,}")
     yield Finding("images", f"{kept.rows - len(kept.left_out):,} of {height}×{width}×{channels}")
     for split in dict.fromkeys((*SPLITS, *kept.splits)):
-        images = sum(len(packed.rows_of(name)) for name in kept.splits.get(split, ()))
-        yield Finding(f"split {split}", f"{len(kept.splits.get(split, ())):,} classes, {images:,} images")
-    how = f"{kept.resized:,} images by {kept.filter}, {kept.fit}" if kept.resized else "no image had another size"
+        names = [name for name in kept.splits.get(split, ()) if name in packed.classes]
+        images = sum(len(packed.rows_of(name)) for name in names)
+        yield Finding(f"split {split}", f"{counted(len(names), 'class')}, {counted(images, 'image')}")
+    how = (
+        f"{counted(kept.resized, 'image')} by {kept.filter}, {kept.fit}"
+        if kept.resized
+        else "no image had another size"
+    )
     yield Finding("resized", how)
     if kept.ink is not None:
         yield Finding("ink", kept.ink)
@@ -71,17 +77,18 @@ def differences(dataset: Dataset, packed: Packed) -> Iterator[Finding]:
     if kept.left_out:
         named = packed.row_names()
         bad = [f"{named[int(row)]} ({reason})" for row, reason in kept.left_out.items()]
-        yield Finding("left out", f"{len(bad):,} unreadable images: {some(bad)}", False)
+        yield Finding("left out", f"{counted(len(bad), 'unreadable image')}: {some(bad)}", False)
+        empty = [name for name in kept.classes if name not in packed.classes]
+        if empty:
+            yield Finding("no readable image", f"{counted(len(empty), 'class')}: {some(empty)}", False)
     if not dataset.classes:
         return
-    missing, extra = sorted(dataset.classes - kept.classes.keys()), sorted(kept.classes.keys() - dataset.classes)
+    missing, extra = sorted(dataset.classes - packed.classes), sorted(packed.classes - dataset.classes)
     if missing:
         words = f"{len(missing):,} of {len(dataset.classes):,} classes are missing ({some(missing)}): {INCOMPARABLE}"
         yield Finding("published classes", words, False)
     if extra:
-        words = (
-            f"{len(extra):,} classes are not in the published lists by name ({some(extra)}); the files gave the split"
-        )
+        words = f"not in the published lists by name: {some(extra)}; the files gave the split"
         yield Finding("published classes", words, False)
     if not missing and not extra:
         yield Finding("published classes", f"all {len(dataset.classes):,} are there, split as published", True)
@@ -100,7 +107,7 @@ def _overlap(packed: Packed) -> Finding:
         for name in packed.manifest.splits.get(split, ()):
             places[name].append(split)
     shared = [name for name, splits in places.items() if len(splits) > 1]
-    words = f"{len(shared)} classes are in two splits: {some(shared)}" if shared else "no class is in two splits"
+    words = f"{counted(len(shared), 'class')} in two splits: {some(shared)}" if shared else "no class is in two splits"
     return Finding("split overlap", words, not shared)
 
 
@@ -109,7 +116,7 @@ def _count(dataset: Dataset, packed: Packed) -> Finding:
     if images == wanted:
         return Finding("published images", f"all {images:,} are there", True)
     few = [name for name in packed.manifest.classes if len(packed.rows_of(name)) != dataset.images_per_class]
-    per_class = f", in {len(few):,} classes not {dataset.images_per_class}" if dataset.images_per_class else ""
+    per_class = f", in {counted(len(few), 'class')} not {dataset.images_per_class}" if dataset.images_per_class else ""
     return Finding("published images", f"{wanted:,}, and this has {images:,}{per_class}: {INCOMPARABLE}", False)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -82,6 +83,8 @@ class Packed:
         path = self.folder / IMAGES
         wanted = (self.manifest.rows, *self.manifest.row_shape)
         try:
+            if path.stat().st_size < math.prod(wanted):  # reading beyond its end would kill the process
+                raise ValueError(f"cut off: {path.stat().st_size:,} bytes of at least {math.prod(wanted):,} are there")
             pixels: NDArray[np.uint8] = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise ValueError(f"{path} cannot be read ({error}): prepare it again with --overwrite.") from None
@@ -94,6 +97,11 @@ class Packed:
         """The first row of each class."""
         ends = np.cumsum(list(self.manifest.classes.values()), dtype=np.int64)
         return {name: int(end) - count for (name, count), end in zip(self.manifest.classes.items(), ends, strict=True)}
+
+    @cached_property
+    def classes(self) -> set[str]:
+        """The classes that have an image."""
+        return {name for name in self.manifest.classes if len(self.rows_of(name))}
 
     def rows_of(self, name: str) -> Indices:
         """The rows of a class, those left out aside."""

@@ -11,6 +11,7 @@ from tapnet.datasets.base import Dataset
 from tapnet.datasets.forms import Say
 from tapnet.datasets.source import SPLITS, Source, some
 from tapnet.datasets.trees import Folder, Tree, open_tree
+from tapnet.wording import counted
 
 BESIDE = (".csv", ".npz", ".pickle", ".pkl")  # files that have others of the same dataset beside them
 SHARES = {"train": 0.64, "val": 0.16}  # of the classes, as in miniImageNet; the rest is test
@@ -24,7 +25,8 @@ def recognise(dataset: Dataset, path: Path, say: Say) -> Source:
         source = form.read(tree, dataset.splits, say_once)
         if source is not None:
             found = source if dataset.refine is None else dataset.refine(source)
-            say(f"Recognised {path} as {found.form}: {len(found.classes):,} classes, {len(found):,} images.")
+            counts = f"{counted(len(found.classes), 'class')}, {counted(len(found), 'image')}"
+            say(f"Recognised {path} as {found.form}: {counts}.")
             return found
     names = some(tree.names, 3) or "nothing"
     raise ValueError(

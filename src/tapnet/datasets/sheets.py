@@ -21,6 +21,18 @@ def contact_sheet(images: ImageSet, classes: int, per_class: int) -> Image.Image
     return _grid([images.gather(row) for row in rows], names, f"{images.name}, {images.split}")
 
 
+def fitting_sampler(
+    images: ImageSet, way: int | None, shot: int, query: int | None, seed: int
+) -> EpisodeSampler | None:
+    """The sampler of episodes as asked; None asks for what there is, up to 5. No sampler if there is no episode."""
+    counts = np.unique(images.labels, return_counts=True)[1]
+    if len(counts) < 2 or counts.min() < 2:
+        return None
+    way = min(5, len(counts)) if way is None else way
+    query = max(1, min(5, int(counts.min()) - shot)) if query is None else query
+    return images.episodes(way, shot, query, seed)
+
+
 def episode_sheet(images: ImageSet, sampler: EpisodeSampler, index: int) -> Image.Image:
     """One episode: a row a class, its support left of the rule and its queries right of it."""
     episode = sampler[index]

@@ -44,6 +44,7 @@ class Tree(ABC):
     def __init__(self, path: Path, focus: str | None = None) -> None:
         self.path = path
         self.focus = focus  # the one file that was pointed at, if it was one of several of a dataset
+        self.empty: list[str] = []  # folders with nothing in them, known once `names` is; of archives none
 
     @cached_property
     def names(self) -> list[str]:
@@ -82,6 +83,8 @@ class Folder(Tree):
             seen.add(real)
             folders[:] = sorted(name for name in folders if not HIDDEN.search(name))
             inside = Path(folder).relative_to(self.path)
+            if not folders and all(map(HIDDEN.search, files)):
+                self.empty.append(inside.as_posix())
             for name in files:
                 # an archive beside the folder that was extracted from it would give every image twice
                 if not HIDDEN.search(name) and not (INNER.search(name) and name.rpartition(".")[0] in folders):

@@ -36,7 +36,7 @@ def class_tree(tree: Tree, splits: Splits, say: Say) -> Source | None:  # noqa: 
         return None
     source = Source("a folder of images by class", in_order(classes), tree.read)
     others = [name for name in tree.names if not is_image(name)]
-    for left, why in ((loose, "in no class folder"), (others, "no image by its name")):
+    for left, why in ((loose, "in no class folder"), (others, "no image by its name"), (tree.empty, "an empty folder")):
         if left:
             source.notes.append(f"Left out, {why}: {some(left)}.")
     return with_splits(source, said)

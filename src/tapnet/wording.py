@@ -1,0 +1,9 @@
+"""How numbers are said."""
+
+from __future__ import annotations
+
+
+def counted(number: int, noun: str) -> str:
+    """The number with its noun: 1 class, 2 classes, 1,000 images."""
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{'' if number == 1 else plural}"
