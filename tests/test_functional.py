@@ -300,3 +300,32 @@ NAN = torch.full((3, 8), torch.nan)
 def test_mistakes_get_a_sentence_with_the_numbers(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+FEATURES, LABELS = torch.randn(6, 8), torch.tensor([0, 1, 2, 0, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: class_averages(FEATURES, [0, 1, 2, 0, 1, 0], 3), "tensor of int64, got list"),
+        (lambda: class_averages(FEATURES, LABELS.numpy(), 3), "tensor of int64, got ndarray"),
+        (lambda: class_averages(FEATURES, LABELS.float(), 3), "tensor of int64, got float32"),
+        (lambda: class_averages(FEATURES[:0], LABELS[:0], 3), "labels 0 to way - 1, got none"),
+        (lambda: class_averages(FEATURES.numpy(), LABELS, 3), "`features` needs to be a tensor of floats, got ndarray"),
+        (lambda: null_space(torch.randn(8)), r"`errors` needs the shape \(..., n, dim\), got \(8,\)"),
+        (lambda: null_space(errors=torch.ones(3, 8, dtype=torch.int64)), "`errors` needs .* floats, got int64"),
+        (lambda: projection_errors(FEATURES, FEATURES.double()), "references float32, prototypes float64: convert"),
+        (lambda: select_references(FEATURES[:2].double(), FEATURES), "prototypes float64, references float32"),
+    ],
+)
+def test_what_is_no_tensor_of_the_right_kind_is_refused_by_name(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def test_a_call_with_too_many_or_too_few_arguments_is_python_s_own_error():
+    with pytest.raises(TypeError):
+        null_space(FEATURES[:3], 2, 4)
+    with pytest.raises(TypeError):
+        null_space()

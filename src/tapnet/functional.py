@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from inspect import signature
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from scipy.optimize import linear_sum_assignment
@@ -24,18 +25,54 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def _in_full_precision(function: Callable[P, R]) -> Callable[P, R]:
-    """The function with half-precision tensors widened and autocast off: a null space does not survive 8 bits."""
+    """The function with half-precision tensors widened and autocast off: a null space does not survive 8 bits.
+
+    What it calls a `Tensor` is checked to be one, of floats, all of one type; labels are whole numbers.
+    """
+    names = list(signature(function).parameters)
+    tensors = {name for name in names if function.__annotations__[name] == "Tensor"}
 
     def widen(value: object) -> object:
         return value.float() if isinstance(value, Tensor) and value.dtype in _HALF else value
 
     @wraps(function)
     def exact(*args: P.args, **kwargs: P.kwargs) -> R:
-        device = next(value.device.type for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+        wide, named = [*map(widen, args)], {key: widen(value) for key, value in kwargs.items()}
+        given = (*zip(names, wide, strict=False), *named.items())
+        device = _checked({name: value for name, value in given if name in tensors})
         with torch.autocast(device, enabled=False):
-            return function(*map(widen, args), **{key: widen(value) for key, value in kwargs.items()})  # type: ignore[arg-type]
+            return function(*wide, **named)  # type: ignore[arg-type]
 
     return exact
+
+
+def _checked(tensors: dict[str, Any]) -> str:
+    """Their device, or a sentence that says which of them is not what was needed."""
+    for name, value in tensors.items():
+        if name == "labels":
+            checked_labels(value)
+        elif not isinstance(value, Tensor) or not value.is_floating_point():
+            raise ValueError(f"`{name}` needs to be a tensor of floats, got {_kind(value)}.")
+        elif value.dim() < 2:
+            raise ValueError(f"`{name}` needs the shape (..., n, dim), got {tuple(value.shape)}.")
+    kinds = {name: value.dtype for name, value in tensors.items() if name != "labels"}
+    if len(set(kinds.values())) > 1:
+        found = ", ".join(f"{name} {_kind(tensors[name])}" for name in kinds)
+        raise ValueError(f"Needed tensors of one type, got {found}: convert them with .to(dtype).")
+    return next((value.device.type for value in tensors.values()), "cpu")
+
+
+def checked_labels(labels: Any) -> Tensor:
+    """The labels, or a sentence that says what they need to be."""
+    if not isinstance(labels, Tensor) or labels.dtype != torch.int64:
+        raise ValueError(f"Labels need to be a tensor of int64, got {_kind(labels)}: give torch.tensor([0, 1, …]).")
+    if not labels.numel():
+        raise ValueError("An episode needs labels 0 to way - 1, got none.")
+    return labels
+
+
+def _kind(value: Any) -> str:
+    return str(value.dtype).removeprefix("torch.") if isinstance(value, Tensor) else type(value).__name__
 
 
 @_in_full_precision
@@ -48,7 +85,7 @@ def class_averages(features: Tensor, labels: Tensor, way: int) -> Tensor:
         raise ValueError(
             f"Needed one label a feature, got {features.shape[-2]} features and {labels.shape[-1]} labels."
         )
-    if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < way:
+    if not 0 <= int(labels.min()) <= int(labels.max()) < way:
         raise ValueError(f"Labels of a {way}-way episode are 0 to {way - 1}, got {labels.min()} to {labels.max()}.")
     members = F.one_hot(labels, way).to(features.dtype)  # (..., n, way)
     shots = members.sum(dim=-2)

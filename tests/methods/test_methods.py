@@ -249,3 +249,39 @@ def test_the_linear_head_has_the_softmax_of_the_logits(small_tapnet, dim, refere
     scores = torch.baddbmm(bias.unsqueeze(-2), query, weight.mT)
     expected = small_tapnet.logits(support, labels, query)
     torch.testing.assert_close(scores.softmax(-1), expected.softmax(-1), rtol=1e-4, atol=1e-5)
+
+
+BYTES = torch.full((6, 1, 8, 8), 200, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    ("support", "labels", "query", "words"),
+    [
+        (images(6), SUPPORT_LABELS.tolist(), images(2), "Labels need to be a tensor of int64, got list"),
+        (images(6), SUPPORT_LABELS.numpy(), images(2), "got ndarray"),
+        (images(6), SUPPORT_LABELS.float(), images(2), "got float32"),
+        (BYTES, SUPPORT_LABELS, images(2), "floats in .0, 1., got uint8"),
+        (images(6), SUPPORT_LABELS, BYTES, "got uint8"),
+        (images(6).numpy(), SUPPORT_LABELS, images(2), "got ndarray"),
+        (BYTES.float(), SUPPORT_LABELS, images(2), "values in .0, 1., got up to 200: divide them by 255"),
+    ],
+)
+def test_images_and_labels_of_the_wrong_kind_are_refused_in_a_sentence(name, support, labels, query, words):
+    with pytest.raises(ValueError, match=words):
+        make(name).eval()(support, labels, query)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_embed_and_logits_refuse_the_wrong_kind_too(name):
+    method = make(name).eval()
+    with pytest.raises(ValueError, match="got uint8"):
+        method.embed(BYTES)
+    with pytest.raises(ValueError, match="got up to 200"):
+        method.embed(BYTES.float())
+    with pytest.raises(ValueError, match="got list"):
+        method.logits(torch.randn(6, 16), SUPPORT_LABELS.tolist(), torch.randn(2, 16))
+
+
+def test_images_normalised_by_mean_and_deviation_pass():
+    assert make("tapnet").eval().embed((images(2) - 0.45) / 0.22).isfinite().all()

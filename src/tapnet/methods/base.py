@@ -8,6 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from tapnet.backbones import Backbone
+from tapnet.functional import checked_labels
+
+_BRIGHTEST = 10.0  # more than any usual normalisation gives, and less than white as a byte
 
 
 class Method(nn.Module):
@@ -33,7 +36,7 @@ class EmbeddingMethod(Method):
 
     def embed(self, images: Tensor) -> Tensor:
         """Features (n, dim) of float images (n, channels, height, width) in [0, 1]."""
-        features: Tensor = self.backbone(images)
+        features: Tensor = self.backbone(checked_images(images))
         return features
 
     def logits(self, support_features: Tensor, support_labels: Tensor, query_features: Tensor) -> Tensor:
@@ -42,7 +45,8 @@ class EmbeddingMethod(Method):
 
     def forward(self, support_images: Tensor, support_labels: Tensor, query_images: Tensor) -> Tensor:
         """Support and query pass the network as one batch, as the authors train: they share batch statistics."""
-        features = self.embed(torch.cat([support_images, query_images]))
+        checked_labels(support_labels)
+        features = self.embed(torch.cat([_floats(support_images), _floats(query_images)]))
         support, query = features.split([len(support_images), len(query_images)])
         return self.logits(support, support_labels, query)
 
@@ -57,4 +61,18 @@ class LinearMethod(EmbeddingMethod):
 
 def way_of(labels: Tensor) -> int:
     """The number of classes of an episode with labels 0 to way - 1."""
-    return int(labels.max()) + 1
+    return int(checked_labels(labels).max()) + 1
+
+
+def checked_images(images: Tensor) -> Tensor:
+    """The images, or a sentence that says what they need to be; those normalised by mean and deviation pass, too."""
+    if not torch.compiler.is_compiling() and _floats(images).numel() and (most := images.detach().amax()) > _BRIGHTEST:
+        raise ValueError(f"Images need values in [0, 1], got up to {most:g}: divide them by 255.")
+    return images
+
+
+def _floats(images: Tensor) -> Tensor:
+    if not isinstance(images, Tensor) or not images.is_floating_point():
+        kind = str(images.dtype).removeprefix("torch.") if isinstance(images, Tensor) else type(images).__name__
+        raise ValueError(f"Images need to be a tensor of floats in [0, 1], got {kind}: uint8 becomes that by / 255.")
+    return images
