@@ -70,16 +70,20 @@ def calibrate(
     return tables
 
 
-def calibrate_checkpoint(path: Path, images: ImageSet) -> None:
-    """Store in a checkpoint the temperatures that fit these images, of classes that it was not trained on."""
+def calibrate_checkpoint(path: Path, images: ImageSet, features: torch.Tensor | None = None) -> None:
+    """Store in a checkpoint the temperatures that fit these images, of classes that it was not trained on.
+
+    `features` are those of the images, where they are known.
+    """
     checkpoint = read_checkpoint(path)
     method = checkpoint.method()
     if isinstance(method, EmbeddingMethod):
-        features = embed(method, images).cpu().numpy()  # the work of all processes; the rest is that of the first
+        if features is None:
+            features = embed(method, images)  # the work of all processes; the rest is that of the first
         if distribution.rank() > 0:
             return
         references, bias = (getattr(method, name, None) for name in ("references", "reference_bias"))
-        tables = calibrate(features, images.labels, references, bias)
+        tables = calibrate(features.cpu().numpy(), images.labels, references, bias)
         replace(checkpoint, header=replace(checkpoint.header, calibration=tables)).write(path)
 
 

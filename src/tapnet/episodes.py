@@ -12,6 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 Indices = NDArray[np.int64]
 
 
+class TooFew(ValueError):
+    """Data with fewer classes or images than its episodes need."""
+
+
 @dataclass(frozen=True)
 class Episode:
     """Positions in a dataset's label array; row k belongs to class `classes[k]`, which the episode calls k."""
@@ -72,13 +76,13 @@ class EpisodeSampler:
     def _refuse_what_cannot_be_drawn(self, grouped: bool) -> None:
         if len(self._groups.sizes) < self.way:
             kind = "groups of classes" if grouped else "classes"
-            raise ValueError(
+            raise TooFew(
                 f"{self.way}-way episodes need {self.way} {kind}, the data has {len(self._groups.sizes)}: lower `way`."
             )
         needed = self.shot + self.query
         if self._sizes.min() < needed:
             poorest = int(self._sizes.argmin())
-            raise ValueError(
+            raise TooFew(
                 f"{self.shot}-shot {self.query}-query episodes need {needed} images a class, class "
                 f"{self.classes[poorest]} has {self._sizes[poorest]}: lower `shot` or `query`."
             )

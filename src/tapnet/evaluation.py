@@ -63,15 +63,23 @@ class Evaluation:
 class Evaluator:
     """Evaluates a method on one split; the split is embedded at the first need and its features kept.
 
-    `cache` is a folder that keeps them for the next evaluator, too. Where several processes share a run, all call the
-    same and get the same: each does every n-th batch, and a batch holds the same episodes whatever their number.
+    `cache` is a folder that keeps them for the next evaluator, too; `features` are given where they are known. Where
+    several processes share a run, all call the same and get the same: each does every n-th batch, and a batch holds the
+    same episodes whatever their number.
     """
 
-    def __init__(self, method: Method, images: ImageSet, precision: str = "float32", cache: Path | None = None) -> None:
+    def __init__(
+        self,
+        method: Method,
+        images: ImageSet,
+        precision: str = "float32",
+        cache: Path | None = None,
+        features: Tensor | None = None,
+    ) -> None:
         self.method, self.images, self.cache = method, images, cache
         self.device = next(method.parameters()).device
         self.precision = resolve_precision(precision, self.device)
-        self._features: Tensor | None = None
+        self._features = features
 
     @property
     def features(self) -> Tensor:

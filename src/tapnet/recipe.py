@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,7 +13,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from tapnet.augmentation import AUGMENTATIONS
-from tapnet.backbones import BACKBONES, ImageShape, make_backbone
+from tapnet.backbones import BACKBONES, PRETRAINED, Backbone, ImageShape, make_backbone
 from tapnet.methods import METHODS, Method
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -103,9 +105,26 @@ class Recipe:
                 f"training.episodes needs to be a multiple of training.meta_batch, got {episodes} and {meta_batch}"
             )
 
+        if self.training.frozen_backbone:
+            self._refuse_unfreezable()
+
+    def _refuse_unfreezable(self) -> None:
+        if self.backbone.name not in PRETRAINED:
+            raise ValueError(
+                f"a frozen backbone needs to be pretrained: {' or '.join(PRETRAINED)}, got {self.backbone.name}"
+            )
+        if self.training.augmentation != "none":
+            raise ValueError(
+                "over a frozen backbone every image has its features once, so training.augmentation needs to be none, "
+                f"got {self.training.augmentation}"
+            )
+
     def build(self, image_shape: ImageShape) -> Method:
         """The method with fresh parameters, for images of this shape (channels, height, width)."""
-        backbone = make_backbone(self.backbone.name, image_shape, **self.backbone.options)
+        return self.over(make_backbone(self.backbone.name, image_shape, **self.backbone.options))
+
+    def over(self, backbone: Backbone) -> Method:
+        """The method with fresh parameters over this backbone."""
         try:
             return METHODS[self.method.name](backbone, **self.method.options)
         except TypeError as error:
@@ -115,22 +134,41 @@ class Recipe:
         return dataclasses.asdict(self)
 
 
-def recipe_from(values: Any, source: str) -> Recipe:
-    """The checked recipe in a nested dictionary; an error names `source` and the key."""
+def recipe_from(values: Any, source: str, changes: Sequence[str] = ()) -> Recipe:
+    """The checked recipe in a nested dictionary; an error names the key and, as its source, a change that set it."""
     try:
         return TypeAdapter(Recipe).validate_python(values)
     except ValidationError as error:
-        raise ValueError(f"{source}: {'; '.join(map(_sentence, error.errors()))}.") from None
+        problems = error.errors()
+        blamed = [change for change in changes if any(_concerns(change, problem) for problem in problems)]
+        source = f"--set {' '.join(blamed)}" if blamed else source
+        raise ValueError(f"{source}: {'; '.join(map(_sentence, problems))}.") from None
+
+
+def _concerns(change: str, problem: Any) -> bool:
+    """Whether a change set the key of a problem, or a part of it; a problem of the whole may be that of any change."""
+    changed, key = change.partition("=")[0].split("."), [str(part) for part in problem["loc"]]
+    return all(ours == theirs for ours, theirs in zip(changed, key, strict=False))
 
 
 def _sentence(problem: Any) -> str:
     key = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "unexpected_keyword_argument":
-        return f"`{key}` is not a key of a recipe"
+        return f"`{key}` is not a key of a recipe{_meant(*map(str, problem['loc']))}"
     if problem["type"].startswith("missing"):
         return f"`{key}` is missing"
     reason = problem["msg"].removeprefix("Value error, ")
     return f"`{key}`: {reason}, got {problem['input']!r}" if key and not isinstance(problem["input"], dict) else reason
+
+
+def _meant(*key: str) -> str:
+    """The key that a misspelt one may have meant, or those that there are."""
+    *group, leaf = key
+    kind = {"data": Data, "backbone": Part, "method": Part, "training": Training, "validation": Validation}
+    owner = kind[group[0]] if group else Recipe
+    names = [field.name for field in dataclasses.fields(owner)]
+    close = difflib.get_close_matches(leaf, names, n=1)
+    return f", did you mean `{'.'.join([*group, *close])}`" if close else f", which are {', '.join(names)}"
 
 
 def find_recipe(name_or_path: str) -> Path:
@@ -164,7 +202,7 @@ def load_recipe(name_or_path: str, changes: list[str] | None = None) -> Recipe:
         raise ValueError(f"{path} needs the keys of a recipe, got {type(values).__name__}.")
     for change in changes or []:
         _apply(values, change)
-    return recipe_from(values, str(path))
+    return recipe_from(values, str(path), changes or [])
 
 
 def _apply(values: dict[str, Any], change: str) -> None:
@@ -176,4 +214,7 @@ def _apply(values: dict[str, Any], change: str) -> None:
         values = values.setdefault(parent, {})
         if not isinstance(values, dict):
             raise ValueError(f"Cannot set {key!r}: `{parent}` of the recipe is a value, not a group of keys.")
-    values[leaf] = yaml.safe_load(value)
+    try:
+        values[leaf] = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ValueError(f"--set {change}: the value is not YAML ({' '.join(str(error).split())}).") from None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,18 +74,21 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _final_evaluation(recipe: Recipe, folder: Path, fabric: Fabric) -> str:
-    """A line with the accuracy on test classes, which the run folder keeps; nothing when the data has none."""
+    """A line with the accuracy on test classes, which the run folder keeps, or why there is none."""
     from tapnet import distribution
     from tapnet.checkpoint import load
     from tapnet.datasets import load_dataset
+    from tapnet.datasets.packed import NoSplit
+    from tapnet.episodes import TooFew
     from tapnet.evaluation import Evaluator
     from tapnet.training.folder import RunFolder
 
     task = recipe.validation
     try:
         images = load_dataset(recipe.data.name, "test", recipe.data.root, **recipe.data.options)
-    except ValueError:
-        return ""
+        images.episodes(task.way, task.shot, task.query)
+    except (NoSplit, TooFew) as reason:
+        return f"Not evaluated on test classes: {reason}\n"
     judge = Evaluator(load(folder, fabric.device), images)
     result = judge.evaluate(task.way, task.shot, task.query, max(task.episodes, FINAL_EPISODES))
     if distribution.rank() == 0:
@@ -105,17 +110,16 @@ def train_visibly(
     """Train with a progress bar; Ctrl-C says where the state is and how to go on."""
     from tapnet import distribution
     from tapnet.training import Interrupted, train
-    from tapnet.training.frozen import train_frozen
 
     console = Console(quiet=quiet or distribution.rank() > 0)
     log = _tensorboard(folder) if tensorboard and distribution.rank() == 0 else None
-    console.print(
-        f"{recipe.method.name} with {recipe.backbone.name} on {recipe.data.name}: {recipe.training.episodes} episodes "
-        f"of {recipe.training.way}-way {recipe.training.shot}-shot, {recipe.training.query} queries a class",
-        highlight=False,
-    )
-    with _progress(console) as progress:
-        bar = progress.add_task("training", total=recipe.training.episodes, loss="—", validation="—")
+    progress = _progress(console)
+    bar = progress.add_task("training", total=recipe.training.episodes, loss="—", validation="—")
+    with ExitStack() as shown:
+
+        def begin() -> None:
+            console.print(_asked(recipe), highlight=False)
+            shown.enter_context(progress)
 
         def watch(step: Step) -> None:
             progress.update(bar, completed=step.episode, loss=f"{step.loss:.2f}")
@@ -128,12 +132,20 @@ def train_visibly(
                     log(step.point)
 
         try:
-            if recipe.training.frozen_backbone:
-                return train_frozen(recipe, folder, device, watch)
-            return train(recipe, folder, device, precision, resume, watch, fabric=fabric)
+            return train(recipe, folder, device, precision, resume, watch, fabric=fabric, begun=begin)
         except Interrupted as stop:
             message = f"{stop} Go on with: tapnet train --resume {stop.folder}"
             raise KeyboardInterrupt(message) from None
+
+
+def _asked(recipe: Recipe) -> str:
+    training = recipe.training
+    network = f"frozen {recipe.backbone.name}" if training.frozen_backbone else recipe.backbone.name
+    first = ", after the features of every image" if training.frozen_backbone else ""
+    return (
+        f"{recipe.method.name} with {network} on {recipe.data.name}: {training.episodes} episodes of "
+        f"{training.way}-way {training.shot}-shot, {training.query} queries a class{first}"
+    )
 
 
 def _tensorboard(folder: Path) -> Callable[[Point], None]:
@@ -142,13 +154,13 @@ def _tensorboard(folder: Path) -> Callable[[Point], None]:
         from torch.utils.tensorboard import SummaryWriter
     except ModuleNotFoundError:
         raise ValueError("--tensorboard needs TensorBoard: pip install 'tapnet[tensorboard]'.") from None
-    writer = SummaryWriter(str(folder / "tensorboard"))
+    writer = cache(lambda: SummaryWriter(str(folder / "tensorboard")))  # which makes the folder
 
     def log(point: Point) -> None:
         for name, value in asdict(point).items():
             if name != "episode" and value is not None:
-                writer.add_scalar(name, value, point.episode)
-        writer.flush()
+                writer().add_scalar(name, value, point.episode)
+        writer().flush()
 
     return log
 

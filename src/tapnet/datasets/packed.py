@@ -26,6 +26,10 @@ FORMAT = 1
 IMAGES, MANIFEST, ROWS = "images.npy", "manifest.json", "rows.txt"
 
 
+class NoSplit(ValueError):
+    """A dataset without classes in the split that was asked for."""
+
+
 @dataclass(frozen=True)
 class Manifest:
     """What is known of packed images. Classes lie in this order, each with as many rows as its number says."""
@@ -126,10 +130,10 @@ class Packed:
         both = tuple(sorted({*kept.splits.get("train", ()), *kept.splits.get("val", ())}))
         choices = {**kept.splits, "trainval": both, "all": tuple(kept.classes)}
         if split not in choices:
-            raise ValueError(f"Dataset {kept.name!r} has the splits {', '.join(choices)}, got {split!r}.")
+            raise NoSplit(f"Dataset {kept.name!r} has the splits {', '.join(choices)}, got {split!r}.")
         rows = {name: found for name in choices[split] if len(found := self.rows_of(name))}
         if not rows:
-            raise ValueError(f"The packed {kept.name} has no class of split {split!r}: its source was incomplete.")
+            raise NoSplit(f"The packed {kept.name} has no class of split {split!r}: its source was incomplete.")
         all_rows = np.concatenate(list(rows.values()))
         labels = np.repeat(np.arange(len(rows), dtype=np.int64), [len(found) for found in rows.values()])
         fingerprint = hashlib.sha256(kept.sha256.encode() + all_rows.tobytes() + labels.tobytes()).hexdigest()

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from tapnet.batches import EpisodeImages
 from tapnet.checkpoint import write_atomically
 from tapnet.recipe import Recipe, recipe_from
+from tapnet.training.material import method_for
 
 EXPLODED = 1e6  # a loss above this has left every useful range
 _KEY = "tapnet-episode"
@@ -66,11 +67,11 @@ def episode_loss(path: Path) -> float:
         episode = EpisodeImages(**{name: tensor for name, tensor in tensors.items() if not name.startswith(_WEIGHTS)})
     except (SafetensorError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not a kept episode ({error!r}).") from None
-    channels, height, width = episode.support_images.shape[1:]
-    method = recipe.build((channels, height, width)).train()
+    method = method_for(recipe, episode.support_images.shape[1:]).train()
     weights = {name.removeprefix(_WEIGHTS): tensor for name, tensor in tensors.items() if name.startswith(_WEIGHTS)}
     method.load_state_dict(weights)
-    layout = torch.channels_last  # as in training: dropout draws its lots in the order of the memory
+    # as in training: dropout draws its lots in the order of the memory
+    layout = torch.channels_last if episode.support_images.dim() == 4 else torch.contiguous_format
     method.to(memory_format=layout)  # type: ignore[call-overload]
     support, query = (part.contiguous(memory_format=layout) for part in (episode.support_images, episode.query_images))
     with torch.random.fork_rng(), torch.no_grad():

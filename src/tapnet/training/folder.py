@@ -107,6 +107,10 @@ class RunFolder:
 
     def newest(self) -> Checkpoint:
         """The newest state that can be read; warns when that is not the last one."""
+        if not any((self.path / name).is_file() for name in (LAST, PREVIOUS)):
+            raise FileNotFoundError(
+                f"There is no run in {self.path} to go on with (no {LAST}): `tapnet runs` lists those there are."
+            )
         try:
             return read_checkpoint(self.path / LAST)
         except (ValueError, FileNotFoundError) as error:

@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tapnet import distribution
-from tapnet.augmentation import AUGMENTATIONS
-from tapnet.batches import EpisodeImages, episode_images
+from tapnet.batches import EpisodeImages
 from tapnet.calibration import calibrate_checkpoint
 from tapnet.checkpoint import BEST, LAST, Checkpoint, Header, Running, optimizer_tensors, restore_optimizer
 from tapnet.datasets import load_dataset
@@ -29,6 +28,7 @@ from tapnet.recipe import Recipe, Training
 from tapnet.training.faults import Diverged, advice, gradients_are_finite, is_sound, save_episode
 from tapnet.training.folder import Point, RunFolder, read_curve
 from tapnet.training.interruption import Interrupted, stop_requests
+from tapnet.training.material import Features, Images, Material
 from tapnet.training.outcome import accounted
 from tapnet.training.provenance import provenance
 from tapnet.training.schedule import learning_rate, set_rates
@@ -58,11 +58,13 @@ def train(
     watch: Callable[[Step], None] | None = None,
     save_seconds: float = SAVE_SECONDS,
     fabric: Fabric | None = None,
+    begun: Callable[[], None] | None = None,
 ) -> Path:
     """Train by the recipe and give the path of the checkpoint that was best on validation classes.
 
     The folder receives what `tapnet.training.folder` lists; with `resume` the run goes on from its newest state as if
-    it had never stopped. `fabric` is a launched Lightning Fabric, where several processes share the run.
+    it had never stopped. `begun` is called when recipe, data and folder are found to be in order, `watch` after every
+    step. `fabric` is a launched Lightning Fabric, where several processes share the run.
     """
     with ExitStack() as stack:
         place = resolve_device(device)
@@ -72,6 +74,9 @@ def train(
         fabric = fabric or stack.enter_context(launched(place, precision))
         run = Run(recipe, folder, device, precision, fabric)
         stack.enter_context(run.opened(resume))
+        if begun:
+            begun()
+        _ = run.material.validation_features  # computed before Ctrl-C waits for the end of an episode
         stop = stack.enter_context(stop_requests())
         while run.episode < recipe.training.episodes:
             if any_of(stop.is_set()):
@@ -84,7 +89,7 @@ def train(
             if watch:
                 watch(Step(run.episode, loss, point))
         any_of(False)  # from here on the best checkpoint is there for every process
-        calibrate_checkpoint(folder / BEST, run.validation_set)
+        calibrate_checkpoint(folder / BEST, run.validation_set, run.material.validation_features)
     return folder / BEST
 
 
@@ -103,8 +108,10 @@ class Run:
         self.sampler = self.train_set.episodes(training.way, training.shot, training.query, recipe.seed)
         self.validation_set.episodes(validation.way, validation.shot, validation.query)  # or refuse now
         _refuse_uneven_work(training)
+        kind = Features if training.frozen_backbone else Images
         with _seeded(recipe.seed):
-            self.method = recipe.build(self.train_set.image_shape).to(self.device)
+            self.material: Material = kind(recipe, self.train_set, self.validation_set, self.device, self.precision)
+        self.method = self.material.method
         self.method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = torch.optim.AdamW(self.method.parameters(), lr=training.learning_rate, fused=True)
         self._fabric = fabric or Fabric(
@@ -113,7 +120,6 @@ class Run:
             precision=PRECISIONS[self.precision],  # type: ignore[arg-type]
         )
         self._module, self._optimizer = self._fabric.setup(self.method, self.optimizer)
-        self._augment = AUGMENTATIONS[training.augmentation]
         self.episode, self._saved_at, self._saved_episode = 0, time.monotonic(), 0
         self.best: dict[str, Any] | None = None
         self._since_point = _NOTHING
@@ -208,11 +214,9 @@ class Run:
         return loss.item(), (logits.argmax(dim=-1) == episode.query_labels).double().mean().item()
 
     def _images(self, index: int) -> EpisodeImages:
-        """The images of an episode, augmented."""
-        episode = episode_images(self.train_set, self.sampler[index], self.device)
+        """The images of an episode, augmented; over a frozen backbone their features."""
         generator = torch.Generator().manual_seed(_seed(self.recipe.seed, index))
-        support, query = (self._augment(part, generator) for part in (episode.support_images, episode.query_images))
-        return EpisodeImages(support, episode.support_labels, query, episode.query_labels)
+        return self.material.episode(self.sampler[index], generator)
 
     def _refuse_divergence(self, losses: dict[int, float]) -> None:
         """Nothing when all is well; else the guilty episode is kept and every process stops."""
@@ -239,7 +243,8 @@ class Run:
         """Measure on validation classes, keep the best, save the state."""
         settings = self.recipe.validation
         self.method.eval()
-        result = Evaluator(self.method, self.validation_set, self.precision).evaluate(
+        features = self.material.validation_features
+        result = Evaluator(self.method, self.validation_set, self.precision, features=features).evaluate(
             settings.way, settings.shot, settings.query, settings.episodes, VALIDATION_SEED, bootstrap=False
         )
         point = Point(
