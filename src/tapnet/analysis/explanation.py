@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 from tapnet.analysis.plotting import COLOURS, MARKERS, new_canvas, save
+from tapnet.functional import contrasts
 from tapnet.heads import Adapted
 from tapnet.tasks.task import Task
 
-SHOWN = 6  # classes in the bars
+SHOWN = 6  # classes, each with a colour of its own; black is the picture's
 NEAREST = 4  # examples beside the picture
-PLANE_CLASSES = len(COLOURS) - 2
+OTHER = "#999999"  # of classes that are not shown
 
 
 def explanation_figure(task: Task, picture: Image.Image, features: NDArray[np.float32], out: Path) -> Path:
@@ -27,7 +29,7 @@ def explanation_figure(task: Task, picture: Image.Image, features: NDArray[np.fl
     top, bottom = figure.subfigures(2, 1, height_ratios=[1, 1.25])
     _head(top, task, picture, probabilities, order)
     left, right = bottom.subfigures(1, 2, width_ratios=[1, 1.15])
-    _nearest(left, task, features)
+    _nearest(left, task, features, order)
     _plane(right.subplots(), task, features, order)
     return save(figure, out)
 
@@ -38,8 +40,7 @@ def _head(figure: Any, task: Task, picture: Image.Image, probabilities: NDArray[
     image.set(xticks=[], yticks=[])
     image.set_title("your picture", fontsize=11)
     shown = order[:SHOWN][::-1]
-    colours = [COLOURS[1] if k == order[0] else COLOURS[0] for k in shown]
-    bars.barh(range(len(shown)), 100 * probabilities[shown], color=colours)
+    bars.barh(range(len(shown)), 100 * probabilities[shown], color=COLOURS[: len(shown)][::-1])
     bars.set_yticks(range(len(shown)), [task.classes[k] for k in shown])
     for row, k in enumerate(shown):
         bars.text(100 * probabilities[k] + 1, row, f"{100 * probabilities[k]:.1f}%", va="center")
@@ -49,25 +50,29 @@ def _head(figure: Any, task: Task, picture: Image.Image, probabilities: NDArray[
     bars.set_title(f"{task.classes[best]}, {100 * probabilities[best]:.0f}% sure", fontsize=14, weight="bold")
 
 
-def _nearest(figure: Any, task: Task, features: NDArray[np.float32]) -> None:
+def _nearest(figure: Any, task: Task, features: NDArray[np.float32], order: Any) -> None:
     """The examples whose direction is closest to the picture's where the head looks at them, closest first."""
+    colours = dict(zip(order[:SHOWN].tolist(), COLOURS, strict=False))
     similarities = (_directions(task, task.examples.features) @ _directions(task, features).T)[:, 0]
     figure.suptitle("the most similar of your examples", fontsize=11)
     axes = np.atleast_1d(figure.subplots(2, (NEAREST + 1) // 2)).reshape(-1)
-    for axis in axes:
+    for axis in axes[NEAREST:] if len(task.examples) >= NEAREST else axes[len(task.examples) :]:
         axis.axis("off")
     for axis, index in zip(axes, np.argsort(-similarities, kind="stable")[:NEAREST], strict=False):
         thumbnail = task.examples.thumbnails[index]
         if thumbnail:
             axis.imshow(Image.open(io.BytesIO(thumbnail)).convert("RGB"))
-        axis.set_title(f"{task.classes[task.examples.labels[index]]}\nsimilarity {similarities[index]:.2f}", fontsize=9)
+        label = int(task.examples.labels[index])
+        axis.set(xticks=[], yticks=[])
+        axis.spines[:].set(color=colours.get(label, OTHER), linewidth=3)
+        axis.set_title(f"{task.classes[label]}\nsimilarity {similarities[index]:.2f}", fontsize=9)
 
 
 def _plane(axis: Any, task: Task, features: NDArray[np.float32], order: Any) -> None:
     """Directions of examples, references and the picture; left to right is from the second class to the first."""
-    shown = list(order[: min(PLANE_CLASSES, len(task.classes))])
+    shown = list(order[:SHOWN])
     examples, query = _directions(task, task.examples.features), _directions(task, features)
-    marks = _directions(task, _contrasts(task.adapted))
+    marks = _directions(task, _marks(task.adapted))
     plane = _view(np.stack([examples[task.examples.labels == k].mean(axis=0) for k in shown]))
     for rank, k in enumerate(shown):
         style = {"color": COLOURS[rank], "marker": MARKERS[rank]}
@@ -94,14 +99,12 @@ def _directions(task: Task, features: NDArray[np.floating]) -> NDArray[np.float6
     return unit
 
 
-def _contrasts(adapted: Adapted) -> NDArray[np.float32]:
+def _marks(adapted: Adapted) -> NDArray[np.float32]:
     """TapNet's references against the others, which the projection brings onto the class averages; else the centres."""
     references = adapted.references
     if not len(adapted.chosen):
         return references
-    others = references.sum(axis=0, keepdims=True) - references
-    contrasts: NDArray[np.float32] = references - others / (len(references) - 1)
-    return contrasts
+    return contrasts(torch.from_numpy(references)).numpy()  # type: ignore[no-any-return]
 
 
 def _view(points: NDArray[np.float64]) -> NDArray[np.float64]:
