@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tapnet.provenance import provenance
 
 from tapnet.batches import class_labels
 from tapnet.checkpoint import read_checkpoint
@@ -24,6 +23,7 @@ from tapnet.episodes import EpisodeSampler
 from tapnet.evaluation import Evaluator, mean_and_ci95
 from tapnet.heads import HEADS, HeadOptions, adapt
 from tapnet.methods import PrototypicalNetwork, TapNet
+from tapnet.training.provenance import provenance
 
 TASKS = ((5, 1), (5, 5))
 QUERY, EPISODES, SEED = 15, 600, 0

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import torch
-from tapnet.provenance import provenance
 
 from tapnet.analysis.unknowns import measure_unknowns
 from tapnet.calibration import Calibration
@@ -15,6 +14,7 @@ from tapnet.checkpoint import read_checkpoint
 from tapnet.datasets import load_dataset
 from tapnet.embedding import default_cache
 from tapnet.evaluation import Evaluator
+from tapnet.training.provenance import provenance
 
 
 def main() -> None:
