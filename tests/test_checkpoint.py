@@ -1,5 +1,6 @@
 import contextlib
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,7 +10,15 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import tapnet
-from tapnet.checkpoint import Checkpoint, Header, read_checkpoint
+from tapnet.checkpoint import (
+    BEST,
+    Checkpoint,
+    Header,
+    bundled_checkpoints,
+    find_checkpoint,
+    read_checkpoint,
+    write_atomically,
+)
 from tapnet.recipe import recipe_from
 
 RECIPE = recipe_from(
@@ -130,6 +139,21 @@ def test_a_hostile_header_ends_in_a_sentence(tmp_path_factory, value):
     save_file({"x": torch.zeros(2)}, path, {"tapnet": json.dumps(value)})
     with pytest.raises(ValueError, match=r"m\.safetensors"):
         read_checkpoint(path)
+
+
+def test_a_path_comes_before_a_bundled_name_and_a_folder_of_something_else_after_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "drawings").mkdir()
+    assert find_checkpoint("drawings") == bundled_checkpoints()["drawings"]
+    write(tmp_path / "drawings" / BEST)
+    assert find_checkpoint("drawings") == Path("drawings") / BEST
+
+
+def test_a_folder_in_the_place_of_a_file_is_named(tmp_path):
+    with pytest.raises(IsADirectoryError) as fault:
+        write_atomically(tmp_path, b"")
+    assert fault.value.filename == str(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def header_of(path):

@@ -114,6 +114,22 @@ def test_classifier_searches_over_its_settings(drawings):
     assert GridSearchCV(pipeline, grid, cv=2).fit(features, labels).best_score_ > 0.4
 
 
+def test_classifier_of_feature_vectors_learns_more_after_it_was_loaded(tmp_path):
+    fitted = TapNetClassifier(head="centroid").fit(np.eye(7)[:4], list("aabb"))
+    fitted.save(tmp_path / "it.task")
+    grown = TapNetClassifier.load(tmp_path / "it.task").add(np.eye(7)[4:], list("bcc"))
+    assert list(grown.predict(np.eye(7))) == list("aabbbcc")
+    with pytest.raises(ValueError, match="fitted to feature vectors: give such vectors, not pictures"):
+        grown.predict(np.zeros((1, 28, 28), np.uint8))
+
+
+@pytest.mark.parametrize("nothing", [[], ()])
+def test_classifier_says_that_it_got_nothing(nothing):
+    fitted = TapNetClassifier(head="centroid").fit(np.eye(7)[:4], list("aabb"))
+    with pytest.raises(ValueError, match="at least one picture or feature vector, got none"):
+        fitted.predict(nothing)
+
+
 @pytest.mark.parametrize(
     ("features", "labels", "settings", "words"),
     [

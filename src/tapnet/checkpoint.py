@@ -7,6 +7,7 @@ tells a damaged file from a whole one.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -31,7 +32,7 @@ from tapnet.recipe import Recipe, recipe_from
 FORMAT = 1
 BEST, LAST = "best.safetensors", "last.safetensors"
 BUNDLED = Path(__file__).parent / "checkpoints"
-_HEADER = "tapnet"  # one key with sorted JSON: safetensors writes several in random order
+HEADER, TASK = "tapnet", "tapnet-task"  # one key of metadata, sorted JSON: safetensors writes several in random order
 _OPTIMIZER = "optimizer/"
 
 
@@ -101,7 +102,7 @@ class Checkpoint:
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in named.items()}
         header = asdict(self.header)
         header["digest"] = _digest(header, tensors)
-        write_atomically(path, save(tensors, {_HEADER: json.dumps(header, sort_keys=True)}))
+        write_atomically(path, save(tensors, {HEADER: json.dumps(header, sort_keys=True)}))
 
 
 def _widened(tensor: Tensor) -> Tensor:
@@ -126,6 +127,8 @@ def _digest(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """The file under a temporary name, flushed, then renamed: readers meet the old one or the new one."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "This is a folder, needed is the name of a file", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -145,11 +148,11 @@ def bundled_checkpoints() -> dict[str, Path]:
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """The file of a checkpoint given by its path, the folder of its run or its bundled name."""
-    bundled, path = bundled_checkpoints(), Path(path)
-    if str(path) in bundled:
-        return bundled[str(path)]
+    """The file of a checkpoint given by its path, the folder of its run or, where that is none, its bundled name."""
+    bundled, name, path = bundled_checkpoints(), str(path), Path(path)
     path = path / BEST if path.is_dir() else path
+    if not path.is_file() and name in bundled:
+        return bundled[name]
     if not path.is_file():
         raise FileNotFoundError(
             f"There is no checkpoint {path}: give a .safetensors file, the folder of a run, or one of the bundled "
@@ -163,11 +166,11 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     path = find_checkpoint(path)
     try:
         with safe_open(path, framework="pt") as file:
-            text = (file.metadata() or {}).get(_HEADER)
+            metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged or not a safetensors file ({error}).") from None
-    values = _header_values(text, path)
+    values = _header_values(metadata, path)
     header = _header(dict(values), path)
     if header.digest and header.digest != _digest(values, tensors):
         raise ValueError(f"{path} is damaged: its content does not match its digest. Train or download it again.")
@@ -180,13 +183,19 @@ def read_header(path: Path) -> Header:
     """What stands in a checkpoint beside its tensors, without reading those."""
     try:
         with safe_open(path, framework="pt") as file:
-            text = (file.metadata() or {}).get(_HEADER)
+            metadata = file.metadata() or {}
     except (SafetensorError, OSError, ValueError) as error:
         raise ValueError(f"{path} is damaged or not a safetensors file ({error}).") from None
-    return _header(_header_values(text, path), path)
+    return _header(_header_values(metadata, path), path)
 
 
-def _header_values(text: str | None, path: Path) -> dict[str, Any]:
+def _header_values(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
+    if TASK in metadata:
+        raise ValueError(
+            f"{path} is a fitted task, which `tapnet predict {path} PICTURES` and `tapnet score` take; needed is a "
+            "checkpoint or the folder of a run."
+        )
+    text = metadata.get(HEADER)
     if text is None:
         raise ValueError(f"{path} is a safetensors file, but not a tapnet checkpoint: its header has no recipe.")
     try:

@@ -19,13 +19,12 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from tapnet.calibration import Calibration
 from tapnet.datasets.source import Unreadable
 from tapnet.tasks.file import read_task, write_task
-from tapnet.tasks.networks import Foundation, Network, load_network
+from tapnet.tasks.networks import FEATURES, Foundation, Network, load_network
 from tapnet.tasks.pictures import Example, Picture, read_pictures
 from tapnet.tasks.task import Examples, Settings, fit_task, with_examples
 from tapnet.wording import counted
 
 DEFAULT_NETWORK = "drawings"
-FEATURES = "features"  # stands for a network where features came from elsewhere
 
 
 class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -140,13 +139,15 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _foundation(self) -> Foundation:
         """That of the network, unless the features are no features of it."""
-        network = self._network()
-        if network.dim == self.n_features_in_:
-            return network.foundation
-        return Foundation(FEATURES, "0" * 64, network.foundation.references, Calibration())
+        found = None if self.network == FEATURES else self._network()
+        if found and found.dim == self.n_features_in_:
+            return found.foundation
+        return Foundation(FEATURES, "0" * 64, found and found.foundation.references, Calibration())
 
     def _read(self, X: Any, reset: bool) -> tuple[NDArray[np.floating], list[str], list[bytes]]:
         """Features, hashes and thumbnails of pictures; feature vectors have no thumbnails."""
+        if isinstance(X, Sequence) and not len(X):
+            raise ValueError("Needed at least one picture or feature vector, got none.")
         if not are_pictures(X):
             vectors = validate_data(self, X, reset=reset, dtype=np.float64)
             return vectors, [sha256(row.tobytes()).hexdigest() for row in vectors], [b""] * len(vectors)

@@ -15,14 +15,14 @@ from tapnet.hardware import describe
 ABLATIONS = "ablations"  # the folder of them among the results
 
 
-def record(folder: Path, header: Header, result: Evaluation) -> Path:
+def record(folder: Path, header: Header, result: Evaluation, allow_overlap: bool = False) -> Path:
     """Write the result of evaluating a checkpoint; a second one of the same checkpoint and task replaces it."""
     task = f"{result.dataset}-{result.split}{result.classes}-{result.way}way-{result.shot}shot"
     path = folder / f"{header.recipe.name}-seed{header.recipe.seed}-{task}.json"
     content = {
         **_origin(header),
         "validation": header.validation,
-        "evaluation": result.as_dict(),
+        "evaluation": result.as_dict() | {"allow_overlap": allow_overlap},
     }
     return _written(path, content)
 

@@ -94,9 +94,16 @@ def test_every_command_explains_itself(command, capsys):
     [
         (["train"], "Give a recipe to start a run"),
         (["train", "nothing"], "no recipe file 'nothing'"),
-        (["train", "quickdraw", "--set", "training.episodes=-1"], "`training.episodes`"),
+        (
+            ["train", "quickdraw", "--set", "training.episodes=-1"],
+            "train: --set training.episodes=-1: `training.episodes`",
+        ),
+        (["train", "quickdraw", "--set", "training.epsiodes=9"], "recipe, did you mean `training.episodes`."),
+        (["train", "quickdraw", "--set", "trainig.shot=1", "seed=3"], "--set trainig.shot=1: `trainig` is not a key"),
+        (["train", "quickdraw", "--set", "training.way=7"], "--set training.way=7: training.way needs to be"),
+        (["train", "quickdraw", "--set", "seed=[1"], "--set seed=[1: the value is not YAML"),
         (["train", "quickdraw", "--set", "data.name=imagenet"], "'imagenet'"),
-        (["train", "--resume", "nowhere"], "no checkpoint nowhere"),
+        (["train", "--resume", "nowhere"], "There is no run in nowhere to go on with"),
         (["train", "quickdraw", "--device", "cuda:9"], "is not on this machine"),
         (["train", "quickdraw", "--precision", "int4"], "auto, float32, bf16, got 'int4'"),
         (["evaluate", "nowhere.safetensors"], "no checkpoint nowhere.safetensors"),
@@ -124,6 +131,80 @@ def test_a_mistake_ends_in_one_sentence_and_exit_code_2(arguments, words, capsys
 def test_evaluate_refuses_what_it_cannot_measure(run_folder, arguments, words, capsys):
     assert main(["evaluate", str(run_folder), *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_mistake_in_a_recipe_comes_before_anything_is_printed(capsys, tmp_path):
+    assert main(["train", "quickdraw", "--out", str(tmp_path / "r"), "--set", "data.name=nothing"]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_train_says_why_test_classes_were_not_evaluated(run_folder, monkeypatch):
+    import torch
+
+    from tapnet import datasets
+    from tapnet.cli.train import _final_evaluation
+    from tapnet.datasets.packed import NoSplit
+    from tapnet.recipe import load_recipe
+
+    class Here:
+        device = torch.device("cpu")
+
+    def no_test_classes(*_, **__):
+        raise NoSplit("it has none.")
+
+    def broken(*_, **__):
+        raise ValueError("it cannot be read")
+
+    many = [*SMALL, "validation.shot=99"]
+    assert "Not evaluated on test classes: 99-shot" in _final_evaluation(
+        load_recipe("quickdraw", many), run_folder, Here()
+    )
+    monkeypatch.setattr(datasets, "load_dataset", no_test_classes)
+    recipe = load_recipe("quickdraw", SMALL)
+    assert _final_evaluation(recipe, run_folder, Here()) == "Not evaluated on test classes: it has none.\n"
+    monkeypatch.setattr(datasets, "load_dataset", broken)
+    with pytest.raises(ValueError, match="it cannot be read"):
+        _final_evaluation(recipe, run_folder, Here())
+
+
+def test_an_unknown_option_shows_the_usage_of_its_command(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["evaluate", "drawings", "--ways", "5", "--shoot", "3"])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("usage: tapnet evaluate")
+    assert "unrecognized arguments: --shoot 3" in error
+
+
+def test_evaluate_refuses_images_of_another_size(blobs, monkeypatch, capsys):
+    monkeypatch.setattr("tapnet.datasets.load_dataset", lambda *_, **__: blobs)
+    assert main(["evaluate", "drawings", "--dataset", "blobs"]) == 2
+    error = capsys.readouterr().err
+    assert "drawings takes images of 28×28 with 1 channels, those of blobs are 8×8 with 1 channels" in error
+
+
+def test_compare_json_is_one_object_with_paired_differences(run_folder, capsys):
+    assert main(["compare", str(run_folder / BEST), str(run_folder / LAST), "--episodes", "10", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    first, second = result["checkpoints"]
+    assert first["difference"] == 0
+    assert second["difference"] == pytest.approx(second["accuracy"] - first["accuracy"])
+    assert (result["dataset"], result["episodes"], first["allow_overlap"]) == ("quickdraw", 10, False)
+
+
+def test_overlap_with_pretraining_stands_in_the_table_and_in_what_is_recorded(
+    run_folder, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("tapnet.cli.evaluate.overlaps", lambda *_: True)
+    monkeypatch.setattr("tapnet.cli.compare.overlaps", lambda *_: True)
+    few = ["--episodes", "4", "--allow-overlap"]
+    assert main(["evaluate", str(run_folder), *few, "--record", str(tmp_path)]) == 0
+    assert "on which its backbone was pretrained" in capsys.readouterr().out
+    (kept,) = tmp_path.glob("*.json")
+    assert json.loads(kept.read_text())["evaluation"]["allow_overlap"] is True
+    assert main(["compare", str(run_folder), str(run_folder / LAST), *few]) == 0
+    assert "on which its backbone was pretrained" in capsys.readouterr().out
 
 
 def test_help_and_version_do_not_import_torch():

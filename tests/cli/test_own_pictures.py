@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tapnet.checkpoint import BEST, bundled_checkpoints
 from tapnet.cli import main
 from tapnet.tasks.file import read_task
 
@@ -164,15 +165,67 @@ def test_fit_refuses_a_class_whose_pictures_are_all_broken(tmp_path, capsys):
         (["predict", "TASK", ".", "--network", "nowhere"], "There is no checkpoint nowhere"),
         (["remove", "TASK", "nothing"], "neither a class of the task"),
         (["add", "TASK", "empty"], "no picture in empty"),
+        (["add", "TASK", "empty", "--class", " "], "--class needs the name of a class, got ' '"),
+        (["evaluate", "TASK"], "is a fitted task, which `tapnet predict"),
+        (["fit", "empty", "--network", "TASK", "--out", "a.task"], "holds no folders"),
+        (["predict", "empty", "."], "empty is a folder, needed is a task file"),
+        (["predict", "run", "."], "run is a trained network, which `tapnet evaluate run` measures"),
+        (["predict", "run/best.safetensors", "."], "is a trained network"),
+        (["fit", "a.zip", "--out", "a.task"], "a.zip is a file, needed is a folder"),
     ],
 )
 def test_a_mistake_with_pictures_ends_in_one_sentence(arguments, words, drawing_task, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
+    (tmp_path / "run").mkdir()
+    shutil.copy(bundled_checkpoints()["drawings"], tmp_path / "run" / BEST)
+    (tmp_path / "a.zip").write_bytes(b"")
     assert run(*(drawing_task if argument == "TASK" else argument for argument in arguments)) == 2
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["fit", "in", "--out", "in"], "in is a folder: give the name of a file in it"),
+        (["fit", "in", "--out", "a.txt/b.task"], "a.txt is a file, needed is a folder"),
+        (["predict", "TASK", "in", "--out", "in"], "in is a folder: give the name of a file in it"),
+        (["predict", "TASK", "in", "--sort-into", "a.txt"], "a.txt is a file, needed is a folder"),
+        (["score", "TASK", "in", "--out", "a.conf"], "needs to end in .png or .pdf or .svg or .jpg, got a.conf"),
+        (["explain", "TASK", "a.txt", "--out", "a.conf"], "needs to end in .png"),
+        (["export", "TASK", "--onnx", "a.task"], "needs to end in .onnx, got a.task"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_refused_before_any_work(arguments, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "a.txt").write_text("")
+    assert run(*arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_predict_of_an_empty_folder_says_so_and_ends_with_1(drawing_task, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    assert run("predict", drawing_task, tmp_path / "empty", "--csv", "--out", tmp_path / "a.csv") == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "There is no picture in" in printed.err
+    assert not (tmp_path / "a.csv").exists()
+
+
+def test_one_picture_is_not_pictures(drawing_folders, task_copy, tmp_path, capsys):
+    name = read_task(task_copy).classes[0]
+    run("add", task_copy, drawing_folders / "new" / name / "3.png")
+    assert capsys.readouterr().out.startswith("1 picture added: ")
+    run("remove", task_copy, drawing_folders / "new" / name / "3.png")
+    assert capsys.readouterr().out.startswith("1 picture removed, 4 classes left")
+    shutil.copytree(drawing_folders / "fit" / name, tmp_path / "in" / name)
+    for number in (1, 2):
+        (tmp_path / "in" / name / f"{number}.png").unlink()
+    run("score", task_copy, tmp_path / "in")
+    assert "of 1 picture (95%" in capsys.readouterr().out
 
 
 def test_ctrl_c_leaves_whole_lines_of_what_was_done(drawing_folders, drawing_task, tmp_path, monkeypatch, capsys):

@@ -47,9 +47,11 @@ _EXAMPLES = """examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; a user's mistake ends in one sentence and exit code 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    args = _parser(arguments).parse_args(arguments)
+    args, unknown = _parser(arguments).parse_known_args(arguments)
+    if unknown:
+        args.usage.error(f"unrecognized arguments: {' '.join(unknown)}")
     if args.command is None:
-        _parser([]).print_help()
+        args.usage.print_help()
         return 0
     try:
         with warnings.catch_warnings():
@@ -74,6 +76,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"tapnet {__version__}")
+    parser.set_defaults(usage=parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, summary in COMMANDS.items():
         command = commands.add_parser(
@@ -82,6 +85,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
             description=summary[0].upper() + summary[1:] + ".",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        command.set_defaults(usage=command)
         if name in arguments[:1]:
             importlib.import_module(f"tapnet.cli.{_module(name)}").add_arguments(command)
     return parser

@@ -31,6 +31,8 @@ def run(args: argparse.Namespace) -> None:
     from tapnet.tasks.folders import picture_files
     from tapnet.tasks.task import with_examples
 
+    if args.name is not None and not args.name.strip():
+        raise ValueError(f"--class needs the name of a class, got {args.name!r}.")
     task = read_task(args.task)
     network = network_of(task, args.network, args.device)
     classes: dict[str, list[Path]] = {}
@@ -45,9 +47,10 @@ def run(args: argparse.Namespace) -> None:
     added = len(larger.examples) - len(task.examples)
     passed = sum(map(len, classes.values())) - added - reader.broken
     console = Console(highlight=False, soft_wrap=True)
-    console.print(
-        f"{counted(added, 'picture')} added" + (f", new classes: {', '.join(new)}" if new else "") + f": {args.task}"
-    )
+    named = f", new {'class' if len(new) == 1 else 'classes'}: {', '.join(new)}" if new else ""
+    console.print(f"{counted(added, 'picture')} added{named}: {args.task}")
     if passed:
-        console.print(f"{passed} were examples already and were passed over.")
+        console.print(
+            f"Passed over, since the task has {'it' if passed == 1 else 'them'}: {counted(passed, 'picture')}."
+        )
     reader.finish()

@@ -14,7 +14,10 @@ from rich.table import Table
 from tapnet.cli.options import add_device, add_episodes, add_processes, describe, interval, percent, processes
 
 if TYPE_CHECKING:
+    from tapnet.backbones import ImageShape
+    from tapnet.datasets import ImageSet
     from tapnet.evaluation import Evaluation, Evaluator
+    from tapnet.methods import Method
 
 _IMAGENET = ("mini-imagenet", "tiered-imagenet", "tiny-imagenet-tiered")
 _EXAMPLES = """examples:
@@ -30,31 +33,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", help="a .safetensors checkpoint or the folder of a run (its best)")
     add_episodes(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--allow-overlap", action="store_true", help="also on classes that the backbone was trained on")
+    add_overlap(parser)
     parser.add_argument("--no-cache", action="store_true", help="compute the features even if they are cached")
     parser.add_argument("--record", type=Path, metavar="DIR", help="keep the result as a file for `tapnet table`")
     add_device(parser, precision="float32")
     add_processes(parser)
 
 
+def add_overlap(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--allow-overlap", action="store_true", help="also on classes that the backbone was trained on")
+
+
 def run(args: argparse.Namespace) -> None:
     from tapnet import distribution
 
     with processes(args):
-        result = evaluator(args.checkpoint, args).evaluate(args.way, args.shot, args.query, args.episodes, args.seed)
+        judge = evaluator(args.checkpoint, args)
+        result = judge.evaluate(args.way, args.shot, args.query, args.episodes, args.seed)
         if distribution.rank() > 0:
             return
+    overlap = overlaps(judge.method, result.dataset)
     if args.record:
         from tapnet.checkpoint import read_checkpoint
         from tapnet.results import record
 
-        record(args.record, read_checkpoint(args.checkpoint).header, result)
+        record(args.record, read_checkpoint(args.checkpoint).header, result, overlap)
     if args.json:
-        asked = {"checkpoint": str(args.checkpoint), "allow_overlap": args.allow_overlap}
+        asked = {"checkpoint": str(args.checkpoint), "allow_overlap": overlap}
         print(json.dumps(result.as_dict() | asked))
         return
     console = Console()
-    console.print(results_table([result], f"{args.checkpoint} on {result.dataset} ({result.split} classes)"))
+    classes = f"{result.split} classes{overlap_note(overlap)}"
+    console.print(results_table([result], f"{args.checkpoint} on {result.dataset} ({classes})"))
     console.print(EXPLANATION, highlight=False)
 
 
@@ -68,30 +78,46 @@ def evaluator(checkpoint: str, args: argparse.Namespace) -> Evaluator:
 
     loaded = read_checkpoint(checkpoint)
     data = loaded.header.recipe.data
-    if not getattr(args, "allow_overlap", False):
-        _refuse_overlap(loaded.header.recipe.backbone.name, args.dataset or data.name)
+    method = loaded.method()
+    if overlaps(method, args.dataset or data.name) and not args.allow_overlap:
+        raise ValueError(
+            f"{checkpoint} was pretrained on ImageNet, whose classes {args.dataset or data.name} is made of, so the "
+            "result would not be on unseen classes: --allow-overlap measures it all the same, and the result says so."
+        )
     turned = {} if args.turns is None else {"turns": args.turns}
     if args.dataset in (None, data.name):
         images = load_dataset(data.name, args.split, args.root or data.root, **data.options | turned)
     else:
         images = load_dataset(args.dataset, args.split, args.root, **turned)
+    _refuse_other_size(checkpoint, loaded.header.image_shape, images)
     if images.fingerprint == loaded.header.data.get(data.train_split):
         print(
             f"Note: {checkpoint} was trained on these classes ({args.split}); this is no accuracy on unseen ones.",
             file=sys.stderr,
         )
     cache = None if getattr(args, "no_cache", False) else default_cache()
-    return Evaluator(loaded.method().to(resolve_device(args.device)), images, args.precision, cache)
+    return Evaluator(method.to(resolve_device(args.device)), images, args.precision, cache)
 
 
-def _refuse_overlap(backbone: str, dataset: str) -> None:
-    from tapnet.backbones import PRETRAINED
-
-    if backbone in PRETRAINED and dataset in _IMAGENET:
+def _refuse_other_size(checkpoint: str, needed: ImageShape, images: ImageSet) -> None:
+    if images.image_shape != needed:
+        wanted, found = ("{1}×{2} with {0} channels".format(*shape) for shape in (needed, images.image_shape))
         raise ValueError(
-            f"{backbone} was pretrained on ImageNet, whose classes {dataset} is made of, so the result would not be on "
-            "unseen classes: --allow-overlap measures it all the same, and the result says so."
+            f"{checkpoint} takes images of {wanted}, those of {images.name} are {found}: prepare them for it with "
+            f"`tapnet data prepare … --size {needed[1]}`, or choose another --dataset."
         )
+
+
+def overlaps(method: Method, dataset: str) -> bool:
+    """Whether the backbone was pretrained on classes of the dataset, so that they are not unseen."""
+    from tapnet.backbones.efficientnet_lite0 import EfficientNetLite0
+    from tapnet.backbones.hugging_face import HuggingFace
+
+    return isinstance(method.backbone, EfficientNetLite0 | HuggingFace) and dataset in _IMAGENET
+
+
+def overlap_note(overlap: bool) -> str:
+    return ", on which its backbone was pretrained" if overlap else ""
 
 
 EXPLANATION = (

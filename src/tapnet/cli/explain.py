@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tapnet.cli.options import PICTURES, output_file
 from tapnet.cli.pictures import network_of
 
 _EXAMPLES = """examples:
@@ -18,7 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     parser.add_argument("task", type=Path, help="a task file")
     parser.add_argument("picture", type=Path, help="the picture to explain")
-    parser.add_argument("--out", type=Path, default=Path("why.png"), help="file to draw into (default: why.png)")
+    out = output_file(*PICTURES)
+    parser.add_argument("--out", type=out, default=Path("why.png"), help="file to draw into (default: why.png)")
     parser.add_argument("--network", help="the checkpoint of the task, where it lies elsewhere now")
 
 

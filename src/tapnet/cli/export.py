@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tapnet.cli.options import output_file
 from tapnet.cli.pictures import network_of
 
 _EXAMPLES = """examples:
@@ -18,7 +19,9 @@ _EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     parser.add_argument("task", type=Path, help="a task file")
-    parser.add_argument("--onnx", type=Path, required=True, help="the file to write, such as birds.onnx")
+    parser.add_argument(
+        "--onnx", type=output_file(".onnx"), required=True, help="the file to write, such as birds.onnx"
+    )
     parser.add_argument("--network", help="the checkpoint of the task, where it lies elsewhere now")
 
 

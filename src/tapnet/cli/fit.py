@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tapnet.cli.options import percent
+from tapnet.cli.options import output_file, percent
 from tapnet.cli.pictures import Reader, read_examples
 from tapnet.wording import counted
 
@@ -21,7 +21,7 @@ _EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     parser.add_argument("folder", type=Path, help="one folder of pictures a class")
-    parser.add_argument("--out", type=Path, required=True, help="the task file to write, such as birds.task")
+    parser.add_argument("--out", type=output_file(), required=True, help="the task file to write, such as birds.task")
     parser.add_argument("--network", help="a bundled network, checkpoint, run folder or hf:MODEL (default: by content)")
     parser.add_argument("--head", default="tapnet", help="tapnet (default), centroid or logistic")
     parser.add_argument("--selection", default="optimal", help="how classes take references (default: optimal)")
@@ -48,8 +48,8 @@ def run(args: argparse.Namespace) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     shots = task.shots()
-    pictures = counted(shots[0], "picture") if len(set(shots)) == 1 else f"{min(shots)} to {max(shots)} pictures"
-    console.print(f"{len(classes)} classes, {pictures} each, network {network.name}, head {args.head}: {args.out}")
+    counts = counted(shots[0], "picture") if len(set(shots)) == 1 else f"{min(shots)} to {max(shots)} pictures"
+    console.print(f"{len(classes)} classes, {counts} each, network {network.name}, head {args.head}: {args.out}")
     accuracy = leave_one_out(task, network.foundation)
     if accuracy is not None:
         console.print(f"Leave-one-out accuracy: {percent(accuracy)} of {len(examples)} pictures, each from the others.")

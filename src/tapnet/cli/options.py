@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -43,6 +45,32 @@ def add_episodes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--query", type=int, default=15, help="images to classify a class (default: 15)")
     parser.add_argument("--episodes", type=int, default=2000, help="how many episodes (default: 2000)")
     parser.add_argument("--seed", type=int, default=0, help="which episodes (default: 0)")
+
+
+def output_file(*endings: str) -> Callable[[str], Path]:
+    """The type of an option that names a file to write, with one of these endings where there are some."""
+
+    def checked(text: str) -> Path:
+        path = output_folder(str(Path(text).parent)) / Path(text).name
+        if path.is_dir():
+            raise argparse.ArgumentTypeError(f"{path} is a folder: give the name of a file in it.")
+        if endings and path.suffix.lower() not in endings:
+            raise argparse.ArgumentTypeError(f"the name needs to end in {' or '.join(endings)}, got {path}")
+        return path
+
+    return checked
+
+
+PICTURES = (".png", ".pdf", ".svg", ".jpg")
+
+
+def output_folder(text: str) -> Path:
+    """The type of an option that names a folder to fill."""
+    path = Path(text)
+    for part in (path, *path.parents):
+        if part.exists() and not part.is_dir():
+            raise argparse.ArgumentTypeError(f"{part} is a file, needed is a folder")
+    return path
 
 
 def percent(value: float) -> str:

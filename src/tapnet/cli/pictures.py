@@ -86,8 +86,10 @@ def _refuse_doubles(pictures: list[tuple[str, Path, str]]) -> None:
 
 def network_of(task: Task, args_network: str | None, device: str) -> Network:
     """The network that a task belongs to, by the name in its file or as given; another one is refused."""
-    from tapnet.tasks.networks import load_network
+    from tapnet.tasks.networks import FEATURES, load_network
 
+    if task.network == FEATURES:
+        raise ValueError("The task was fitted to feature vectors, not to pictures: use it by TapNetClassifier.load.")
     try:
         network = load_network(args_network or task.network, device)
     except FileNotFoundError as error:

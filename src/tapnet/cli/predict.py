@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from tapnet.cli.pictures import Reader, predictor_of
+from tapnet.cli.options import output_file, output_folder
+from tapnet.cli.pictures import ERRORS, Reader, predictor_of
 from tapnet.cli.rows import FORMATS
 from tapnet.wording import counted
 
@@ -32,10 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--json", dest="format", action="store_const", const="json", help="one JSON object a line")
     form.add_argument("--csv", dest="format", action="store_const", const="csv", help="comma-separated values")
     parser.set_defaults(format="table")
-    parser.add_argument("--out", type=Path, help="write to this file (default: the terminal)")
+    parser.add_argument("--out", type=output_file(), help="write to this file (default: the terminal)")
     parser.add_argument("--top", type=int, default=1, help="how many classes of each picture (default: 1)")
     parser.add_argument("--reject", type=float, default=0.0, help='say "unknown" below this probability')
-    parser.add_argument("--sort-into", type=Path, metavar="DIR", help="copy each picture into DIR/CLASS/")
+    parser.add_argument("--sort-into", type=output_folder, metavar="DIR", help="copy each picture into DIR/CLASS/")
     parser.add_argument("--network", help="the checkpoint of the task, where it lies elsewhere now")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda, mps or auto")
 
@@ -50,6 +51,9 @@ def run(args: argparse.Namespace) -> None:
     if not 1 <= args.top <= len(predictor.classes):
         raise ValueError(f"--top is from 1 to the number of classes, {len(predictor.classes)}, got {args.top}.")
     reader = Reader(predictor.preprocessing, sum(1 for _ in picture_files(args.pictures)))
+    if not reader.total:
+        ERRORS.print(f"There is no picture in {', '.join(map(str, args.pictures))}.", markup=False)
+        raise SystemExit(1)
     done = 0
     with _stream(args.out) as stream:
         rows = FORMATS[args.format](stream, args.top, len(max(predictor.classes, key=len)))

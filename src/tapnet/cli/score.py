@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from tapnet.cli.options import percent
+from tapnet.cli.options import PICTURES, output_file, percent
 from tapnet.cli.pictures import Reader, predictor_of
 from tapnet.wording import counted
 
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     parser.add_argument("task", type=Path, help="a task file, or an .onnx file made by `tapnet export`")
     parser.add_argument("folder", type=Path, help="one folder of pictures a class, named as in the task")
-    parser.add_argument("--out", type=Path, help="also draw the confusion matrix into this file")
+    parser.add_argument("--out", type=output_file(*PICTURES), help="also draw the confusion matrix into this file")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--network", help="the checkpoint of the task, where it lies elsewhere now")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda, mps or auto")

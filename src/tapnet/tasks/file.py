@@ -15,18 +15,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from tapnet._version import __version__
-from tapnet.checkpoint import write_atomically
+from tapnet.checkpoint import BEST, HEADER, TASK, write_atomically
 from tapnet.heads import HEADS, Adapted
 from tapnet.tasks.task import Examples, Settings, Task, refuse_alike
 
 FORMAT = 1
-_HEADER = "tapnet-task"  # one key with sorted JSON: safetensors writes several in random order
 _TOLERANCE = 1e-3
 
 
 def write_task(task: Task, path: Path) -> None:
     """The file, whole or not at all."""
-    write_atomically(path, save(_tensors(task), {_HEADER: json.dumps(_header(task), sort_keys=True)}))
+    write_atomically(path, save(_tensors(task), {TASK: json.dumps(_header(task), sort_keys=True)}))
 
 
 def _header(task: Task) -> dict[str, Any]:
@@ -64,22 +63,39 @@ def _tensors(task: Task) -> dict[str, NDArray[Any]]:
 def read_task(path: str | Path) -> Task:
     """The task in a file, checked: a damaged or inconsistent one is refused."""
     path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(_no_run(path) if (path / BEST).exists() else _no_folder(path))
     if not path.is_file():
         raise FileNotFoundError(f"There is no task file {path}: make one with `tapnet fit FOLDER --out {path}`.")
     try:
         with safe_open(path, framework="np") as file:
-            text = (file.metadata() or {}).get(_HEADER)
+            metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{path} is damaged or not a task file ({error}).") from None
-    if text is None:
+    if HEADER in metadata:
+        raise ValueError(_no_run(path))
+    if TASK not in metadata:
         raise ValueError(f"{path} is a safetensors file, but not a task: make one with `tapnet fit`.")
     try:
-        task = _task(json.loads(text), tensors)
+        task = _task(json.loads(metadata[TASK]), tensors)
         _check(task)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path} is damaged or was changed ({error}): fit it again.") from None
     return task
+
+
+def _no_run(path: Path) -> str:
+    return (
+        f"{path} is a trained network, which `tapnet evaluate {path}` measures; needed is a task file, which "
+        f"`tapnet fit FOLDER --network {path} --out FILE` makes with it."
+    )
+
+
+def _no_folder(path: Path) -> str:
+    return (
+        f"{path} is a folder, needed is a task file: `tapnet fit {path} --out FILE` makes one of a folder of classes."
+    )
 
 
 def _task(header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Task:

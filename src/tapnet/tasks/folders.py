@@ -15,6 +15,11 @@ def class_folders(root: Path) -> dict[str, list[Path]]:
 
     A folder without a picture file, loose pictures and two names that differ only in case are refused.
     """
+    if root.is_file():
+        raise NotADirectoryError(
+            f"{root} is a file, needed is a folder that holds one folder of pictures a class: unpack it first if it is "
+            "an archive."
+        )
     if not root.is_dir():
         raise FileNotFoundError(f"There is no folder {root}: give a folder that holds one folder of pictures a class.")
     folders = sorted((path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")), key=_order)

@@ -26,6 +26,7 @@ from tapnet.methods import EmbeddingMethod, PrototypicalNetwork, TapNet
 from tapnet.tasks.pictures import Preprocessing, looks_coloured
 
 HUGGING_FACE = "hf:"
+FEATURES = "features"  # stands for a network where features came from elsewhere
 _DRAWINGS = {"quickdraw": "centred", "omniglot": "ink"}  # how the images of a dataset were drawn
 _BATCH = 64
 
@@ -91,6 +92,8 @@ def proposed_network(pictures: Iterable[Path]) -> str:
 @lru_cache(maxsize=4)
 def load_network(name: str, device: str = "cpu") -> Network:
     """The network of that name, in eval mode."""
+    if name == FEATURES:
+        raise ValueError("The task was fitted to feature vectors: give such vectors, not pictures.")
     if name.startswith(HUGGING_FACE):
         return _hugging_face(name, device)
     path = find_checkpoint(name)
