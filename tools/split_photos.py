@@ -1,11 +1,11 @@
 """Sort three public sets of photographs into train/, val/ and test/ folders for `tapnet data prepare folder`.
 
-    python tools/split_photos.py OUT --cub CUB --flowers FLOWERS --cifar CIFAR
+    python tools/split_photos.py OUT --cub CUB --flowers FLOWERS --cifar CIFAR/train
 
 Each is a folder in which every class has a folder of images, at any depth (halves such as train/ and test/ are joined).
-The first 40 images of each class, by name, are linked. CUB and Flowers: every second class in order trains, of the
-others every second validates; CIFAR-FS: the published class lists. OUT/photos joins the training and the validation
-classes of CUB and Flowers, on which the references for photographs are trained and chosen.
+The first 40 images of each class, in the order of their paths, are linked. CUB and Flowers: every second class in order
+trains, of the others every second validates; CIFAR-FS: the published class lists. OUT/photos joins the training and the
+validation classes of CUB and Flowers, on which the references for photographs are trained and chosen.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ IMAGES_PER_CLASS = 40
 
 
 def classes_below(root: Path) -> dict[str, list[Path]]:
-    """The image files of every class, sorted by class and name."""
+    """The image files of every class, sorted by class and path."""
     found: dict[str, list[Path]] = {}
     for path in sorted(root.rglob("*")):
         if path.suffix.lower() in (".jpg", ".png"):

@@ -169,7 +169,7 @@ def test_train_says_why_test_classes_were_not_evaluated(run_folder, monkeypatch)
 
 def test_an_unknown_option_shows_the_usage_of_its_command(capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["evaluate", "drawings", "--ways", "5", "--shoot", "3"])
+        main(["evaluate", "drawings", "--shoot", "3"])
     assert stop.value.code == 2
     error = capsys.readouterr().err
     assert error.startswith("usage: tapnet evaluate")
@@ -180,7 +180,7 @@ def test_evaluate_refuses_images_of_another_size(blobs, monkeypatch, capsys):
     monkeypatch.setattr("tapnet.datasets.load_dataset", lambda *_, **__: blobs)
     assert main(["evaluate", "drawings", "--dataset", "blobs"]) == 2
     error = capsys.readouterr().err
-    assert "drawings takes images of 28×28 with 1 channels, those of blobs are 8×8 with 1 channels" in error
+    assert "drawings takes images of 28×28 with 1 channel, those of blobs are 8×8 with 1 channel:" in error
 
 
 def test_compare_json_is_one_object_with_paired_differences(run_folder, capsys):

@@ -26,6 +26,7 @@ def explanation_figure(task: Task, picture: Image.Image, features: NDArray[np.fl
     probabilities = task.probabilities(features)[0]
     order = np.argsort(-probabilities, kind="stable")
     figure: Any = new_canvas(11, 7.2)
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)  # inches, also at the edges
     top, bottom = figure.subfigures(2, 1, height_ratios=[1, 1.25])
     _head(top, task, picture, probabilities, order)
     left, right = bottom.subfigures(1, 2, width_ratios=[1, 1.15])
@@ -56,7 +57,7 @@ def _nearest(figure: Any, task: Task, features: NDArray[np.float32], order: Any)
     similarities = (_directions(task, task.examples.features) @ _directions(task, features).T)[:, 0]
     figure.suptitle("the most similar of your examples", fontsize=11)
     axes = np.atleast_1d(figure.subplots(2, (NEAREST + 1) // 2)).reshape(-1)
-    for axis in axes[NEAREST:] if len(task.examples) >= NEAREST else axes[len(task.examples) :]:
+    for axis in axes[min(NEAREST, len(task.examples)) :]:
         axis.axis("off")
     for axis, index in zip(axes, np.argsort(-similarities, kind="stable")[:NEAREST], strict=False):
         thumbnail = task.examples.thumbnails[index]

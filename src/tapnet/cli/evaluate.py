@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from tapnet.cli.options import add_device, add_episodes, add_processes, describe, interval, percent, processes
+from tapnet.cli.options import (
+    add_device,
+    add_episodes,
+    add_processes,
+    counted,
+    describe,
+    interval,
+    percent,
+    processes,
+)
 
 if TYPE_CHECKING:
     from tapnet.backbones import ImageShape
@@ -101,7 +110,10 @@ def evaluator(checkpoint: str, args: argparse.Namespace) -> Evaluator:
 
 def _refuse_other_size(checkpoint: str, needed: ImageShape, images: ImageSet) -> None:
     if images.image_shape != needed:
-        wanted, found = ("{1}×{2} with {0} channels".format(*shape) for shape in (needed, images.image_shape))
+        wanted, found = (
+            f"{height}×{width} with {counted(channels, 'channel')}"
+            for channels, height, width in (needed, images.image_shape)
+        )
         raise ValueError(
             f"{checkpoint} takes images of {wanted}, those of {images.name} are {found}: prepare them for it with "
             f"`tapnet data prepare … --size {needed[1]}`, or choose another --dataset."
