@@ -12,7 +12,7 @@ def test_a_recorded_result_is_read_back(tmp_path, blobs, small_tapnet):
     header = Header(load_recipe("quickdraw"), (1, 8, 8), episode=3)
     result = Evaluator(small_tapnet, blobs).evaluate(5, 1, 3, episodes=4)
     path = record(tmp_path, header, result)
-    assert path.name == "quickdraw-seed0-blobs-test-5way-1shot.json"
+    assert path.name == "quickdraw-seed0-blobs-test10-5way-1shot.json"
     assert read_results(tmp_path)[0]["evaluation"] == result.as_dict()
 
 

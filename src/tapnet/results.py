@@ -78,13 +78,15 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_ablations(folder: Path) -> list[dict[str, Any]]:
-    """Every kept ablation, in the order of the file names; a file that is none is named."""
-    ablations = []
-    for path in sorted((folder / "ablations").glob("*.json")):
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            content["recipe"]["name"], content["rows"][0]["accuracy"]
-        except (json.JSONDecodeError, KeyError, TypeError, IndexError):
-            raise ValueError(f"{path} is not a kept ablation: write it by `tapnet ablate --record {folder}`.") from None
-        ablations.append(content)
-    return ablations
+    """Every kept ablation, in the order of the file names."""
+    return [read_ablation(path) for path in sorted((folder / ABLATIONS).glob("*.json"))]
+
+
+def read_ablation(path: Path) -> dict[str, Any]:
+    """A kept ablation; a file that is none is named."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content["name"], content["recipe"]["name"], content["task"]["way"], content["rows"][0]["accuracy"]
+    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, IndexError):
+        raise ValueError(f"{path} is not a kept ablation: write one by `tapnet ablate … --record results`.") from None
+    return content

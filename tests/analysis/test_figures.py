@@ -3,6 +3,7 @@ import json
 import pytest
 import torch
 
+from tapnet.analysis.ablation_figures import dimension_figure, episode_composition_figure
 from tapnet.analysis.learning_curve import learning_curve, reference_distance
 from tapnet.analysis.plotting import save
 from tapnet.analysis.projection import projection_figure
@@ -98,3 +99,33 @@ def test_a_figure_is_written_in_both_kinds_and_leaves_nothing_else(tmp_path, sma
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "f.svg").read_text().count("<svg") == 1
     assert {file.name for file in tmp_path.iterdir()} == {"f.png", "f.svg"}
+
+
+def ablation(name, rows):
+    task = {"way": 5, "shot": 1, "dataset": "quickdraw", "split": "test"}
+    return {"name": name, "recipe": {"name": "quickdraw"}, "task": task, "rows": rows}
+
+
+def test_dimension_shows_the_curve_its_interval_and_the_band():
+    rows = [{"accuracy": 0.1 * d, "ci95": 0.01, "lowest": 0.09 * d, "highest": 0.11 * d} for d in range(1, 6)]
+    (axis,) = dimension_figure(ablation("dimension", rows)).axes
+    assert list(axis.lines[0].get_xdata()) == [1, 2, 3, 4, 5]
+    assert axis.lines[0].get_ydata() == pytest.approx([10, 20, 30, 40, 50])
+    labels = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert labels == ["over 20 rotations", "95% over episodes", "quickdraw"]
+
+
+def test_episode_composition_shows_ours_by_ways_and_the_published_beside_it():
+    rows = [
+        {"variant": f"{way}-way {query}-query", "accuracy": way / 100, "ci95": 0.01, "training_episodes": 50}
+        for way, query in ((20, 8), (5, 44), (10, 20))
+    ]
+    ours, published = episode_composition_figure(ablation("episode-composition", rows)).axes
+    assert list(ours.lines[0].get_xdata()) == [5, 10, 20]
+    assert [text.get_text() for text in ours.texts] == ["44-query", "20-query", "8-query"]
+    assert list(published.lines[0].get_ydata()) == [74.19, 75.73, 75.40, 75.86, 75.86, 75.09]
+
+
+def test_a_figure_of_another_ablation_is_refused():
+    with pytest.raises(ValueError, match="Needed a result of `tapnet ablate dimension --record`, got one of 'ways'"):
+        dimension_figure(ablation("ways", []))

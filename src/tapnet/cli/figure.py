@@ -16,18 +16,25 @@ _EXAMPLES = """figures:
   projection              an episode in embedding and in projection space (Figure 2)
   reference-distance      smallest distance between references over training (Figure 3)
   reference-trajectories  the paths of the references through training (Figure 4)
+  dimension               accuracy against the projection dimension D (Figure 5)
+  episode-composition     training classes against queries (supplement, Figure 1)
   learning-curve          accuracy on validation classes over training
 
 examples:
   tapnet figure projection runs/quickstart
   tapnet figure reference-trajectories runs/quickstart --out figures
+  tapnet ablate dimension --checkpoint runs/quickstart --record results
+  tapnet figure dimension results/ablations/dimension-quickdraw-seed0-….json
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     parser.add_argument("name", choices=FIGURES, metavar="NAME", help="see below")
-    parser.add_argument("source", help="the folder of a run; for `projection` a checkpoint will do")
+    parser.add_argument(
+        "source",
+        help="the folder of a run; for `projection` also a checkpoint; for the figures of ablations a kept result",
+    )
     parser.add_argument("--out", type=Path, default=Path("figures"), help="folder for NAME.png and NAME.svg")
     add_episodes(parser)
     add_device(parser, precision="float32")
@@ -67,9 +74,25 @@ def _learning_curve(args: argparse.Namespace) -> Figure:
     return learning_curve(Path(args.source))
 
 
+def _dimension(args: argparse.Namespace) -> Figure:
+    from tapnet.analysis.ablation_figures import dimension_figure
+    from tapnet.results import read_ablation
+
+    return dimension_figure(read_ablation(Path(args.source)))
+
+
+def _episode_composition(args: argparse.Namespace) -> Figure:
+    from tapnet.analysis.ablation_figures import episode_composition_figure
+    from tapnet.results import read_ablation
+
+    return episode_composition_figure(read_ablation(Path(args.source)))
+
+
 FIGURES = {
     "projection": _projection,
     "reference-distance": _reference_distance,
     "reference-trajectories": _reference_trajectories,
+    "dimension": _dimension,
+    "episode-composition": _episode_composition,
     "learning-curve": _learning_curve,
 }
