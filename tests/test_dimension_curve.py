@@ -5,6 +5,7 @@ import torch
 from tapnet.backbones import Conv4
 from tapnet.dimension_curve import dimension_accuracies, dimension_curve, random_rotation
 from tapnet.evaluation import Evaluator
+from tapnet.functional import null_space
 from tapnet.methods import PrototypicalNetwork, TapNet
 
 
@@ -20,6 +21,26 @@ def test_the_curve_agrees_with_an_evaluation_at_one_dimension(blobs, dim, bias):
     single.load_state_dict(small_tapnet.state_dict())
     accuracy = Evaluator(single, blobs).accuracies(5, 2, 3, episodes=40, seed=1).mean()
     assert curve[dim - 1] == pytest.approx(accuracy, abs=2 / (40 * 15))
+
+
+@pytest.mark.parametrize("dim", [16, 70, 130])
+def test_the_curve_agrees_with_distances_through_the_projection_in_float64(blobs, dim):
+    """Below, above and between multiples of the 64 blocks in which the curve is summed."""
+    torch.manual_seed(0)
+    method = TapNet(Conv4((1, 8, 8), widths=(4, 4, 4, dim)), ways=8).double().eval()
+    evaluator = Evaluator(method, blobs)
+    batch = blobs.episodes(5, 2, 3, seed=1).batch(0, 40)
+    evaluator._features = torch.randn(len(blobs), dim, generator=torch.Generator().manual_seed(0)).double()
+    with torch.inference_mode():
+        references, errors = method.adapt_to(evaluator.prototypes(batch.support))
+        basis = null_space(errors)
+        inside, queries = references @ basis, evaluator.gathered(batch.query) @ basis
+        nearest = (queries.unsqueeze(2) - inside.unsqueeze(1)).square().cumsum(dim=-1).argmin(dim=2)
+        expected = (nearest == torch.arange(5).repeat_interleave(3)[:, None]).double().mean(dim=(0, 1))
+    method.float()
+    evaluator._features = evaluator._features.float()
+    curve = dimension_curve(evaluator, 5, 2, 3, episodes=40, seed=1)
+    assert np.abs(curve - expected.numpy()).max() <= 2 / (40 * 15)
 
 
 def test_the_curve_has_a_point_for_every_dimension(blobs, small_tapnet):

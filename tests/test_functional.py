@@ -11,9 +11,11 @@ from tapnet.functional import (
     contrasts,
     distance_profile,
     linear_head,
+    null_coordinates,
     null_space,
     projected_distances,
     projection_errors,
+    reflections,
     select_references,
 )
 
@@ -148,6 +150,16 @@ def test_null_space_is_orthonormal_and_hides_every_error(way, more, seed):
     assert basis.shape == (way + more, more)
     torch.testing.assert_close(basis.mT @ basis, torch.eye(more, dtype=torch.float64))
     assert (errors @ basis).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("way", [2, 5, 64])
+def test_reflections_give_the_null_coordinates(way):
+    queries, _, errors = episode(way, 128, batch=(3,), dtype=torch.float64)
+    errors[0, -1] = errors[0, 0]
+    errors[1] = 0
+    vectors, triangle = reflections(errors)
+    reflected = queries - queries @ vectors.mT @ triangle @ vectors
+    torch.testing.assert_close(reflected[..., way:], null_coordinates(queries, errors, None))
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3])

@@ -191,6 +191,21 @@ def null_coordinates(vectors: Tensor, errors: Tensor, dim: int | None) -> Tensor
     return torch.ormqr(reflections, scales, columns, transpose=True).mT[..., way : way + dim]
 
 
+@_in_full_precision
+def reflections(errors: Tensor) -> tuple[Tensor, Tensor]:
+    r"""V (..., way, L) and T (..., way, way): rows $x - x V^\top T V$ from axis `way` on are `null_coordinates`.
+
+    All Householder reflections at once, by two thin products: the compact WY form of Schreiber and Van Loan (1989).
+    """
+    _checked_sizes(errors, None)
+    packed, scales = torch.geqrf(errors.detach().mT)
+    vectors = packed.mT.triu(1)
+    vectors.diagonal(dim1=-2, dim2=-1).fill_(1)
+    system = (vectors @ vectors.mT).triu(1) * scales.unsqueeze(-1)
+    system.diagonal(dim1=-2, dim2=-1).fill_(1)
+    return vectors, torch.linalg.solve_triangular(system, torch.diag_embed(scales), upper=True)
+
+
 def _residuals(vectors: Tensor, errors: Tensor, dim: int | None) -> Tensor:
     """Each vector less its part in the span of the errors, with a gradient through both, shape (..., n, L)."""
     way, length, dim = _checked_sizes(errors, dim, vectors)
