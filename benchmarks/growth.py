@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pairs
 import torch
+from evaluation import Nothing
+from pairs import Row
 
 from tapnet.analysis.plotting import COLOURS, new_figure, save
-from tapnet.backbones import Backbone
 from tapnet.batches import as_input
 from tapnet.datasets import ImageSet
-from tapnet.episodes import EpisodeSampler
 from tapnet.evaluation import Evaluator
 from tapnet.methods import TapNet
 
@@ -23,74 +25,81 @@ AXES = {
     "way": (5, 10, 20, 40, 64),
     "shot": (1, 2, 5, 10, 20),
     "query": (5, 15, 30, 60),
-    "dim": (64, 128, 256, 512, 1024, 2304),
+    "dim": (65, 128, 256, 512, 1024, 2304),  # 64 references need more than 64
 }
 IMAGES = (1_000, 10_000, 100_000, 1_000_000)
+LONG_ENOUGH = 0.05  # seconds of one measurement
+CLASSES, EACH = 70, 100
+
+Work = Callable[[int], object]  # does so many episodes
+Growth = dict[str, list[tuple[int, float]]]
 
 
-class Nothing(Backbone):
-    """Stands where the backbone would; its features are made up."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.dim, self.image_shape = dim, (1, 1, 1)
-
-
-def growth() -> dict[str, list[tuple[int, float]]]:
+def growth(rounds: int) -> Growth:
     """For each axis the values and the seconds an episode; for images the seconds to draw and gather one."""
-    table = {axis: [(value, _episode_seconds(**(BASE | {axis: value}))) for value in AXES[axis]] for axis in AXES}
+    table = {
+        axis: _measured({value: _episodes(**(BASE | {axis: value})) for value in values}, rounds)
+        for axis, values in AXES.items()
+    }
     with tempfile.TemporaryDirectory() as folder:
-        table["images"] = [(count, _gather_seconds(count, Path(folder))) for count in IMAGES]
+        table["images"] = _measured({count: _gathering(count, Path(folder)) for count in IMAGES}, rounds)
     return table
 
 
-def _episode_seconds(way: int, shot: int, query: int, dim: int, episodes: int = 200) -> float:
+def rows(table: Growth) -> list[Row]:
+    result = []
+    for axis, points in table.items():
+        (first, least), (last, most) = points[0], points[-1]
+        note = ", ".join(f"{value:,}: {1e6 * seconds:.0f}" for value, seconds in points)
+        result.append(Row(f"growth: {axis} {last:,} / {axis} {first:,}", most / least, "", most, least, f"µs {note}"))
+    return result
+
+
+def _episodes(way: int, shot: int, query: int, dim: int) -> Work:
+    """Episodes over made-up features of a split of 7,000 images."""
     torch.manual_seed(0)
-    labels = np.repeat(np.arange(70), 100)
-    method = TapNet(Nothing(dim), ways=min(64, dim - 1)).eval().requires_grad_(False)
-    if way > len(method.references):
-        way = len(method.references)
-    pixels = np.zeros((len(labels), 1, 1, 1), np.uint8)
-    images = ImageSet("made-up", "test", pixels, np.arange(len(labels)), labels, tuple(map(str, range(70))), "0" * 64)
-    judge = Evaluator(method, images)
+    labels = np.repeat(np.arange(CLASSES), EACH)
+    judge = Evaluator(
+        TapNet(Nothing(dim), ways=64).eval().requires_grad_(False),
+        _image_set(np.zeros((len(labels), 1, 1, 1), np.uint8), labels),
+    )
     judge._features = torch.randn(len(labels), dim)
-    return _best(lambda: judge.accuracies(way, shot, query, episodes)) / episodes
+    return lambda count: judge.accuracies(way, shot, query, count)
 
 
-def _gather_seconds(count: int, folder: Path, episodes: int = 50) -> float:
-    """Draw an episode and gather its images from a memory-mapped file of so many 28×28 images."""
-    path = folder / f"{count}.bin"
-    pixels = np.memmap(path, np.uint8, "w+", shape=(count, 28, 28, 1))
-    labels = np.arange(count) % (count // 100)
-    names = tuple(map(str, range(count // 100)))
-    images = ImageSet("made-up", "test", pixels, np.arange(count), labels, names, "0" * 64)
-    sampler = EpisodeSampler(labels, 5, 5, 15)
+def _gathering(count: int, folder: Path) -> Work:
+    """Draw episodes, never the same twice, and gather their images from a memory-mapped file of 28×28 images."""
+    pixels = np.memmap(folder / f"{count}.bin", np.uint8, "w+", shape=(count, 28, 28, 1))
+    images = _image_set(pixels, np.arange(count) % (count // EACH))
+    sampler, numbers = images.episodes(BASE["way"], BASE["shot"], BASE["query"]), itertools.count()
 
-    def work() -> None:
-        for index in range(episodes):
-            episode = sampler[index]
-            as_input(
-                images.gather(np.concatenate([episode.support, episode.query], axis=1).reshape(-1)),
-                torch.device("cpu"),
-            )
+    def work(episodes: int) -> None:
+        for episode in (sampler[index] for index in itertools.islice(numbers, episodes)):
+            rows = np.concatenate([episode.support, episode.query], axis=1).reshape(-1)
+            as_input(images.gather(rows), torch.device("cpu"))
 
-    seconds = _best(work) / episodes
-    path.unlink()
-    return seconds
+    return work
 
 
-def _best(work: Callable[[], object], times: int = 5) -> float:
-    """The fastest of several: the one that was disturbed least."""
-    work()
-    seconds = []
-    for _ in range(times):
-        start = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
+def _image_set(pixels: np.ndarray, labels: np.ndarray) -> ImageSet:
+    names = tuple(map(str, range(labels.max() + 1)))
+    return ImageSet("made-up", "test", pixels, np.arange(len(labels)), labels, names, "0" * 64)
 
 
-def plot(table: dict[str, list[tuple[int, float]]], out: Path) -> Path:
+def _measured(works: dict[int, Work], rounds: int) -> list[tuple[int, float]]:
+    """The median seconds an episode over rounds in which all take their turn, each with enough episodes to be timed."""
+    for work in works.values():
+        work(10)
+    counts = {value: max(2, int(10 * LONG_ENOUGH / _seconds(work, 10))) for value, work in works.items()}
+    times = [{value: _seconds(work, counts[value]) for value, work in works.items()} for _ in range(rounds)]
+    return [(value, statistics.median(each[value] for each in times) / counts[value]) for value in works]
+
+
+def _seconds(work: Work, episodes: int) -> float:
+    return pairs.seconds(lambda: work(episodes))
+
+
+def plot(table: Growth, out: Path) -> Path:
     figure, axes = new_figure(3.2 * len(table), 3.4, columns=len(table))
     for axis, (name, points), colour in zip(axes, table.items(), COLOURS, strict=False):
         values, seconds = zip(*points, strict=True)

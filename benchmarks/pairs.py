@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import resource
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 Work = Callable[[], object]
+clock: Callable[[], float] = time.perf_counter
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,18 @@ class Row:
 def compared(first: Work, second: Work, pairs: int, units: tuple[float, float] = (1, 1)) -> tuple[float, float, float]:
     """Median seconds a unit of each, and the median over the pairs of first / second; a warm-up goes before."""
     first(), second()
-    times = [(_seconds(first) / units[0], _seconds(second) / units[1]) for _ in range(pairs)]
+    times = [(seconds(first) / units[0], seconds(second) / units[1]) for _ in range(pairs)]
     a, b = (statistics.median(column) for column in zip(*times, strict=True))
     return a, b, statistics.median(one / other for one, other in times)
 
 
-def _seconds(work: Work) -> float:
-    start = time.perf_counter()
+def seconds(work: Work) -> float:
+    start = clock()
     work()
-    return time.perf_counter() - start
+    return clock() - start
+
+
+def cpu_seconds() -> float:
+    """Of this process and its children: with one thread, what a clock on the wall would show on an idle machine."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime

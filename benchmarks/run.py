@@ -1,7 +1,9 @@
-"""Everything that is measured, as ratios side by side in one run: a table, and JSON with the machine's description.
+"""Everything that is measured, as ratios side by side in one run: a table, a picture, JSON that describes the machine.
 
-python benchmarks/run.py          what takes a few minutes at most
-python benchmarks/run.py --full   the slow ones, too, and how costs grow, with a picture
+python benchmarks/run.py                        what takes a few minutes at most
+python benchmarks/run.py --full                 the slow ones, too
+python benchmarks/run.py --only PART --pairs 3  one part, with so many pairs
+python benchmarks/run.py --cpu-time             on a machine that is busy with other things
 """
 
 from __future__ import annotations
@@ -10,79 +12,96 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import embedding
 import evaluation
 import growth
+import pairs
 import startup
 import straightforward
 import torch
 import training_step
-from pairs import Row, compared
+from pairs import Row
 from rich.console import Console
 from rich.table import Table
 
-from tapnet.hardware import describe, resolve_precision
+from tapnet.hardware import describe, keep_freed_memory, resolve_precision
+
+Part = Callable[[int], list[Row]]  # from the number of pairs
+
+QUICK: dict[str, Part] = {
+    "evaluation": evaluation.rows,
+    "head-conv4-28": partial(training_step.rows, "conv4", (1, 28, 28)),
+    "embedding": embedding.rows,
+    "startup": startup.rows,
+    "straightforward-conv4-28": partial(straightforward.rows, "conv4", (1, 28, 28), ""),
+}
+SLOW: dict[str, Part] = {
+    "head-conv4-84": partial(training_step.rows, "conv4", (3, 84, 84)),
+    "head-resnet12-28": partial(training_step.rows, "resnet12", (1, 28, 28)),
+    "head-resnet12-84": partial(training_step.rows, "resnet12", (3, 84, 84)),
+    "straightforward-conv4-84": partial(straightforward.rows, "conv4", (3, 84, 84), "at least 2.5"),
+    "straightforward-resnet12-28": partial(straightforward.rows, "resnet12", (1, 28, 28), ""),
+    "straightforward-resnet12-84": partial(straightforward.rows, "resnet12", (3, 84, 84), "at least 3"),
+}
+GROWTH = "growth"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true")
+    parser.add_argument("--only", nargs="+", choices=(*QUICK, *SLOW, GROWTH), metavar="PART", help="%(choices)s")
+    parser.add_argument("--pairs", type=int, default=5, help="of every comparison, and rounds of the growth")
+    parser.add_argument("--cpu-time", action="store_true", help="one thread, and its CPU seconds instead of the clock")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the JSON and picture")
     args = parser.parse_args()
-    precision = resolve_precision("auto", torch.device("cpu"))
-    table = Table(title=f"{describe(torch.device('cpu'), precision)['device_name']}, {torch.get_num_threads()} threads")
+    keep_freed_memory()  # as every command does
+    if args.cpu_time:
+        torch.set_num_threads(1)
+        pairs.clock = pairs.cpu_seconds
+    parts = QUICK | SLOW if args.full or args.only else QUICK
+    chosen = args.only or (*parts, GROWTH)
+    rows, result = (
+        [],
+        {"hardware": machine(), "pairs": args.pairs, "cpu_time": args.cpu_time, "load_before": os.getloadavg()},
+    )
+    for name in chosen:
+        print(f"{name} …", file=sys.stderr, flush=True)
+        if name == GROWTH:
+            result[GROWTH] = growth.growth(args.pairs)
+            args.out.mkdir(parents=True, exist_ok=True)
+            growth.plot(result[GROWTH], args.out / "growth.png")
+            rows += growth.rows(result[GROWTH])
+        else:
+            rows += parts[name](args.pairs)
+    result |= {"load_after": os.getloadavg(), "rows": [asdict(row) for row in rows]}
+    path = args.out / ("part.json" if args.only else "full.json" if args.full else "bench.json")
+    args.out.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=2) + "\n")
+    Console(width=150).print(_table(rows, result["hardware"]), f"{path}", sep="\n", highlight=False)
+
+
+def machine() -> dict[str, Any]:
+    """The hardware and versions, with the instructions that PyTorch finds on the CPU."""
+    cpu = torch.device("cpu")
+    known = getattr(torch.cpu, "get_capabilities", dict)()
+    features = sorted(name for name, value in known.items() if value is True)
+    return describe(cpu, resolve_precision("auto", cpu)) | {"features": features}
+
+
+def _table(rows: list[Row], hardware: dict[str, Any]) -> Table:
+    name, cores, threads, version = (hardware[key] for key in ("device_name", "cores", "threads", "torch"))
+    table = Table(title=f"{name}, {cores} cores, {threads} threads, PyTorch {version}")
     for heading in ("what", "ratio", "asked", ""):
         table.add_column(heading)
-    measured = []
-    for row in rows(args.full, precision):
-        measured.append(row)
-        print(f"{row.name}: {row.ratio}", file=sys.stderr, flush=True)
+    for row in rows:
         table.add_row(row.name, "—" if row.ratio is None else f"{row.ratio:.3g}", row.target, row.note)
-    result = {"hardware": describe(torch.device("cpu"), precision), "load": os.getloadavg()}
-    result["rows"] = [asdict(row) for row in measured]
-    if args.full:
-        result["growth"] = growth.growth()
-        growth.plot(result["growth"], args.out / "growth.png")
-    args.out.mkdir(parents=True, exist_ok=True)
-    name = args.out / ("full.json" if args.full else "bench.json")
-    name.write_text(json.dumps(result, indent=2) + "\n")
-    Console(width=140).print(table, _growth_table(result.get("growth", {})), f"{name}", sep="\n", highlight=False)
-
-
-def rows(full: bool, precision: str) -> Iterator[Row]:
-    yield from evaluation.rows()
-    yield _head("conv4", (1, 28, 28), precision, 30)
-    yield from embedding.rows()
-    yield from startup.rows()
-    yield from straightforward.rows("conv4", (1, 28, 28), "")
-    if full:
-        yield _head("conv4", (3, 84, 84), precision, 30)
-        yield _head("resnet12", (1, 28, 28), precision, 30)
-        yield _head("resnet12", (3, 84, 84), precision, 30)
-        yield from straightforward.rows("conv4", (3, 84, 84), "at least 2.5")
-        yield from straightforward.rows("resnet12", (3, 84, 84), "at least 3")
-
-
-def _head(backbone: str, shape: tuple[int, int, int], precision: str, pairs: int) -> Row:
-    bare, whole = training_step.steps(shape, backbone, precision)
-    b, a, ratio = compared(lambda: whole().backward(), lambda: bare().backward(), pairs)
-    name = f"step: TapNet / bare backbone, {backbone} {'×'.join(map(str, shape))}, {precision}"
-    return Row(name, ratio, "at most 1.03", b, a, f"{1000 * b:.0f} ms against {1000 * a:.0f} ms")
-
-
-def _growth_table(table: dict[str, list[tuple[int, float]]]) -> Table | str:
-    if not table:
-        return ""
-    result = Table(title="µs an episode; 5-way 5-shot 15-query, 512 dimensions but for what is named")
-    for heading in ("axis", "values", "µs"):
-        result.add_column(heading)
-    for axis, points in table.items():
-        result.add_row(axis, " ".join(str(v) for v, _ in points), " ".join(f"{1e6 * s:.0f}" for _, s in points))
-    return result
+    return table
 
 
 if __name__ == "__main__":

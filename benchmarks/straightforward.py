@@ -16,19 +16,18 @@ from tapnet.methods import TapNet
 
 
 def rows(backbone: str, shape: tuple[int, int, int], target: str, pairs: int = 3) -> list[Row]:
-    network = f"{backbone} {'×'.join(map(str, shape))}"
-    _, ours = steps(shape, backbone, "float32")
+    return [_row(backbone, shape, precision, target, pairs) for precision in ("float32", "bf16")]
+
+
+def _row(backbone: str, shape: tuple[int, int, int], precision: str, target: str, pairs: int) -> Row:
+    name = f"step: float32 NCHW full SVD / ours in {precision}, {backbone} {'×'.join(map(str, shape))}"
+    if precision == "bf16" and resolve_precision("auto", torch.device("cpu")) != "bf16":
+        command = f"python benchmarks/run.py --only straightforward-{backbone}-{shape[1]}"
+        return Row(name, None, target, note=f"not run (no bf16 instructions on this CPU): {command}")
+    _, ours = steps(shape, backbone, precision)
     slow, fast, ratio = compared(_backward(straightforward(shape, backbone)), _backward(ours), pairs)
-    measured = Row(f"step: float32 NCHW full SVD / ours in float32, {network}", ratio, "", slow, fast)
-    if resolve_precision("auto", torch.device("cpu")) != "bf16":
-        name = f"step: float32 NCHW full SVD / ours in bf16, {network}"
-        return [
-            measured,
-            Row(name, None, target, note="not run: this CPU has no bf16; make bench-full on one that has"),
-        ]
-    _, half = steps(shape, backbone, "bf16")
-    slow, fast, ratio = compared(_backward(straightforward(shape, backbone)), _backward(half), pairs)
-    return [measured, Row(f"step: float32 NCHW full SVD / ours in bf16, {network}", ratio, target, slow, fast)]
+    asked = target if precision == "bf16" else ""
+    return Row(name, ratio, asked, slow, fast, f"{1000 * slow:.0f} ms against {1000 * fast:.0f} ms")
 
 
 def straightforward(shape: tuple[int, int, int], backbone: str):  # noqa: ANN201

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from pairs import Row, compared
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
@@ -58,6 +59,14 @@ def main() -> None:
     print(f"  bare backbone   {1000 * result['backbone_seconds']:8.1f} ms")
     print(f"  TapNet          {1000 * result['tapnet_seconds']:8.1f} ms")
     print(f"  ratio           {ratio:8.3f}")
+
+
+def rows(backbone: str, shape: tuple[int, int, int], pairs: int = 7) -> list[Row]:
+    precision = resolve_precision("auto", torch.device("cpu"))
+    bare, whole = steps(shape, backbone, precision)
+    a, b, ratio = compared(lambda: whole().backward(), lambda: bare().backward(), 4 * pairs)  # near 1: more of them
+    name = f"step: TapNet / bare backbone, {backbone} {'×'.join(map(str, shape))}, {precision}"
+    return [Row(name, ratio, "at most 1.03", a, b, f"{1000 * a:.0f} ms against {1000 * b:.0f} ms")]
 
 
 def steps(
