@@ -142,7 +142,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found = None if self.network == FEATURES else self._network()
         if found and found.dim == self.n_features_in_:
             return found.foundation
-        return Foundation(FEATURES, "0" * 64, found and found.foundation.references, Calibration())
+        return Foundation(FEATURES, "0" * 64, found.foundation.references if found else None, Calibration())
 
     def _read(self, X: Any, reset: bool) -> tuple[NDArray[np.floating], list[str], list[bytes]]:
         """Features, hashes and thumbnails of pictures; feature vectors have no thumbnails."""

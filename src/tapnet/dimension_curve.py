@@ -96,7 +96,8 @@ def _woven(values: Tensor) -> Tensor:
     """(..., L) as (..., step, block): neighbours go to one block, so that all blocks take a step at once."""
     steps = -(-values.shape[-1] // _BLOCKS)
     padded = F.pad(values, (0, steps * _BLOCKS - values.shape[-1]))
-    return padded.unflatten(-1, (_BLOCKS, steps)).mT.contiguous()
+    woven: Tensor = padded.unflatten(-1, (_BLOCKS, steps)).mT.contiguous()
+    return woven
 
 
 def _hits(queries: Tensor, references: Tensor, shift: Tensor) -> Tensor:

@@ -105,7 +105,7 @@ def _marks(adapted: Adapted) -> NDArray[np.float32]:
     references = adapted.references
     if not len(adapted.chosen):
         return references
-    return contrasts(torch.from_numpy(references)).numpy()  # type: ignore[no-any-return]
+    return contrasts(torch.from_numpy(references)).numpy()
 
 
 def _view(points: NDArray[np.float64]) -> NDArray[np.float64]:

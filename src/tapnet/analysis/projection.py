@@ -61,7 +61,7 @@ def _draw(axis: Any, points: Points, pictures: NDArray[np.uint8]) -> None:
         drawn, frame = _tinted(pictures[k, q], COLOURS[k])
         image = OffsetImage(drawn, zoom=_SIDE / drawn.shape[0])
         style = {"edgecolor": COLOURS[k], "linewidth": 1.2 if frame else 0, "facecolor": "none"}
-        axis.add_artist(AnnotationBbox(image, places[k, q], pad=0, bboxprops=style))
+        axis.add_artist(AnnotationBbox(image, tuple(places[k, q]), pad=0, bboxprops=style))
     for k, place in enumerate(points[-way:]):
         axis.scatter(*place, s=230, color=COLOURS[k], edgecolors="black", linewidths=1.6, zorder=5)
         axis.annotate("φ", place, ha="center", va="center", color="white", fontsize=11, zorder=6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,6 @@ def _table(filled: Filled) -> str:
     return "\n".join(lines)
 
 
-def _markdown(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _markdown(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [headings, tuple("---" for _ in headings), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

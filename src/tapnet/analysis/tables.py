@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ class Filled:
 
     title: str
     headings: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
     runs: list[str]
     commands: list[str]
 
@@ -44,7 +44,8 @@ def filled_table(name: str, results: Results) -> Filled:
 def _accuracies(table: PaperTable) -> Callable[[Results], Filled]:
     def fill(results: Results) -> Filled:
         rows: list[tuple[str, ...]] = []
-        runs, commands = [], []
+        runs: list[str] = []
+        commands: list[str] = []
         for method, cells in (*table.rows, *table.more):
             if any(cell.published != "—" for cell in cells):
                 rows.append((method, *(cell.published for cell in cells)))

@@ -15,12 +15,12 @@ from tapnet.cli.options import (
     add_device,
     add_episodes,
     add_processes,
-    counted,
     describe,
     interval,
     percent,
     processes,
 )
+from tapnet.wording import counted
 
 if TYPE_CHECKING:
     from tapnet.backbones import ImageShape
