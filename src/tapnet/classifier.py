@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
@@ -139,10 +140,13 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _foundation(self) -> Foundation:
         """That of the network, unless the features are no features of it."""
-        found = None if self.network == FEATURES else self._network()
-        if found and found.dim == self.n_features_in_:
-            return found.foundation
-        return Foundation(FEATURES, "0" * 64, found.foundation.references if found else None, Calibration())
+        foreign = Foundation(FEATURES, "0" * 64, None, Calibration())
+        if self.network == FEATURES:
+            return foreign
+        network = self._network()
+        if network.dim == self.n_features_in_:
+            return network.foundation
+        return replace(foreign, references=network.foundation.references)
 
     def _read(self, X: Any, reset: bool) -> tuple[NDArray[np.floating], list[str], list[bytes]]:
         """Features, hashes and thumbnails of pictures; feature vectors have no thumbnails."""

@@ -101,4 +101,6 @@ def _transformers() -> Any:
         import transformers
     except ModuleNotFoundError:
         raise ValueError("Hugging Face models need transformers: pip install 'tapnet[hf]'.") from None
-    return transformers
+    library: Any = transformers
+    library.utils.logging.disable_progress_bar()  # of loading, a moment
+    return library

@@ -108,9 +108,9 @@ class Run:
         self.sampler = self.train_set.episodes(training.way, training.shot, training.query, recipe.seed)
         self.validation_set.episodes(validation.way, validation.shot, validation.query)  # or refuse now
         _refuse_uneven_work(training)
-        kind = Features if training.frozen_backbone else Images
+        kind: Callable[..., Material] = Features if training.frozen_backbone else Images
         with _seeded(recipe.seed):
-            self.material: Material = kind(recipe, self.train_set, self.validation_set, self.device, self.precision)
+            self.material = kind(recipe, self.train_set, self.validation_set, self.device, self.precision)
         self.method = self.material.method
         self.method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = torch.optim.AdamW(self.method.parameters(), lr=training.learning_rate, fused=True)
