@@ -104,7 +104,6 @@ class Recipe:
             raise ValueError(
                 f"training.episodes needs to be a multiple of training.meta_batch, got {episodes} and {meta_batch}"
             )
-
         if self.training.frozen_backbone:
             self._refuse_unfreezable()
 
@@ -168,7 +167,7 @@ def _meant(*key: str) -> str:
     owner = kind[group[0]] if group else Recipe
     names = [field.name for field in dataclasses.fields(owner)]
     close = difflib.get_close_matches(leaf, names, n=1)
-    return f", did you mean `{'.'.join([*group, *close])}`" if close else f", which are {', '.join(names)}"
+    return f" (did you mean `{'.'.join([*group, *close])}`?)" if close else f" (those are {', '.join(names)})"
 
 
 def find_recipe(name_or_path: str) -> Path:

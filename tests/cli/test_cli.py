@@ -98,7 +98,10 @@ def test_every_command_explains_itself(command, capsys):
             ["train", "quickdraw", "--set", "training.episodes=-1"],
             "train: --set training.episodes=-1: `training.episodes`",
         ),
-        (["train", "quickdraw", "--set", "training.epsiodes=9"], "recipe, did you mean `training.episodes`."),
+        (
+            ["train", "quickdraw", "--set", "training.epsiodes=9"],
+            "not a key of a recipe (did you mean `training.episodes`?)",
+        ),
         (["train", "quickdraw", "--set", "trainig.shot=1", "seed=3"], "--set trainig.shot=1: `trainig` is not a key"),
         (["train", "quickdraw", "--set", "training.way=7"], "--set training.way=7: training.way needs to be"),
         (["train", "quickdraw", "--set", "seed=[1"], "--set seed=[1: the value is not YAML"),

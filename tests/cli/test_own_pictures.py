@@ -327,6 +327,23 @@ def test_fit_chooses_the_network_by_the_pictures(drawing_folders, tmp_path, caps
     assert "network drawings" in capsys.readouterr().out
 
 
+def test_fit_and_predict_take_a_hugging_face_model_by_its_folder(drawing_folders, tmp_path, capsys):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    model = transformers.ViTModel(transformers.ViTConfig(image_size=32, patch_size=8, **sizes))
+    model.save_pretrained(tmp_path / "vit")
+    options = "--network", f"hf:{tmp_path / 'vit'}", "--out", tmp_path / "a.task"
+    assert run("fit", drawing_folders / "fit", *options) == 2
+    assert "the network has no references" in capsys.readouterr().err
+    assert run("fit", drawing_folders / "fit", *options, "--head", "centroid") == 0
+    assert run("predict", tmp_path / "a.task", drawing_folders / "new", "--csv", "--out", tmp_path / "a.csv") == 0
+    assert len((tmp_path / "a.csv").read_text().splitlines()) == 1 + 8
+    shutil.rmtree(tmp_path / "vit")
+    capsys.readouterr()
+    assert run("predict", tmp_path / "a.task", drawing_folders / "new") == 2
+    assert "give its checkpoint with --network" in capsys.readouterr().err
+
+
 def test_fit_of_more_classes_than_references_names_the_networks_that_reach_further(tmp_path, capsys):
     for number in range(61):
         (tmp_path / "in" / f"{number}").mkdir(parents=True)

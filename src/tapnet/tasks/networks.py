@@ -117,6 +117,8 @@ def load_network(name: str, device: str = "cpu") -> Network:
 def _hugging_face(name: str, device: str) -> Network:
     """A pretrained model as it is, without references: for the heads that need none."""
     model = name.removeprefix(HUGGING_FACE)
+    if Path(model).is_absolute() and not Path(model).is_dir():
+        raise FileNotFoundError(f"There is no folder {model}, needed is that of a Hugging Face model.")
     side = image_side(model)
     backbone = make_backbone("hf", (3, side, side), model=model)
     digest = tensors_digest(backbone.state_dict())
