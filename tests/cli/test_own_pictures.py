@@ -13,6 +13,7 @@ from PIL import Image
 from tapnet.checkpoint import BEST, bundled_checkpoints
 from tapnet.cli import main
 from tapnet.tasks.file import read_task
+from tapnet.tasks.networks import load_network
 
 
 def run(*arguments):
@@ -339,6 +340,7 @@ def test_fit_and_predict_take_a_hugging_face_model_by_its_folder(drawing_folders
     assert run("predict", tmp_path / "a.task", drawing_folders / "new", "--csv", "--out", tmp_path / "a.csv") == 0
     assert len((tmp_path / "a.csv").read_text().splitlines()) == 1 + 8
     shutil.rmtree(tmp_path / "vit")
+    load_network.cache_clear()
     capsys.readouterr()
     assert run("predict", tmp_path / "a.task", drawing_folders / "new") == 2
     assert "give its checkpoint with --network" in capsys.readouterr().err

@@ -117,14 +117,16 @@ def load_network(name: str, device: str = "cpu") -> Network:
 def _hugging_face(name: str, device: str) -> Network:
     """A pretrained model as it is, without references: for the heads that need none."""
     model = name.removeprefix(HUGGING_FACE)
-    if Path(model).is_absolute() and not Path(model).is_dir():
+    if Path(model).is_dir():  # so that a task finds it from everywhere
+        model = str(Path(model).resolve())
+    elif Path(model).is_absolute():
         raise FileNotFoundError(f"There is no folder {model}, needed is that of a Hugging Face model.")
     side = image_side(model)
     backbone = make_backbone("hf", (3, side, side), model=model)
     digest = tensors_digest(backbone.state_dict())
     method = PrototypicalNetwork(backbone).eval().requires_grad_(False).to(resolve_device(device))
     preprocessing = Preprocessing(Geometry(side, side, 3, fit="crop"))
-    return Network(name, digest, preprocessing, Calibration(), method)
+    return Network(HUGGING_FACE + model, digest, preprocessing, Calibration(), method)
 
 
 def preprocessing_of(header: Header) -> Preprocessing:
