@@ -61,6 +61,33 @@ def test_ranks_that_do_not_divide_the_meta_batch_are_refused(shared):
 
 
 @pytest.fixture(scope="module")
+def launched_twice(tmp_path_factory):
+    """A run of two processes that torchrun starts, and the same into the same folder."""
+    folder = tmp_path_factory.mktemp("torchrun") / "run"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "tapnet"]
+    command += ["train", "quickdraw", "--device", "cpu", "--out", str(folder), "--set", *SMALL]
+    command += ["training.episodes=4", "validation.every=2"]
+    runs = [subprocess.run(command, capture_output=True, text=True, timeout=300) for _ in range(2)]
+    return folder, *runs
+
+
+@pytest.mark.slow
+def test_torchrun_trains_with_two_processes(launched_twice):
+    folder, done, _ = launched_twice
+    assert done.returncode == 0, done.stderr
+    assert RunFolder(folder).facts()["processes"] == 2
+    assert done.stdout.count("Best checkpoint") == 1
+
+
+@pytest.mark.slow
+def test_a_folder_that_holds_a_run_is_refused_by_one_process_for_all(launched_twice):
+    folder, _, refused = launched_twice
+    said = [line for line in refused.stderr.splitlines() if line.startswith("tapnet train:")]
+    assert refused.returncode != 0
+    assert said == [f"tapnet train: {folder} already holds a run: go on with --resume {folder}, or give another --out."]
+
+
+@pytest.fixture(scope="module")
 def orphaned(tmp_path_factory):
     """A run of two processes, one of which is killed; what the other said, and the folder."""
     folder = tmp_path_factory.mktemp("orphaned") / "run"

@@ -90,6 +90,23 @@ def any_of(flag: bool) -> bool:
     return flag if size() == 1 else bool(summed(torch.tensor(int(flag))))
 
 
+@contextmanager
+def agreed() -> Iterator[None]:
+    """Where a process is refused inside, all stop here, and only the first that was says why."""
+    refusal = None
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        refusal = error
+    flags = torch.zeros(size())
+    flags[rank()] = refusal is not None
+    refused = summed(flags).nonzero()
+    if refusal is not None and rank() == refused[0]:
+        raise refusal
+    if len(refused):
+        raise SystemExit(2)
+
+
 def lost_process(error: RuntimeError) -> bool:
     """Whether an error means that another process of the run is gone."""
     return size() > 1 and bool(_LOST.search(str(error)))

@@ -33,6 +33,15 @@ def test_train_leaves_a_best_and_a_last_checkpoint(run_folder):
     assert (run_folder / LAST).is_file()
 
 
+def test_train_writes_the_curve_for_tensorboard(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    out = str(tmp_path / "r")
+    assert main(["train", "quickdraw", "--out", out, "--device", "cpu", "--tensorboard", "--set", *SMALL]) == 0
+    events = EventAccumulator(f"{out}/tensorboard").Reload()
+    assert [each.step for each in events.Scalars("validation_accuracy")] == [2, 4]
+
+
 def test_train_says_what_to_do_next(tmp_path, capsys):
     main(["train", "quickdraw", "--out", str(tmp_path / "r"), "--device", "cpu", "--set", *SMALL])
     printed = capsys.readouterr().out

@@ -154,13 +154,17 @@ def _tensorboard(folder: Path) -> Callable[[Point], None]:
         from torch.utils.tensorboard import SummaryWriter
     except ModuleNotFoundError:
         raise ValueError("--tensorboard needs TensorBoard: pip install 'tapnet[tensorboard]'.") from None
-    writer = cache(lambda: SummaryWriter(str(folder / "tensorboard")))  # which makes the folder
+
+    @cache
+    def opened() -> SummaryWriter:  # not before there is a point: a run that is refused leaves nothing
+        return SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
 
     def log(point: Point) -> None:
+        writer = opened()
         for name, value in asdict(point).items():
             if name != "episode" and value is not None:
-                writer().add_scalar(name, value, point.episode)
-        writer().flush()
+                writer.add_scalar(name, value, point.episode)
+        writer.flush()
 
     return log
 

@@ -20,7 +20,7 @@ from tapnet.batches import EpisodeImages
 from tapnet.calibration import calibrate_checkpoint
 from tapnet.checkpoint import BEST, LAST, Checkpoint, Header, Running, optimizer_tensors, restore_optimizer
 from tapnet.datasets import load_dataset
-from tapnet.distribution import any_of, launched, summed
+from tapnet.distribution import agreed, any_of, launched, summed
 from tapnet.evaluation import Evaluator
 from tapnet.hardware import PRECISIONS, describe, keep_freed_memory, resolve_device, resolve_precision
 from tapnet.methods import Method
@@ -73,7 +73,8 @@ def train(
         precision = resolve_precision(precision, place)
         fabric = fabric or stack.enter_context(launched(place, precision))
         run = Run(recipe, folder, device, precision, fabric)
-        stack.enter_context(run.opened(resume))
+        with agreed():
+            stack.enter_context(run.opened(resume))
         if begun:
             begun()
         _ = run.material.validation_features  # computed before Ctrl-C waits for the end of an episode
