@@ -35,10 +35,10 @@ format: $(DEV)  ## let ruff put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(DEV)  ## speed, as ratios side by side in one run
+bench: $(DEV)  ## speed, as ratios side by side in one run, and how costs grow
 	$(BIN)/python benchmarks/run.py
 
-bench-full: $(DEV)  ## the slow ones, too, and how costs grow
+bench-full: $(DEV)  ## the slow ones, too
 	$(BIN)/python benchmarks/run.py --full
 
 results: $(READY)  ## RESULTS.md from the files in results/

@@ -1,0 +1,88 @@
+"""What was tried to make a training step faster, each beside the step without it: `python benchmarks/tried.py WHAT`.
+
+Forward and backward of the backbone over an episode of 20-way 5-shot 8-query in float32, or 20 steps of the optimiser.
+The ratio is the time without / the time with: above 1 helps. CPU seconds of one thread, for machines that are busy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import pairs
+import torch
+from training_step import QUERY, SHOT, WAY
+
+from tapnet.backbones import make_backbone
+from tapnet.hardware import keep_freed_memory
+from tapnet.methods import TapNet
+
+Shape = tuple[int, int, int]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=TRIED)
+    parser.add_argument("--backbone", default="conv4")
+    parser.add_argument("--size", type=int, default=28)
+    parser.add_argument("--channels", type=int, default=1)
+    parser.add_argument("--pairs", type=int, default=7)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    pairs.clock = pairs.cpu_seconds
+    shape = (args.channels, args.size, args.size)
+    keep_freed_memory()
+    without, with_it = TRIED[args.what](args.backbone, shape)
+    a, b, ratio = pairs.compared(without, with_it, args.pairs)
+    network = f"{args.backbone} {'×'.join(map(str, shape))}"
+    print(f"{args.what}, {network}: {1000 * a:.1f} ms without, {1000 * b:.1f} ms with, ratio {ratio:.3f}")
+
+
+def _channels_last(backbone: str, shape: Shape) -> tuple[pairs.Work, pairs.Work]:
+    return _bare(backbone, shape, torch.contiguous_format), _bare(backbone, shape, torch.channels_last)
+
+
+def _bare(backbone: str, shape: Shape, layout: torch.memory_format) -> pairs.Work:
+    torch.manual_seed(0)
+    network = make_backbone(backbone, shape).train().to(memory_format=layout)  # type: ignore[call-overload]
+    images = torch.rand(WAY * (SHOT + QUERY), *shape).to(memory_format=layout)
+    return lambda: network(images).square().mean().backward()
+
+
+def _compiled(backbone: str, shape: Shape) -> tuple[pairs.Work, pairs.Work]:
+    network = make_backbone(backbone, shape).train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    images = torch.rand(WAY * (SHOT + QUERY), *shape).to(memory_format=torch.channels_last)
+    fast = torch.compile(network)
+    start = time.perf_counter()
+    fast(images).square().mean().backward()
+    print(f"compiled in {time.perf_counter() - start:.0f} s")
+    return lambda: network(images).square().mean().backward(), lambda: fast(images).square().mean().backward()
+
+
+def _adam(**options: bool) -> Callable[[str, Shape], tuple[pairs.Work, pairs.Work]]:
+    """The optimiser's step alone, beside a loop over the parameters."""
+
+    def both(backbone: str, shape: Shape) -> tuple[pairs.Work, pairs.Work]:
+        return _adam_step(backbone, shape, foreach=False), _adam_step(backbone, shape, **options)
+
+    return both
+
+
+def _adam_step(backbone: str, shape: Shape, **options: bool) -> pairs.Work:
+    method = TapNet(make_backbone(backbone, shape), ways=WAY)
+    for parameter in method.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer = torch.optim.Adam(method.parameters(), **options)
+    return lambda: [optimizer.step() for _ in range(20)]
+
+
+TRIED: dict[str, Callable[[str, Shape], tuple[pairs.Work, pairs.Work]]] = {
+    "channels-last": _channels_last,
+    "compile": _compiled,
+    "foreach-adam": _adam(foreach=True),
+    "fused-adam": _adam(fused=True),
+}
+
+if __name__ == "__main__":
+    main()
