@@ -37,7 +37,7 @@ def main() -> None:
     changes = [] if args.episodes is None else [f"training.episodes={args.episodes}"]
     differences = []
     for seed in args.seeds:
-        recipe = load_recipe(args.recipe, [*changes, f"training.seed={seed}"])
+        recipe = load_recipe(args.recipe, [*changes, f"seed={seed}"])
         full, half = (_accuracy(recipe, precision, device) for precision in ("float32", "bf16"))
         differences.append(100 * (half - full))
         print(f"seed {seed}: float32 {100 * full:.2f}%, bf16 {100 * half:.2f}%, difference {differences[-1]:+.2f}")

@@ -76,9 +76,12 @@ def main() -> None:
             result[GROWTH] = growth.growth(args.pairs)
             args.out.mkdir(parents=True, exist_ok=True)
             growth.plot(result[GROWTH], args.out / "growth.png")
-            rows += growth.rows(result[GROWTH])
+            new = growth.rows(result[GROWTH])
         else:
-            rows += parts[name](args.pairs)
+            new = parts[name](args.pairs)
+        for row in new:
+            print(f"{row.name}: {row.ratio} {row.note}", file=sys.stderr, flush=True)
+        rows += new
     result |= {"load_after": os.getloadavg(), "rows": [asdict(row) for row in rows]}
     path = args.out / ("part.json" if args.only else "full.json" if args.full else "bench.json")
     args.out.mkdir(parents=True, exist_ok=True)
