@@ -157,7 +157,7 @@ def _tensorboard(folder: Path) -> Callable[[Point], None]:
 
     @cache
     def opened() -> SummaryWriter:  # not before there is a point: a run that is refused leaves nothing
-        return SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
+        return SummaryWriter(str(folder / "tensorboard"))
 
     def log(point: Point) -> None:
         writer = opened()
