@@ -115,13 +115,14 @@ def test_a_run_goes_on_with_another_number_of_ranks(orphaned):
     facts = RunFolder(folder).facts()
     assert (facts["state"], facts["processes"]) == ("failed", 2)
     before = read_checkpoint(folder / LAST).header.episode
-    stop_soon = (
-        "import sys, os, signal, threading; threading.Timer(10, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
-    )
-    code = stop_soon + "from tapnet.cli import main; sys.exit(main(sys.argv[1:]))"
-    arguments = ["train", "--resume", str(folder), "--device", "cpu"]
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120)
-    assert "Stopped after episode" in done.stderr
+    saved = (folder / LAST).stat().st_mtime_ns
+    command = [sys.executable, "-m", "tapnet", "train", "--resume", str(folder), "--device", "cpu"]
+    run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while (folder / LAST).stat().st_mtime_ns == saved and time.monotonic() < deadline:
+        time.sleep(0.1)
+    run.send_signal(signal.SIGINT)
+    assert "Stopped after episode" in run.communicate(timeout=60)[1]
     assert read_checkpoint(folder / LAST).header.episode > before
 
 
