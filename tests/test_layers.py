@@ -28,7 +28,7 @@ LAYERS = {
     "dimension_curve": 3.5,
     "chainer": 3.5,
     "training": 3.5,
-    "results": 3.5,
+    "results": 3.6,
     "tasks": 3.7,
     "classifier": 4,
     "analysis": 4,

@@ -12,17 +12,24 @@ def test_a_recorded_result_is_read_back(tmp_path, blobs, small_tapnet):
     header = Header(load_recipe("quickdraw"), (1, 8, 8), episode=3)
     result = Evaluator(small_tapnet, blobs).evaluate(5, 1, 3, episodes=4)
     path = record(tmp_path, header, result)
-    assert path.name == "quickdraw-seed0-blobs-test10-5way-1shot.json"
+    assert path.name == "quickdraw-seed0-blobs-test10-5way-1shot-4.json"
     assert read_results(tmp_path)[0]["evaluation"] == result.as_dict() | {"allow_overlap": False}
 
 
 def test_a_recorded_result_tells_how_it_was_made(tmp_path, blobs, small_tapnet):
     header = Header(load_recipe("quickdraw"), (1, 8, 8), episode=3, hardware={"device": "cpu"})
-    record(tmp_path, header, Evaluator(small_tapnet, blobs).evaluate(5, 1, 3, episodes=4))
+    record(tmp_path, header, Evaluator(small_tapnet, blobs).evaluate(5, 1, 3, episodes=4), state="finished")
     kept = read_results(tmp_path)[0]
     assert kept["command"].startswith("tapnet")
     assert kept["recipe"]["seed"] == 0
-    assert kept["trained"] == {"episodes": 3, "hardware": {"device": "cpu"}, "data": {}}
+    assert kept["trained"] == {
+        "episodes": 3,
+        "state": "finished",
+        "hardware": {"device": "cpu"},
+        "data": {},
+        "version": header.version,
+        "origin": header.origin,
+    }
 
 
 @pytest.mark.parametrize("text", ["{", "[]", json.dumps({"recipe": {}})])
@@ -39,7 +46,7 @@ def test_an_ablation_is_kept_in_a_folder_of_its_own(tmp_path, blobs, small_tapne
     for length, words in ((None, ""), (7, "-trained7")):
         result = ablation_result("gradient", header, judge, task, [{"variant": "x", "training_episodes": length}])
         path = record_ablation(tmp_path, result)
-        expected = f"gradient-quickdraw-seed0{words}-blobs-test-5way-1shot.json"
+        expected = f"gradient-quickdraw-seed0{words}-blobs-test-5way-1shot-4.json"
         assert path == tmp_path / "ablations" / expected
         kept = json.loads(path.read_text())
         assert kept == result

@@ -8,19 +8,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tapnet._version import __version__
 from tapnet.checkpoint import Header, write_atomically
 from tapnet.evaluation import Evaluation, Evaluator
 from tapnet.hardware import describe
+from tapnet.training.provenance import commit
 
 ABLATIONS = "ablations"  # the folder of them among the results
 
 
-def record(folder: Path, header: Header, result: Evaluation, allow_overlap: bool = False) -> Path:
+def record(
+    folder: Path, header: Header, result: Evaluation, allow_overlap: bool = False, state: str = "unknown"
+) -> Path:
     """Write the result of evaluating a checkpoint; a second one of the same checkpoint and task replaces it."""
-    task = f"{result.dataset}-{result.split}{result.classes}-{result.way}way-{result.shot}shot"
+    task = f"{result.dataset}-{result.split}{result.classes}-{result.way}way-{result.shot}shot-{result.episodes}"
     path = folder / f"{header.recipe.name}-seed{header.recipe.seed}-{task}.json"
     content = {
-        **_origin(header),
+        **_origin(header, state),
         "validation": header.validation,
         "evaluation": result.as_dict() | {"allow_overlap": allow_overlap},
     }
@@ -28,7 +32,7 @@ def record(folder: Path, header: Header, result: Evaluation, allow_overlap: bool
 
 
 def ablation_result(
-    name: str, header: Header, judge: Evaluator, task: dict[str, int], rows: list[dict[str, Any]]
+    name: str, header: Header, judge: Evaluator, task: dict[str, Any], rows: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """What is to be kept of an ablation: of which network, on which episodes, and a row a variant."""
     images = judge.images
@@ -46,16 +50,26 @@ def record_ablation(folder: Path, result: dict[str, Any]) -> Path:
     """Write the result of an ablation; a second one of the same network and task replaces it."""
     task, recipe, length = result["task"], result["recipe"], result["rows"][0]["training_episodes"]
     network = f"{recipe['name']}-seed{recipe['seed']}" + (f"-trained{length}" if length else "")
-    episodes = f"{task['dataset']}-{task['split']}-{task['way']}way-{task['shot']}shot"
+    way = f"{task['way']}way-" if task["way"] else ""
+    episodes = f"{task['dataset']}-{task['split']}-{way}{task['shot']}shot-{task['episodes']}"
     return _written(folder / ABLATIONS / f"{result['name']}-{network}-{episodes}.json", result)
 
 
-def _origin(header: Header) -> dict[str, Any]:
+def _origin(header: Header, state: str = "unknown") -> dict[str, Any]:
+    """The command, by which code it was run, and what network it was run on: its recipe, and how that was trained."""
     return {
         "command": shlex.join(["tapnet", *sys.argv[1:]]),
+        "version": __version__,
+        "commit": commit(),
         "recipe": header.recipe.as_dict(),
-        "trained": {"episodes": header.episode, "hardware": header.hardware, "data": header.data},
-        "version": header.version,
+        "trained": {
+            "episodes": header.episode,  # after which the checkpoint was kept
+            "state": state,  # of its run
+            "hardware": header.hardware,
+            "data": header.data,
+            "version": header.version,
+            "origin": header.origin,
+        },
     }
 
 
@@ -71,7 +85,7 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             content["recipe"]["name"], content["evaluation"]["accuracy"]
-        except (json.JSONDecodeError, KeyError, TypeError):
+        except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError):
             raise ValueError(f"{path} is not a kept result: write it by `tapnet evaluate --record {folder}`.") from None
         results.append(content)
     return results

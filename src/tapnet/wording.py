@@ -7,3 +7,8 @@ def counted(number: int, noun: str) -> str:
     """The number with its noun: 1 class, 2 classes, 1,000 images."""
     plural = "es" if noun.endswith("s") else "s"
     return f"{number:,} {noun}{'' if number == 1 else plural}"
+
+
+def half_width(value: float | None) -> str:
+    """The half-width of an interval of accuracies, in percent points."""
+    return "—" if value is None else f"± {100 * value:.2f}"

@@ -53,19 +53,45 @@ def test_a_result_fills_its_cell_and_no_other():
     results = [result("omniglot-1shot", 0.9712)]
     assert ours("main-omniglot-mini", results) == ["97.12 ± 0.10", "not run", "not run", "not run"]
     assert filled_table("main-omniglot-mini", results).runs == [
-        "omniglot-1shot, 20-way 1-shot: seed 0, 100000 of 100000 training episodes, some CPU"
+        "omniglot-1shot, 20-way 1-shot: seed 0, kept after 100,000 of 100,000 training episodes, some CPU"
     ]
 
 
 def test_several_seeds_are_averaged_and_counted():
     results = [result("omniglot-1shot", 0.97), result("omniglot-1shot", 0.98, ["seed=1"])]
-    assert ours("main-omniglot-mini", results)[0] == "97.50 ± 0.10 (2 seeds)"
+    assert ours("main-omniglot-mini", results)[0] == "97.50 (2 seeds: 97.00 to 98.00)"
 
 
 def test_a_recipe_of_our_own_has_its_own_row():
     results = [result("omniglot-cpu", 0.97), result("omniglot-cpu", 0.99, shot=5)]
-    row = ours("main-omniglot-mini", results, "TapNet on a CPU, ours")
+    row = ours("main-omniglot-mini", results, "TapNet on a CPU (narrow ResNet-12; Conv4), ours")
     assert row[:2] == ["97.00 ± 0.10", "99.00 ± 0.10"]
+
+
+def test_a_run_that_is_not_finished_says_so():
+    unfinished = result("omniglot-1shot", 0.97)
+    unfinished["trained"]["state"] = "interrupted"
+    (line,) = filled_table("main-omniglot-mini", [unfinished]).runs
+    assert "(the run is not finished)" in line
+
+
+def ablation(split="test", **row):
+    rows = [{"variant": "farthest", "accuracy": 0.9, "ci95": 0.01, "training_episodes": None} | row]
+    task = {"way": 20, "shot": 1, "dataset": "omniglot", "split": split}
+    recipe = load_recipe("omniglot-1shot").as_dict()
+    return {"name": "selection", "recipe": recipe, "task": task, "rows": rows, "command": "tapnet ablate selection"}
+
+
+def test_references_shows_each_network_that_was_varied_on_test_classes():
+    filled = filled_table("references", [ablation(), ablation("val", accuracy=0.5)])
+    assert filled.headings == ("references", "published", "omniglot-1shot, 20-way 1-shot on omniglot (test)")
+    assert ("farthest selected", "75.11", "90.00 ± 1.00") in filled.rows
+    assert ("random selected", "75.78", "not run") in filled.rows
+
+
+def test_references_gives_the_command_for_the_papers_network_until_that_was_run():
+    command = "tapnet ablate selection --checkpoint runs/mini-imagenet-5shot --episodes 30000 --record results"
+    assert command in filled_table("references", [ablation()]).commands
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,31 @@ def test_json_of_a_trained_ablation_is_one_object(trained, capsys):
 
 
 @pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (("--way", 10), "The variant squared has 6 references, too few for tasks of 10 classes: give a smaller --way."),
+        (("--split", "tset"), "tset"),
+        (("--shot", 99), "99"),
+    ],
+)
+def test_a_task_that_cannot_be_measured_is_refused_before_training(tmp_path, capsys, monkeypatch, asked, words):
+    monkeypatch.setattr(Run, "step", None)  # a step would fail
+    assert train("distance", tmp_path / "runs", *asked) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_ways_of_an_ablation_of_ways_are_those_of_its_rows(trained, capsys, tmp_path):
+    asked = ("--checkpoint", trained / "constant", "--episodes", 4, "--record", tmp_path)
+    assert ablate("ways", *asked) == 0
+    printed = capsys.readouterr()
+    assert "ways: 5-shot on quickdraw (test), 4 episodes" in printed.out
+    (path,) = (tmp_path / "ablations").iterdir()
+    assert str(path) in printed.err.replace("\n", "")
+    assert path.name == "ways-quickdraw-constant-seed0-quickdraw-test-5shot-4.json"
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["nothing"], "An ablation is one of selection"),

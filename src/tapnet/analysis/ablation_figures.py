@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tapnet.analysis.ablations.measured import ROTATIONS
+from tapnet.analysis.ablations.rows import task_words
 from tapnet.analysis.paper import EPISODE_COMPOSITION
 from tapnet.analysis.plotting import COLOURS, new_figure
 
@@ -20,11 +22,15 @@ def dimension_figure(result: Result) -> Figure:
     figure, axis = new_figure(6, 4)
     accuracies = [100 * row["accuracy"] for row in rows]
     lowest, highest = ([100 * row[edge] for row in rows] for edge in ("lowest", "highest"))
-    axis.fill_between(dims, lowest, highest, color=COLOURS[4], alpha=0.5, linewidth=0, label="over 20 rotations")
+    axis.fill_between(
+        dims, lowest, highest, color=COLOURS[4], alpha=0.5, linewidth=0, label=f"over {ROTATIONS} rotations"
+    )
     low, high = ([100 * (row["accuracy"] + sign * row["ci95"]) for row in rows] for sign in (-1, 1))
     axis.fill_between(dims, low, high, color=COLOURS[0], alpha=0.2, linewidth=0, label="95% over episodes")
     axis.plot(dims, accuracies, color=COLOURS[0], label=result["recipe"]["name"])
-    axis.set(xlabel="dimension D of the projection", ylabel="accuracy (%)", title=_title(result), xscale="log")
+    axis.set(
+        xlabel="dimension D of the projection", ylabel="accuracy (%)", title=task_words(result["task"]), xscale="log"
+    )
     axis.legend(loc="lower right")
     axis.grid(alpha=0.3)
     return figure
@@ -42,7 +48,7 @@ def episode_composition_figure(result: Result) -> Figure:
     for way, accuracy, row in zip(ways, accuracies, rows, strict=True):
         _label(axes[0], way, accuracy, row["variant"].split()[1])
     length = rows[0]["training_episodes"]
-    axes[0].set(title=f"{result['recipe']['name']}, {length} training episodes each\n{_title(result)}")
+    axes[0].set(title=f"{result['recipe']['name']}, {length} training episodes each\n{task_words(result['task'])}")
     published = [float(accuracy) for _, _, accuracy in EPISODE_COMPOSITION]
     axes[1].plot([way for way, _, _ in EPISODE_COMPOSITION], published, "s-", color=COLOURS[1])
     for way, query, accuracy in EPISODE_COMPOSITION:
@@ -60,11 +66,6 @@ def _rows(result: Result, name: str) -> list[dict[str, Any]]:
         raise ValueError(f"Needed a result of `tapnet ablate {name} --record`, got one of {result.get('name')!r}.")
     rows: list[dict[str, Any]] = result["rows"]
     return rows
-
-
-def _title(result: Result) -> str:
-    task = result["task"]
-    return f"{task['way']}-way {task['shot']}-shot on {task['dataset']} ({task['split']})"
 
 
 def _ways(variant: str) -> int:

@@ -83,11 +83,11 @@ MAIN_OMNIGLOT_MINI = PaperTable(
     ),
     (
         (
-            "TapNet on a CPU",
+            "TapNet on a CPU (narrow ResNet-12; Conv4)",
             _ours("omniglot-cpu", "omniglot-cpu", "mini-imagenet-conv4-cpu", "mini-imagenet-conv4-cpu"),
         ),
         (
-            "Prototypical Nets, same network and episodes",
+            "Prototypical Nets (the same networks and episodes)",
             _ours(
                 "omniglot-cpu-protonet",
                 "omniglot-cpu-protonet",
@@ -95,9 +95,9 @@ MAIN_OMNIGLOT_MINI = PaperTable(
                 "mini-imagenet-conv4-cpu-protonet",
             ),
         ),
-        ("TapNet (Conv4) on a CPU", _ours("omniglot-60way", "omniglot-60way", None, None)),
+        ("TapNet on a CPU (Conv4)", _ours("omniglot-60way", "omniglot-60way", None, None)),
         (
-            "Prototypical Nets, same network and episodes",
+            "Prototypical Nets (the same Conv4 and episodes)",
             _ours("omniglot-60way-protonet", "omniglot-60way-protonet", None, None),
         ),
     ),
@@ -144,7 +144,7 @@ NETWORK_SIZES = PaperTable(
             (Cell("61.65 ± 0.15", "mini-imagenet-1shot"), Cell("76.36 ± 0.10", "mini-imagenet-5shot")),
         ),
     ),
-    (("TapNet (Conv4) on a CPU", _ours("mini-imagenet-conv4-cpu", "mini-imagenet-conv4-cpu")),),
+    (("TapNet on a CPU (Conv4)", _ours("mini-imagenet-conv4-cpu", "mini-imagenet-conv4-cpu")),),
 )
 
 NETWORK_SIZES_TIERED = PaperTable(

@@ -1,4 +1,4 @@
-"""RESULTS.md: every number that was really obtained, made from the files in `results/`."""
+"""RESULTS.md: the paper's tables and ablations as they were really run, made from the files in `results/`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tapnet.analysis.tables import TABLES, Filled, filled_table
+from tapnet.analysis.ablations.rows import few, task_words
+from tapnet.analysis.tables import TABLES, Filled, filled_table, kept
 from tapnet.results import read_ablations, read_results
+from tapnet.wording import half_width
 
 _HEAD = """# Results
 
@@ -21,14 +23,17 @@ with its command.
 def report(folder: Path) -> str:
     """The page as Markdown."""
     results, ablations = read_results(folder), read_ablations(folder)
-    parts = [_HEAD, "## Evaluations", _evaluations(results), _commands(results)]
-    parts += ["## Ablations", *map(_ablation, ablations)]
+    parts = [_HEAD]
+    if results:
+        parts += ["## Evaluations", _evaluations(results), _commands(results)]
+    if ablations:
+        parts += ["## Ablations", *map(_ablation, ablations)]
     parts += ["## The paper's tables", *(_table(filled_table(name, [*results, *ablations])) for name in TABLES)]
-    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+    return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
 def _evaluations(results: list[dict[str, Any]]) -> str:
-    headings = ("recipe", "test classes", "task", "accuracy", "over episodes", "over classes", "training episodes")
+    headings = ("recipe", "classes", "task", "accuracy", "over episodes", "over classes", "kept after")
     rows = []
     for result in results:
         task = result["evaluation"]
@@ -38,60 +43,45 @@ def _evaluations(results: list[dict[str, Any]]) -> str:
                 f"{task['dataset']}, {task['classes']} {task['split']} classes",
                 f"{task['way']}-way {task['shot']}-shot, {task['episodes']:,} episodes of {task['query']} queries",
                 f"{100 * task['accuracy']:.2f}",
-                _half_width(task["ci95"]),
-                _half_width(task["ci95_bootstrap"]),
-                f"{result['trained']['episodes']:,} of {result['recipe']['training']['episodes']:,}",
+                half_width(task["ci95"]),
+                half_width(task["ci95_bootstrap"]),
+                f"{kept(result)} episodes",
             )
         )
     return _markdown(headings, rows)
 
 
-def _half_width(value: float | None) -> str:
-    return "—" if value is None else f"± {100 * value:.2f}"
-
-
 def _commands(results: list[dict[str, Any]]) -> str:
-    hardware = sorted({str(result["trained"]["hardware"].get("device_name")) for result in results})
-    lines = [
-        f"Trained on {', '.join(hardware)}. Made by:",
-        "",
-        "```",
-        *(result["command"] for result in results),
-        "```",
-    ]
-    return "\n".join(lines) if results else "None yet."
+    hardware = sorted({result["trained"]["hardware"].get("device_name", "unknown hardware") for result in results})
+    commands = (result["command"] for result in results)
+    return "\n".join([f"Trained on {', '.join(hardware)}. Made by:", "", "```", *commands, "```"])
 
 
 def _ablation(ablation: dict[str, Any]) -> str:
-    task, recipe = ablation["task"], ablation["recipe"]
-    title = f"### {ablation['name']}: `{recipe['name']}`, {task['way']}-way {task['shot']}-shot"
-    banded = ablation["rows"][0]["lowest"] is not None
+    rows, task = ablation["rows"], ablation["task"]
+    banded, length = rows[0]["lowest"] is not None, rows[0]["training_episodes"]
     headings = ("variant", "accuracy", "over episodes", "difference", "paired interval", "over rotations")
-    rows = []
-    for row in _few(ablation["rows"]):
-        difference = "—" if row["difference"] is None else f"{100 * row['difference']:+.2f}"
-        band = f"{100 * row['lowest']:.2f} to {100 * row['highest']:.2f}" if banded else ""
-        rows.append(
-            (
-                row["variant"],
-                f"{100 * row['accuracy']:.2f}",
-                _half_width(row["ci95"]),
-                difference,
-                _half_width(row["difference_ci95"]),
-                band,
-            )
+    cells = [
+        (
+            row["variant"],
+            f"{100 * row['accuracy']:.2f}",
+            half_width(row["ci95"]),
+            "—" if row["difference"] is None else f"{100 * row['difference']:+.2f}",
+            half_width(row["difference_ci95"]),
+            f"{100 * row['lowest']:.2f} to {100 * row['highest']:.2f}" if banded else "",
         )
-    table = _markdown(headings, rows) if banded else _markdown(headings[:-1], [row[:-1] for row in rows])
-    length = ablation["rows"][0]["training_episodes"]
-    trained = f"Each variant was trained for {length:,} episodes. " if length else ""
-    where = f"{task['dataset']} ({task['split']} classes), {task['episodes']:,} episodes."
-    return f"{title}\n\n{trained}{where}\n\n{table}\n\n```\n{ablation['command']}\n```"
-
-
-def _few(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All rows, or of many the 1st, 2nd, 5th, 10th and so on, and the last."""
-    steps = {digit * 10**power for power in range(6) for digit in (1, 2, 5)} | {len(rows)}
-    return rows if len(rows) <= 30 else [row for number, row in enumerate(rows, 1) if number in steps]
+        for row in few(rows, max(rows, key=lambda row: row["accuracy"]))
+    ]
+    table = _markdown(headings, cells) if banded else _markdown(headings[:-1], [line[:-1] for line in cells])
+    trained = f"Each variant was trained once, for {length:,} episodes; another seed may differ. " if length else ""
+    return "\n\n".join(
+        (
+            f"### {ablation['name']}: `{ablation['recipe']['name']}`, {task_words(task)}",
+            f"{trained}{task['episodes']:,} test episodes.",
+            table,
+            f"```\n{ablation['command']}\n```",
+        )
+    )
 
 
 def _table(filled: Filled) -> str:

@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from tapnet.analysis.ablations.rows import task_words
 from tapnet.analysis.paper import (
     ACCURACIES,
     EPISODE_COMPOSITION,
@@ -18,6 +21,8 @@ from tapnet.analysis.paper import (
 from tapnet.recipe import load_recipe
 
 Results = list[dict[str, Any]]
+
+_PAPERS = "mini-imagenet-5shot"  # the recipe of the supplement's ablations
 
 
 @dataclass(frozen=True)
@@ -86,19 +91,27 @@ def _found(recipe: str, task: Task, results: Results) -> Results:
 def _summary(results: Results) -> str:
     if not results:
         return "not run"
-    accuracies = [100 * result["evaluation"]["accuracy"] for result in results]
-    interval = 100 * max(result["evaluation"]["ci95"] for result in results)
-    seeds = f" ({len(results)} seeds)" if len(results) > 1 else ""
-    return f"{sum(accuracies) / len(accuracies):.2f} ± {interval:.2f}{seeds}"
+    accuracies = sorted(100 * result["evaluation"]["accuracy"] for result in results)
+    if len(results) == 1:
+        return f"{accuracies[0]:.2f} ± {100 * results[0]['evaluation']['ci95']:.2f}"
+    mean = sum(accuracies) / len(accuracies)
+    return f"{mean:.2f} ({len(results)} seeds: {accuracies[0]:.2f} to {accuracies[-1]:.2f})"
 
 
 def _origin(result: dict[str, Any]) -> str:
     """Where a number comes from, in one line."""
-    recipe, task, trained = result["recipe"], result["evaluation"], result["trained"]
+    recipe, task, hardware = result["recipe"], result["evaluation"], result["trained"]["hardware"]
     return (
-        f"{recipe['name']}, {task['way']}-way {task['shot']}-shot: seed {recipe['seed']}, {trained['episodes']} of "
-        f"{recipe['training']['episodes']} training episodes, {trained['hardware'].get('device_name', 'unknown')}"
+        f"{recipe['name']}, {task['way']}-way {task['shot']}-shot: seed {recipe['seed']}, kept after {kept(result)} "
+        f"training episodes, {hardware.get('device_name', 'hardware unknown')}"
     )
+
+
+def kept(result: dict[str, Any]) -> str:
+    """After how many training episodes the network was kept, of how many, and whether the run goes on."""
+    trained, episodes = result["trained"], result["recipe"]["training"]["episodes"]
+    unfinished = trained.get("state", "finished") not in ("finished", "unknown")
+    return f"{trained['episodes']:,} of {episodes:,}" + (" (the run is not finished)" if unfinished else "")
 
 
 def _command(recipe: str, task: Task) -> str:
@@ -150,7 +163,8 @@ def _parameters(_: Results) -> Filled:
     for method, name, *published in PARAMETERS:
         rows.append((method, *published))
         if name:
-            network = load_recipe(name).build((3, 84, 84))
+            with torch.device("meta"):  # only to be counted
+                network = load_recipe(name).build((3, 84, 84))
             convolutions = sum(weight.numel() for weight in network.backbone.parameters() if weight.dim() == 4)
             references = network.get_parameter("references").numel()
             rows.append((f"{method}, ours", f"{convolutions:,}", "-", f"{references:,} (Φ)"))
@@ -160,17 +174,16 @@ def _parameters(_: Results) -> Filled:
 
 def _references(results: Results) -> Filled:
     """The settings of the references, one column for each network that was varied."""
-    ablations = [result for result in results if result.get("name") in {ablation for _, ablation, _, _ in REFERENCES}]
+    names = {name for _, name, _, _ in REFERENCES}
+    ablations = [result for result in results if result.get("name") in names and result["task"]["split"] == "test"]
     networks = sorted({_network(ablation) for ablation in ablations})
     rows, commands = [], []
     for setting, name, variant, published in REFERENCES:
         cells = [_variant(name, variant, network, ablations) for network in networks]
         rows.append((setting, published, *cells))
-        if not any(ablation["name"] == name for ablation in ablations):
-            source = (
-                "--recipe mini-imagenet-5shot" if name == "initial-norm" else "--checkpoint runs/mini-imagenet-5shot"
-            )
-            commands.append(f"tapnet ablate {name} {source} --episodes 30000 --record results")
+        if not any((ablation["name"], ablation["recipe"]["name"]) == (name, _PAPERS) for ablation in ablations):
+            source = "--recipe " if name == "initial-norm" else "--checkpoint runs/"
+            commands.append(f"tapnet ablate {name} {source}{_PAPERS} --episodes 30000 --record results")
     title = "Supplement, section 2.3: settings of the references, accuracy in %"
     headings = ("references", "published", *networks)
     return Filled(title, headings, rows, [ablation["command"] for ablation in ablations], list(dict.fromkeys(commands)))
@@ -178,9 +191,10 @@ def _references(results: Results) -> Filled:
 
 def _network(ablation: dict[str, Any]) -> str:
     """What was varied, in a few words."""
-    task, length = ablation["task"], ablation["rows"][0]["training_episodes"]
+    recipe, length = ablation["recipe"], ablation["rows"][0]["training_episodes"]
     trained = f", each trained {length} episodes" if length else ""
-    return f"{ablation['recipe']['name']}{trained}, {task['way']}-way {task['shot']}-shot"
+    seed = f", seed {recipe['seed']}" if recipe["seed"] else ""
+    return f"{recipe['name']}{seed}{trained}, {task_words(ablation['task'])}"
 
 
 def _variant(name: str, variant: str, network: str, ablations: Results) -> str:
@@ -196,14 +210,15 @@ def _variant(name: str, variant: str, network: str, ablations: Results) -> str:
 
 def _episode_composition(results: Results) -> Filled:
     """Training classes against queries; under the published rows ours, one for each variant that was trained."""
-    ablations = [result for result in results if result.get("name") == "episode-composition"]
+    name = "episode-composition"
+    ablations = [result for result in results if result.get("name") == name and result["task"]["split"] == "test"]
     rows = [(f"{way}-way {query}-query", f"{accuracy} (published)") for way, query, accuracy in EPISODE_COMPOSITION]
     for ablation in ablations:
         for row in ablation["rows"]:
             accuracy = f"{100 * row['accuracy']:.2f} ± {100 * row['ci95']:.2f}"
             rows.append((row["variant"], f"{accuracy} ({_network(ablation)})"))
-    command = "tapnet ablate episode-composition --recipe mini-imagenet-5shot --episodes 30000 --record results"
-    paper = any(ablation["recipe"]["name"] == "mini-imagenet-5shot" for ablation in ablations)
+    command = f"tapnet ablate {name} --recipe {_PAPERS} --episodes 30000 --record results"
+    paper = any(ablation["recipe"]["name"] == _PAPERS for ablation in ablations)
     title = "Supplement, Table 1: composition of training episodes, 5-way 5-shot miniImageNet, accuracy in %"
     runs = [ablation["command"] for ablation in ablations]
     return Filled(title, ("training episodes", "accuracy"), rows, runs, [] if paper else [command])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from tapnet.cli.evaluate import evaluator
-from tapnet.cli.options import add_device, add_episodes, interval, percent
+from tapnet.cli.evaluate import evaluator, images_for
+from tapnet.cli.options import add_device, add_episodes, output_folder, percent
 from tapnet.cli.train import train_visibly
+from tapnet.wording import half_width
 
 if TYPE_CHECKING:
     from tapnet.analysis.ablations import Ablation, Row, Task
@@ -27,7 +29,6 @@ _EXAMPLES = """examples:
   tapnet ablate dimension --checkpoint drawings --split val
   tapnet ablate gradient --recipe quickdraw --set training.episodes=300
 """
-_MOST_ROWS = 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,16 +37,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", help="variants of a trained network: a run, a file or a bundled name")
     parser.add_argument("--recipe", help="variants that are trained, by this recipe")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change the recipe")
-    parser.add_argument("--out", type=Path, help="folder of the trained runs (default: runs/ablate-NAME)")
-    add_episodes(parser)
-    parser.set_defaults(episodes=None)
+    parser.add_argument("--out", type=output_folder, help="folder of the trained runs (default: runs/ablate-NAME)")
+    add_episodes(parser, None, "2000, or fewer where each takes long")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--record", type=Path, metavar="DIR", help="keep the result as a file in DIR/ablations")
+    parser.add_argument("--record", type=output_folder, metavar="DIR", help="keep the result in DIR/ablations")
     add_device(parser, precision="auto")
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.analysis.ablations import ABLATIONS, Task, find_ablation
+    from tapnet.analysis.ablations import ABLATIONS, Task, find_ablation, task_words
     from tapnet.results import ablation_result, record_ablation
 
     if args.name is None:
@@ -56,14 +56,14 @@ def run(args: argparse.Namespace) -> None:
     episodes = ablation.episodes if args.episodes is None else args.episodes
     task = Task(args.way, args.shot, args.query, episodes, args.seed)
     header, judge, rows = (_measured if args.checkpoint else _trained)(ablation, args, task)
-    result = ablation_result(args.name, header, judge, asdict(task), [asdict(row) for row in rows])
+    asked = asdict(task) | ({"way": None} if ablation.varies_way else {})
+    result = ablation_result(args.name, header, judge, asked, [asdict(row) for row in rows])
     if args.record:
-        record_ablation(args.record, result)
+        print(f"Kept as {record_ablation(args.record, result)}", file=sys.stderr)
     if args.json:
         print(json.dumps(result))
         return
-    data = f"{judge.images.name} ({judge.images.split} classes)"
-    _print_rows(rows, f"{args.name}: {args.way}-way {args.shot}-shot on {data}, {episodes} episodes", ablation.note)
+    _print_rows(rows, f"{args.name}: {task_words(result['task'])}, {episodes} episodes", ablation.note)
 
 
 def _refuse_unfit(ablation: Ablation, args: argparse.Namespace) -> None:
@@ -88,14 +88,16 @@ def _measured(ablation: Ablation, args: argparse.Namespace, task: Task) -> tuple
 
 def _trained(ablation: Ablation, args: argparse.Namespace, task: Task) -> tuple[Header, Evaluator, list[Row]]:
     """The same of the first of the variants, after each has been trained."""
-    from tapnet.analysis.ablations import measure_runs, train_variants
+    from tapnet.analysis.ablations import measure_runs, refuse_unmeasurable, train_variants
     from tapnet.checkpoint import read_checkpoint
     from tapnet.recipe import load_recipe
 
     assert ablation.recipes is not None
     recipe = load_recipe(args.recipe, args.set)
     train = partial(train_visibly, device=args.device, precision=args.precision, quiet=args.json)
-    folders = train_variants(ablation.recipes(recipe), args.out or Path("runs") / f"ablate-{args.name}", train)
+    recipes = ablation.recipes(recipe)
+    refuse_unmeasurable(recipes, images_for(recipe.data, args), task)
+    folders = train_variants(recipes, args.out or Path("runs") / f"ablate-{args.name}", train)
     judges = {variant: evaluator(str(folder), _exactly(args)) for variant, folder in folders.items()}
     base = next(iter(folders))
     header = replace(read_checkpoint(folders[base]).header, recipe=recipe)
@@ -118,28 +120,23 @@ def _print_list(ablations: dict[str, Ablation]) -> None:
 
 
 def _print_rows(rows: list[Row], title: str, note: str) -> None:
+    from tapnet.analysis.ablations import few
+
     table = Table(title=title, title_justify="left")
     for heading in ("variant", "accuracy", "over episodes", "difference", "paired interval"):
         table.add_column(heading, justify="left" if heading == "variant" else "right")
     if rows[0].lowest is not None:
         table.add_column("rotations", no_wrap=True)
-    for row in _few(rows):
+    for row in few(rows, max(rows, key=lambda row: row.accuracy)):
         difference = "—" if row.difference is None else f"{100 * row.difference:+.2f}"
-        paired = "" if row.difference_ci95 is None else interval(row.difference_ci95)
+        paired = "" if row.difference_ci95 is None else half_width(row.difference_ci95)
         band = "" if row.lowest is None or row.highest is None else f"{100 * row.lowest:.2f} to {percent(row.highest)}"
-        table.add_row(row.variant, percent(row.accuracy), interval(row.ci95), difference, paired, *filter(None, [band]))
+        table.add_row(
+            row.variant, percent(row.accuracy), half_width(row.ci95), difference, paired, *filter(None, [band])
+        )
     console = Console()
     console.print(table)
     if rows[0].training_episodes:
         note = f"Each variant was trained once, for {rows[0].training_episodes} episodes; another seed may differ."
     if note:
         console.print(note, highlight=False)
-
-
-def _few(rows: list[Row]) -> list[Row]:
-    """All rows, or of many the 1st, 2nd, 5th, 10th and so on, the best and the last."""
-    if len(rows) <= _MOST_ROWS:
-        return rows
-    steps = {digit * 10**power for power in range(6) for digit in (1, 2, 5)} | {len(rows)}
-    best = max(rows, key=lambda row: row.accuracy)
-    return [row for number, row in enumerate(rows, 1) if number in steps or row is best]

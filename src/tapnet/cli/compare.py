@@ -9,15 +9,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tapnet.cli.evaluate import add_overlap, evaluator, overlap_note, overlaps
-from tapnet.cli.options import add_device, add_episodes, interval, percent
+from tapnet.cli.evaluate import evaluator, overlap_note, overlaps
+from tapnet.cli.options import add_device, add_episodes, percent
+from tapnet.wording import half_width
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoints", nargs="+", help="two or more checkpoints or run folders; the first is the base")
     add_episodes(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_overlap(parser)
     add_device(parser, precision="float32")
 
 
@@ -54,7 +54,7 @@ def _table(args: argparse.Namespace, rows: list[dict[str, Any]]) -> Table:
     for heading in ("checkpoint", "method", "accuracy", "over episodes", "difference", "paired interval"):
         table.add_column(heading)
     for row in rows:
-        paired = f"{100 * row['difference']:+.2f}", interval(row["difference_ci95"])
-        cells = row["checkpoint"], row["method"], percent(row["accuracy"]), interval(row["ci95"])
+        paired = f"{100 * row['difference']:+.2f}", half_width(row["difference_ci95"])
+        cells = row["checkpoint"], row["method"], percent(row["accuracy"]), half_width(row["ci95"])
         table.add_row(*cells, *(("—", "") if row is rows[0] else paired))
     return table

@@ -16,17 +16,18 @@ from tapnet.cli.options import (
     add_episodes,
     add_processes,
     describe,
-    interval,
+    output_folder,
     percent,
     processes,
 )
-from tapnet.wording import counted
+from tapnet.wording import counted, half_width
 
 if TYPE_CHECKING:
     from tapnet.backbones import ImageShape
     from tapnet.datasets import ImageSet
     from tapnet.evaluation import Evaluation, Evaluator
     from tapnet.methods import Method
+    from tapnet.recipe import Data
 
 _IMAGENET = ("mini-imagenet", "tiered-imagenet", "tiny-imagenet-tiered")
 _EXAMPLES = """examples:
@@ -42,15 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", help="a .safetensors checkpoint or the folder of a run (its best)")
     add_episodes(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_overlap(parser)
     parser.add_argument("--no-cache", action="store_true", help="compute the features even if they are cached")
-    parser.add_argument("--record", type=Path, metavar="DIR", help="keep the result as a file for `tapnet table`")
+    parser.add_argument("--record", type=output_folder, metavar="DIR", help="keep the result for `tapnet table`")
     add_device(parser, precision="float32")
     add_processes(parser)
-
-
-def add_overlap(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--allow-overlap", action="store_true", help="also on classes that the backbone was trained on")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -66,7 +62,8 @@ def run(args: argparse.Namespace) -> None:
         from tapnet.checkpoint import read_checkpoint
         from tapnet.results import record
 
-        record(args.record, read_checkpoint(args.checkpoint).header, result, overlap)
+        header = read_checkpoint(args.checkpoint).header
+        print(f"Kept as {record(args.record, header, result, overlap, run_state(args.checkpoint))}", file=sys.stderr)
     if args.json:
         asked = {"checkpoint": str(args.checkpoint), "allow_overlap": overlap}
         print(json.dumps(result.as_dict() | asked))
@@ -77,10 +74,16 @@ def run(args: argparse.Namespace) -> None:
     console.print(EXPLANATION, highlight=False)
 
 
+def run_state(checkpoint: str) -> str:
+    """Whether the run that a checkpoint is of came to its end; not known of a single file."""
+    from tapnet.training.folder import RunFolder
+
+    return str(RunFolder(Path(checkpoint)).facts().get("state", "unknown"))
+
+
 def evaluator(checkpoint: str, args: argparse.Namespace) -> Evaluator:
     """The evaluator that the options ask for."""
     from tapnet.checkpoint import read_checkpoint
-    from tapnet.datasets import load_dataset
     from tapnet.embedding import default_cache
     from tapnet.evaluation import Evaluator
     from tapnet.hardware import resolve_device
@@ -93,11 +96,7 @@ def evaluator(checkpoint: str, args: argparse.Namespace) -> Evaluator:
             f"{checkpoint} was pretrained on ImageNet, whose classes {args.dataset or data.name} is made of, so the "
             "result would not be on unseen classes: --allow-overlap measures it all the same, and the result says so."
         )
-    turned = {} if args.turns is None else {"turns": args.turns}
-    if args.dataset in (None, data.name):
-        images = load_dataset(data.name, args.split, args.root or data.root, **data.options | turned)
-    else:
-        images = load_dataset(args.dataset, args.split, args.root, **turned)
+    images = images_for(data, args)
     _refuse_other_size(checkpoint, loaded.header.image_shape, images)
     if images.fingerprint == loaded.header.data.get(data.train_split):
         print(
@@ -106,6 +105,16 @@ def evaluator(checkpoint: str, args: argparse.Namespace) -> Evaluator:
         )
     cache = None if getattr(args, "no_cache", False) else default_cache()
     return Evaluator(method.to(resolve_device(args.device)), images, args.precision, cache)
+
+
+def images_for(data: Data, args: argparse.Namespace) -> ImageSet:
+    """The images that the options ask for, of a network that was trained on `data`."""
+    from tapnet.datasets import load_dataset
+
+    turned = {} if args.turns is None else {"turns": args.turns}
+    if args.dataset in (None, data.name):
+        return load_dataset(data.name, args.split, args.root or data.root, **data.options | turned)
+    return load_dataset(args.dataset, args.split, args.root, **turned)
 
 
 def _refuse_other_size(checkpoint: str, needed: ImageShape, images: ImageSet) -> None:
@@ -143,6 +152,6 @@ def results_table(results: list[Evaluation], title: str) -> Table:
     for heading in ("task", "accuracy", "over episodes", "over classes", "episodes"):
         table.add_column(heading, justify="left" if heading == "task" else "right")
     for result in results:
-        intervals = (interval(result.ci95), interval(result.ci95_bootstrap))
+        intervals = (half_width(result.ci95), half_width(result.ci95_bootstrap))
         table.add_row(describe(result), percent(result.accuracy), *intervals, str(result.episodes))
     return table

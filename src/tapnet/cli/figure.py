@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tapnet.cli.options import add_device, add_episodes
+from tapnet.cli.options import add_task, output_folder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,9 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "source",
         help="the folder of a run; for `projection` also a checkpoint; for the figures of ablations a kept result",
     )
-    parser.add_argument("--out", type=Path, default=Path("figures"), help="folder for NAME.png and NAME.svg")
-    add_episodes(parser)
-    add_device(parser, precision="float32")
+    parser.add_argument("--out", type=output_folder, default=Path("figures"), help="folder for NAME.png and NAME.svg")
+    add_task(parser)
+    parser.set_defaults(device="cpu", precision="float32")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -35,7 +35,12 @@ def processes(args: argparse.Namespace) -> AbstractContextManager[Fabric]:
     return launched(device, resolve_precision(args.precision, device), layout)
 
 
-def add_episodes(parser: argparse.ArgumentParser) -> None:
+def add_episodes(parser: argparse.ArgumentParser, default: int | None = 2000, words: str = "2000") -> None:
+    add_task(parser)
+    parser.add_argument("--episodes", type=int, default=default, help=f"how many episodes (default: {words})")
+
+
+def add_task(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dataset", help="default: the dataset of the checkpoint's recipe")
     parser.add_argument("--root", help="folder of the prepared datasets")
     parser.add_argument("--split", default="test", help="which classes (default: test)")
@@ -43,7 +48,7 @@ def add_episodes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--way", type=int, default=5, help="classes an episode (default: 5)")
     parser.add_argument("--shot", type=int, default=5, help="labelled images a class (default: 5)")
     parser.add_argument("--query", type=int, default=15, help="images to classify a class (default: 15)")
-    parser.add_argument("--episodes", type=int, default=2000, help="how many episodes (default: 2000)")
+    parser.add_argument("--allow-overlap", action="store_true", help="also on classes that the backbone was trained on")
     parser.add_argument("--seed", type=int, default=0, help="which episodes (default: 0)")
 
 
@@ -75,10 +80,6 @@ def output_folder(text: str) -> Path:
 
 def percent(value: float) -> str:
     return f"{100 * value:.2f}%"
-
-
-def interval(value: float | None) -> str:
-    return "—" if value is None else f"± {100 * value:.2f}"
 
 
 def describe(result: Evaluation) -> str:

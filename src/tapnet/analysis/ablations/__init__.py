@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tapnet.analysis.ablations.measured import (
+    ROTATIONS,
     Options,
     measure_batch_statistics,
     measure_dimension,
@@ -14,18 +15,30 @@ from tapnet.analysis.ablations.measured import (
     measure_selection,
     measure_ways,
 )
-from tapnet.analysis.ablations.rows import Row, Task
+from tapnet.analysis.ablations.rows import Row, Task, few, task_words
 from tapnet.analysis.ablations.trained import (
     Recipes,
     measure_runs,
     recipes_of_compositions,
     recipes_of_options,
+    refuse_unmeasurable,
     train_variants,
 )
 from tapnet.evaluation import Evaluator
 from tapnet.recipe import Recipe
 
-__all__ = ["ABLATIONS", "Ablation", "Row", "Task", "find_ablation", "measure_runs", "train_variants"]
+__all__ = [
+    "ABLATIONS",
+    "Ablation",
+    "Row",
+    "Task",
+    "few",
+    "find_ablation",
+    "measure_runs",
+    "refuse_unmeasurable",
+    "task_words",
+    "train_variants",
+]
 
 
 @dataclass(frozen=True)
@@ -37,6 +50,7 @@ class Ablation:
     recipes: Callable[[Recipe], Recipes] | None = None
     episodes: int = 2000  # unless asked otherwise
     note: str = ""
+    varies_way: bool = False  # whether each row has ways, and so episodes, of its own
 
 
 def _by_training(question: str, variants: dict[str, Options]) -> Ablation:
@@ -65,13 +79,14 @@ ABLATIONS: dict[str, Ablation] = {
         "how many dimensions D does the projection keep?",
         measure_dimension,
         episodes=500,
-        note="Below full D the projection is not unique: the band is over 20 random rotations of the null space. To "
-        "choose D, measure on validation classes (--split val).",
+        note=f"Below full D the projection is not unique: the band is over {ROTATIONS} random rotations of the null "
+        "space. To choose D, measure on validation classes (--split val).",
     ),
     "ways": Ablation(
         "how does the accuracy fall with the number of classes?",
         measure_ways,
         note="Each row has ways, and so episodes, of its own, whatever --way says.",
+        varies_way=True,
     ),
     "episode-composition": Ablation(
         "many ways or many queries, at as many images a training episode?", recipes=recipes_of_compositions

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from tapnet.evaluation import Accuracies, mean_and_ci95
 
@@ -45,3 +46,21 @@ def paired(accuracies: Mapping[str, Accuracies], base: str | None = None) -> lis
         differences = (None, None) if variant == base else mean_and_ci95(values - accuracies[base])
         rows.append(Row(variant, *mean_and_ci95(values), *differences))
     return rows
+
+
+Any_Row = TypeVar("Any_Row")
+_MOST_ROWS = 30
+
+
+def few(rows: Sequence[Any_Row], best: Any_Row) -> list[Any_Row]:
+    """All rows, or of many the 1st, 2nd, 5th, 10th and so on, the best and the last."""
+    if len(rows) <= _MOST_ROWS:
+        return list(rows)
+    steps = {digit * 10**power for power in range(6) for digit in (1, 2, 5)} | {len(rows)}
+    return [row for number, row in enumerate(rows, 1) if number in steps or row is best]
+
+
+def task_words(task: Mapping[str, Any]) -> str:
+    """A kept task in a few words; without the ways where the rows vary them."""
+    way = f"{task['way']}-way " if task["way"] else ""
+    return f"{way}{task['shot']}-shot on {task['dataset']} ({task['split']})"

@@ -13,8 +13,8 @@ import torch
 from tapnet.analysis.ablations.measured import Options
 from tapnet.analysis.ablations.rows import Row, Task, paired
 from tapnet.backbones import PRETRAINED
-from tapnet.checkpoint import BEST, LAST, read_checkpoint
-from tapnet.datasets import load_dataset
+from tapnet.checkpoint import LAST, read_checkpoint
+from tapnet.datasets import ImageSet, load_dataset
 from tapnet.evaluation import Evaluator
 from tapnet.recipe import Recipe, recipe_from
 from tapnet.training.folder import RunFolder
@@ -80,6 +80,17 @@ def measure_runs(judges: Mapping[str, Evaluator], task: Task, training_episodes:
     return [replace(row, training_episodes=training_episodes) for row in rows]
 
 
+def refuse_unmeasurable(recipes: Recipes, images: ImageSet, task: Task) -> None:
+    """Nothing, or an error when the task could not be done after the training."""
+    images.episodes(task.way, task.shot, task.query)
+    for variant, recipe in recipes.items():
+        if recipe.training.way < task.way:
+            raise ValueError(
+                f"The variant {variant} has {recipe.training.way} references, too few for tasks of {task.way} classes: "
+                "give a smaller --way."
+            )
+
+
 def _refuse_impossible(recipes: Recipes) -> None:
     """Nothing, or an error before the first variant is trained."""
     data = next(iter(recipes.values())).data
@@ -91,8 +102,7 @@ def _refuse_impossible(recipes: Recipes) -> None:
 
 
 def _is_finished(recipe: Recipe, folder: Path) -> bool:
-    frozen = recipe.training.frozen_backbone and (folder / BEST).exists()
-    if not frozen and RunFolder(folder).facts().get("state") != "finished":
+    if RunFolder(folder).facts().get("state") != "finished":
         return False
     if read_checkpoint(folder).header.recipe != recipe:
         raise ValueError(f"{folder} holds a run of another recipe: give another --out.")
