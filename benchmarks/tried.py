@@ -73,7 +73,7 @@ def _adam_step(backbone: str, shape: Shape, **options: bool) -> pairs.Work:
     method = TapNet(make_backbone(backbone, shape), ways=WAY)
     for parameter in method.parameters():
         parameter.grad = torch.randn_like(parameter)
-    optimizer = torch.optim.Adam(method.parameters(), **options)
+    optimizer = torch.optim.AdamW(method.parameters(), **options)
     return lambda: [optimizer.step() for _ in range(20)]
 
 
