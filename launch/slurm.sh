@@ -14,7 +14,7 @@
 set -euo pipefail
 
 RUN=${RUN:-runs/cluster} # on a file system that all machines see
-LAYOUT=(--devices 4 --num-nodes 2 --strategy ddp --precision bf16-mixed)
+LAYOUT=(--devices 4 --num-nodes 2 --strategy ddp --precision bf16)
 
 if [ -e "$RUN/last.safetensors" ]; then
     exec srun tapnet train --resume "$RUN" "${LAYOUT[@]}"
