@@ -14,11 +14,12 @@ import pairs
 import torch
 from training_step import QUERY, SHOT, WAY
 
-from tapnet.backbones import make_backbone
+from tapnet.backbones import Backbone, make_backbone
 from tapnet.hardware import keep_freed_memory
 from tapnet.methods import TapNet
 
-Shape = tuple[int, int, int]
+Build = Callable[[], Backbone]
+IMAGES = WAY * (SHOT + QUERY)
 
 
 def main() -> None:
@@ -27,32 +28,36 @@ def main() -> None:
     parser.add_argument("--backbone", default="conv4")
     parser.add_argument("--size", type=int, default=28)
     parser.add_argument("--channels", type=int, default=1)
+    parser.add_argument("--widths", type=int, nargs="+", help="of the backbone's blocks (default: the backbone's own)")
     parser.add_argument("--pairs", type=int, default=7)
     args = parser.parse_args()
     torch.set_num_threads(1)
     pairs.clock = pairs.cpu_seconds
     shape = (args.channels, args.size, args.size)
     keep_freed_memory()
-    without, with_it = TRIED[args.what](args.backbone, shape)
+    options = {"widths": args.widths} if args.widths else {}
+    without, with_it = TRIED[args.what](lambda: make_backbone(args.backbone, shape, **options))
     a, b, ratio = pairs.compared(without, with_it, args.pairs)
     network = f"{args.backbone} {'×'.join(map(str, shape))}"
     print(f"{args.what}, {network}: {1000 * a:.1f} ms without, {1000 * b:.1f} ms with, ratio {ratio:.3f}")
+    if not args.what.endswith("adam"):
+        print(f"images a second: {IMAGES / a:.1f} without, {IMAGES / b:.1f} with")
 
 
-def _channels_last(backbone: str, shape: Shape) -> tuple[pairs.Work, pairs.Work]:
-    return _bare(backbone, shape, torch.contiguous_format), _bare(backbone, shape, torch.channels_last)
+def _channels_last(build: Build) -> tuple[pairs.Work, pairs.Work]:
+    return _bare(build, torch.contiguous_format), _bare(build, torch.channels_last)
 
 
-def _bare(backbone: str, shape: Shape, layout: torch.memory_format) -> pairs.Work:
+def _bare(build: Build, layout: torch.memory_format) -> pairs.Work:
     torch.manual_seed(0)
-    network = make_backbone(backbone, shape).train().to(memory_format=layout)  # type: ignore[call-overload]
-    images = torch.rand(WAY * (SHOT + QUERY), *shape).to(memory_format=layout)
+    network = build().train().to(memory_format=layout)  # type: ignore[call-overload]
+    images = torch.rand(IMAGES, *network.image_shape).to(memory_format=layout)
     return lambda: network(images).square().mean().backward()
 
 
-def _compiled(backbone: str, shape: Shape) -> tuple[pairs.Work, pairs.Work]:
-    network = make_backbone(backbone, shape).train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    images = torch.rand(WAY * (SHOT + QUERY), *shape).to(memory_format=torch.channels_last)
+def _compiled(build: Build) -> tuple[pairs.Work, pairs.Work]:
+    network = build().train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    images = torch.rand(IMAGES, *network.image_shape).to(memory_format=torch.channels_last)
     fast = torch.compile(network)
     start = time.perf_counter()
     fast(images).square().mean().backward()
@@ -60,24 +65,24 @@ def _compiled(backbone: str, shape: Shape) -> tuple[pairs.Work, pairs.Work]:
     return lambda: network(images).square().mean().backward(), lambda: fast(images).square().mean().backward()
 
 
-def _adam(**options: bool) -> Callable[[str, Shape], tuple[pairs.Work, pairs.Work]]:
+def _adam(**options: bool) -> Callable[[Build], tuple[pairs.Work, pairs.Work]]:
     """The optimiser's step alone, beside a loop over the parameters."""
 
-    def both(backbone: str, shape: Shape) -> tuple[pairs.Work, pairs.Work]:
-        return _adam_step(backbone, shape, foreach=False), _adam_step(backbone, shape, **options)
+    def both(build: Build) -> tuple[pairs.Work, pairs.Work]:
+        return _adam_step(build, foreach=False), _adam_step(build, **options)
 
     return both
 
 
-def _adam_step(backbone: str, shape: Shape, **options: bool) -> pairs.Work:
-    method = TapNet(make_backbone(backbone, shape), ways=WAY)
+def _adam_step(build: Build, **options: bool) -> pairs.Work:
+    method = TapNet(build(), ways=WAY)
     for parameter in method.parameters():
         parameter.grad = torch.randn_like(parameter)
     optimizer = torch.optim.AdamW(method.parameters(), **options)
     return lambda: [optimizer.step() for _ in range(20)]
 
 
-TRIED: dict[str, Callable[[str, Shape], tuple[pairs.Work, pairs.Work]]] = {
+TRIED: dict[str, Callable[[Build], tuple[pairs.Work, pairs.Work]]] = {
     "channels-last": _channels_last,
     "compile": _compiled,
     "foreach-adam": _adam(foreach=True),
