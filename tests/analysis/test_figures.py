@@ -71,7 +71,7 @@ def test_trajectories_show_all_references_and_four_with_stamps(tmp_path):
     figure = reference_trajectories(tmp_path)
     assert titles(figure) == ["All 6 references", "4 of them, with training episodes"]
     stamps = [text.get_text() for text in figure.axes[1].texts]
-    assert stamps == ["0", "10", "30", "40"] * 4
+    assert stamps == ["0", "20", "40"] * 4
 
 
 def test_a_path_needs_three_snapshots(tmp_path):

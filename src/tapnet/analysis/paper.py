@@ -97,6 +97,10 @@ MAIN_OMNIGLOT_MINI = PaperTable(
         ),
         ("TapNet on a CPU (Conv4)", _ours("omniglot-60way", "omniglot-60way", None, None)),
         (
+            "TapNet on a CPU (Conv4), gradient through the projection",
+            _ours("omniglot-60way-gradient", "omniglot-60way-gradient", None, None),
+        ),
+        (
             "Prototypical Nets (the same Conv4 and episodes)",
             _ours("omniglot-60way-protonet", "omniglot-60way-protonet", None, None),
         ),

@@ -16,11 +16,11 @@ from tapnet.training.trajectory import read_trajectory
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_STAMPS = 4  # episode numbers a path
+_STAMPS = 3  # episode numbers a path
 
 
 def reference_trajectories(run: Path) -> Figure:
-    """t-SNE of where every reference stood at every validation; on the right four of them with episode stamps."""
+    """t-SNE of where every reference stood at every validation; on the right that of four, with episode stamps."""
     trajectory = read_trajectory(run)
     if len(trajectory.episodes) < 3:
         raise ValueError(
@@ -30,9 +30,12 @@ def reference_trajectories(run: Path) -> Figure:
     vectors = torch.stack(trajectory.references).numpy()  # (time, ways, dim)
     paths = tsne(vectors.reshape(-1, vectors.shape[-1])).reshape(*vectors.shape[:2], 2)
 
+    chosen = _far_apart(paths[-1], min(len(COLOURS) // 2, paths.shape[1]))
+    some = tsne(vectors[:, chosen].reshape(-1, vectors.shape[-1])).reshape(len(vectors), len(chosen), 2)
+
     figure, axes = new_figure(11, 5.4, columns=2)
     _draw_all(figure, axes[0], paths, trajectory.episodes)
-    _draw_some(axes[1], paths, trajectory.episodes, _far_apart(paths[-1], min(len(COLOURS) // 2, paths.shape[1])))
+    _draw_some(axes[1], some, trajectory.episodes, chosen)
     for axis in axes:
         axis.set(xticks=[], yticks=[], xlabel="t-SNE 1", ylabel="t-SNE 2")
     return figure
@@ -52,15 +55,15 @@ def _draw_all(figure: Figure, axis: Any, paths: Points, episodes: list[int]) -> 
 
 def _draw_some(axis: Any, paths: Points, episodes: list[int], chosen: list[int]) -> None:
     stamped = sorted({round(step) for step in np.linspace(0, len(episodes) - 1, _STAMPS)})
-    for colour, k in zip(COLOURS, chosen, strict=False):
-        path = paths[:, k]
+    for column, (colour, k) in enumerate(zip(COLOURS, chosen, strict=False)):
+        path = paths[:, column]
         axis.plot(*path.T, "-", color=colour, linewidth=1.3, marker=".", markersize=4)
         axis.plot(*path[-1], "o", color=colour, markersize=9, label=f"reference {k + 1}")
         for step in stamped:
             axis.annotate(
                 f"{episodes[step]:,}",
                 path[step],
-                xytext=(9, 9),
+                xytext=(12, 8),
                 textcoords="offset points",
                 fontsize=8,
                 color=colour,
@@ -68,6 +71,7 @@ def _draw_some(axis: Any, paths: Points, episodes: list[int], chosen: list[int])
             )
     axis.set_title(f"{len(chosen)} of them, with training episodes")
     axis.legend(loc="best")
+    axis.margins(0.15)
 
 
 def _far_apart(points: Points, count: int) -> list[int]:
