@@ -3,6 +3,7 @@
 The processes are forked from one with everything imported, and find each other as those of torchrun do.
 """
 
+import math
 import os
 import socket
 import sys
@@ -47,6 +48,16 @@ def refused(fabric, path):
         path.write_text(str(error))
 
 
+def diverged(fabric, path):
+    """The second process alone has a loss that is not finite; each leaves what it says."""
+    if distribution.rank() == 1:
+        torch.nn.functional.cross_entropy = lambda logits, _: logits.sum() * math.nan
+    try:
+        step(fabric, path / "run")
+    except (ValueError, SystemExit) as end:
+        (path / f"rank-{distribution.rank()}").write_text(str(end))
+
+
 def shared(count, work, path):
     """Do the work by so many processes."""
     with socket.socket() as free:
@@ -77,6 +88,8 @@ def main(root):
     for count in (1, 2, 3):
         shared(count, evaluate, root / f"accuracy-{count}")
     shared(3, refused, root / "refused")
+    (root / "diverged").mkdir()
+    shared(2, diverged, root / "diverged")
 
 
 if __name__ == "__main__":

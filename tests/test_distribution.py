@@ -60,6 +60,13 @@ def test_ranks_that_do_not_divide_the_meta_batch_are_refused(shared):
     assert (shared / "refused").read_text().startswith(expected)
 
 
+def test_only_the_rank_whose_loss_is_not_finite_says_so_and_keeps_its_episode(shared):
+    first, second = ((shared / "diverged" / f"rank-{rank}").read_text() for rank in (0, 1))
+    assert second.startswith("The loss of episode 1 is nan: lower training.learning_rate.")
+    assert first == "2"  # an exit code, without a word
+    assert [path.name for path in (shared / "diverged" / "run").glob("episode-*")] == ["episode-1.safetensors"]
+
+
 @pytest.fixture(scope="module")
 def launched_twice(tmp_path_factory):
     """A run of two processes that torchrun starts, and the same into the same folder."""

@@ -39,7 +39,8 @@ def gradients_are_finite(module: torch.nn.Module) -> bool:
 
 def advice(episode: int, loss: float, precision: str, reproduction: Path) -> str:
     """What happened at this episode, where it is kept and what to try."""
-    what = f"The loss of episode {episode} is {loss:g}" if not is_sound(loss) else f"Episode {episode} has no gradient"
+    loss_is = f"The loss of episode {episode} is {loss:g}"
+    what = f"The gradient at episode {episode} is not finite" if is_sound(loss) else loss_is
     tries = ["lower training.learning_rate"] + (["use --precision float32"] if precision != "float32" else [])
     return f"{what}: {', or '.join(tries)}. {reproduction} holds the episode and the weights that met it."
 

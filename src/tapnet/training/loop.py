@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -220,16 +220,22 @@ class Run:
         return self.material.episode(self.sampler[index], generator)
 
     def _refuse_divergence(self, losses: dict[int, float]) -> None:
-        """Nothing when all is well; else the guilty episode is kept and every process stops."""
+        """Nothing when all is well; else every process stops, and one with a guilty episode keeps it and says so.
+
+        Gradients are those of all processes: where only they are not finite, the first process speaks.
+        """
         guilty = [index for index, loss in losses.items() if not is_sound(loss)]
-        unsound = bool(guilty) or not gradients_are_finite(self.method)
-        if not any_of(unsound):
+        if not any_of(bool(guilty) or not gradients_are_finite(self.method)):
             return
-        index = [*guilty, *losses][0]
+        found = any_of(bool(guilty))
+        with agreed():
+            if guilty or (not found and distribution.rank() == 0):
+                self._keep([*guilty, *losses][0], losses)
+
+    def _keep(self, index: int, losses: dict[int, float]) -> NoReturn:
         path = self.folder.path / f"episode-{index}.safetensors"
-        if guilty or distribution.rank() == 0:
-            seed = _seed(self.recipe.seed, index)
-            save_episode(path, self.recipe, index, seed, self._images(index), self.method.state_dict())
+        seed = _seed(self.recipe.seed, index)
+        save_episode(path, self.recipe, index, seed, self._images(index), self.method.state_dict())
         raise Diverged(advice(index, losses[index], self.precision, path))
 
     def _count(self, loss: float, hits: float) -> float:

@@ -19,10 +19,16 @@ def accounted(folder: RunFolder, saved_episode: Callable[[], int]) -> Iterator[N
         yield
     except BaseException as error:
         state = "interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
-        _note(folder, state=state, ended=now(), reason=" ".join(str(error).split()))
+        _note(folder, state=state, ended=now(), reason=_reason(error))
         _explain(error, folder, saved_episode())
         raise
     _note(folder, state="finished", ended=now())
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, SystemExit):  # `distribution.agreed` lets one process speak for all
+        return "Another process of this run was refused, and said why."
+    return " ".join(str(error).split())
 
 
 def _note(folder: RunFolder, **facts: Any) -> None:
