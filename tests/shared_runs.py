@@ -42,20 +42,18 @@ def evaluate(_, path):
 
 
 def refused(fabric, path):
-    try:
-        step(fabric, path.with_suffix(".run"))
-    except ValueError as error:
-        path.write_text(str(error))
-
-
-def diverged(fabric, path):
-    """The second process alone has a loss that is not finite; each leaves what it says."""
-    if distribution.rank() == 1:
-        torch.nn.functional.cross_entropy = lambda logits, _: logits.sum() * math.nan
+    """Each process leaves what it says; those that are silent leave their exit code."""
     try:
         step(fabric, path / "run")
     except (ValueError, SystemExit) as end:
         (path / f"rank-{distribution.rank()}").write_text(str(end))
+
+
+def diverged(fabric, path):
+    """The second process alone has a loss that is not finite."""
+    if distribution.rank() == 1:
+        torch.nn.functional.cross_entropy = lambda logits, _: logits.sum() * math.nan
+    refused(fabric, path)
 
 
 def shared(count, work, path):
@@ -87,9 +85,10 @@ def main(root):
         shared(count, step, root / f"run-{count}")
     for count in (1, 2, 3):
         shared(count, evaluate, root / f"accuracy-{count}")
-    shared(3, refused, root / "refused")
-    (root / "diverged").mkdir()
-    shared(2, diverged, root / "diverged")
+    for count, work in ((3, refused), (2, diverged)):
+        path = root / work.__name__
+        path.mkdir()
+        shared(count, work, path)
 
 
 if __name__ == "__main__":

@@ -55,15 +55,20 @@ def test_evaluation_is_identical_on_one_two_and_three_ranks(shared):
     assert len({(shared / f"accuracy-{count}").read_text() for count in (1, 2, 3)}) == 1
 
 
-def test_ranks_that_do_not_divide_the_meta_batch_are_refused(shared):
-    expected = "3 processes need training.meta_batch to be a multiple of 3, got 2"
-    assert (shared / "refused").read_text().startswith(expected)
+def said(folder, ranks):
+    return [(folder / f"rank-{rank}").read_text() for rank in range(ranks)]
+
+
+def test_ranks_that_do_not_divide_the_meta_batch_are_refused_by_one_for_all(shared):
+    first, *others = said(shared / "refused", 3)
+    assert first.startswith("3 processes need training.meta_batch to be a multiple of 3, got 2")
+    assert others == ["2", "2"]  # exit codes, without a word
 
 
 def test_only_the_rank_whose_loss_is_not_finite_says_so_and_keeps_its_episode(shared):
-    first, second = ((shared / "diverged" / f"rank-{rank}").read_text() for rank in (0, 1))
+    first, second = said(shared / "diverged", 2)
     assert second.startswith("The loss of episode 1 is nan: lower training.learning_rate.")
-    assert first == "2"  # an exit code, without a word
+    assert first == "2"
     assert [path.name for path in (shared / "diverged" / "run").glob("episode-*")] == ["episode-1.safetensors"]
 
 

@@ -101,20 +101,10 @@ class Run:
         self.recipe, self.folder = recipe, RunFolder(folder)
         self.device = fabric.device if fabric else resolve_device(device)
         self.precision = resolve_precision(precision, self.device)
-        self.train_set, self.validation_set = (
-            load_dataset(recipe.data.name, split, recipe.data.root, **recipe.data.options)
-            for split in (recipe.data.train_split, recipe.validation.split)
-        )
-        training, validation = recipe.training, recipe.validation
-        self.sampler = self.train_set.episodes(training.way, training.shot, training.query, recipe.seed)
-        self.validation_set.episodes(validation.way, validation.shot, validation.query)  # or refuse now
-        _refuse_uneven_work(training)
-        kind: Callable[..., Material] = Features if training.frozen_backbone else Images
-        with _seeded(recipe.seed):
-            self.material = kind(recipe, self.train_set, self.validation_set, self.device, self.precision)
-        self.method = self.material.method
+        with agreed():
+            self._gather()
         self.method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.optimizer = torch.optim.AdamW(self.method.parameters(), lr=training.learning_rate, fused=True)
+        self.optimizer = torch.optim.AdamW(self.method.parameters(), lr=recipe.training.learning_rate, fused=True)
         self._fabric = fabric or Fabric(
             accelerator=self.device.type,
             devices=1,
@@ -126,6 +116,21 @@ class Run:
         self._since_point = _NOTHING
         self._points: list[Point] = []
         self._trajectory = Trajectory()
+
+    def _gather(self) -> None:
+        """Data, episodes and method, or a refusal of the recipe; nothing here waits for another process."""
+        recipe, training, validation = self.recipe, self.recipe.training, self.recipe.validation
+        _refuse_uneven_work(training)
+        self.train_set, self.validation_set = (
+            load_dataset(recipe.data.name, split, recipe.data.root, **recipe.data.options)
+            for split in (recipe.data.train_split, recipe.validation.split)
+        )
+        self.sampler = self.train_set.episodes(training.way, training.shot, training.query, recipe.seed)
+        self.validation_set.episodes(validation.way, validation.shot, validation.query)  # or refuse now
+        kind: Callable[..., Material] = Features if training.frozen_backbone else Images
+        with _seeded(recipe.seed):
+            self.material = kind(recipe, self.train_set, self.validation_set, self.device, self.precision)
+        self.method = self.material.method
 
     @property
     def validation_is_due(self) -> bool:
