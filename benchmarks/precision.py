@@ -15,7 +15,6 @@ import torch
 from scipy.stats import t as student
 
 from tapnet.checkpoint import load
-from tapnet.datasets import load_dataset
 from tapnet.evaluation import Evaluator
 from tapnet.hardware import resolve_device, resolve_precision
 from tapnet.recipe import Recipe, load_recipe
@@ -51,8 +50,7 @@ def _accuracy(recipe: Recipe, precision: str, device: torch.device) -> float:
     with tempfile.TemporaryDirectory() as folder:
         train(recipe, Path(folder) / "run", device.type, precision)
         method = load(Path(folder) / "run", device)
-    images = load_dataset(recipe.data.name, "test", recipe.data.root, **recipe.data.options)
-    return float(Evaluator(method, images).accuracies(task.way, task.shot, task.query, 2000).mean())
+    return float(Evaluator(method, recipe.data.images("test")).accuracies(task.way, task.shot, task.query, 2000).mean())
 
 
 if __name__ == "__main__":

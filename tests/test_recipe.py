@@ -77,3 +77,7 @@ def test_an_unknown_recipe_lists_those_that_are_bundled():
 def test_options_that_a_method_does_not_take_are_refused(file):
     with pytest.raises(ValueError, match="'tapnet' does not take these options"):
         load_recipe(file, ["method.options.colour=red"]).build((1, 28, 28))
+
+
+def test_data_of_a_recipe_come_with_its_options():
+    assert load_recipe("quickdraw", ["data.options.turns=4"]).data.images("test").turns == 4

@@ -14,7 +14,6 @@ import torch
 
 from tapnet.calibration import calibrate
 from tapnet.checkpoint import BEST, BUNDLED, Checkpoint, read_checkpoint
-from tapnet.datasets import load_dataset
 from tapnet.embedding import embed
 from tapnet.evaluation import Evaluation, Evaluator
 
@@ -55,12 +54,12 @@ def main() -> None:
     small = replace(checkpoint, weights=halves)
     method = small.method()
     header = checkpoint.header
-    images = load_dataset(header.recipe.data.name, header.recipe.validation.split, args.root)
+    images = header.recipe.data.images(header.recipe.validation.split, args.root)
     tables = calibrate(embed(method, images).numpy(), images.labels, method.references)
     small = replace(small, header=replace(header, calibration=tables, hardware={}))
     path = BUNDLED / f"{args.name}.safetensors"
     small.write(path)
-    judge = Evaluator(read_checkpoint(path).method(), load_dataset(header.recipe.data.name, "test", args.root))
+    judge = Evaluator(read_checkpoint(path).method(), header.recipe.data.images("test", args.root))
     results = [judge.evaluate(way, shot, 15, 1000) for way, shot in TASKS]
     path.with_suffix(".md").write_text(card(args.name, small, results, path.stat().st_size), encoding="utf-8")
     print(path.with_suffix(".md").read_text(encoding="utf-8"))

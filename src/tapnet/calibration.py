@@ -20,7 +20,7 @@ from tapnet.datasets import ImageSet
 from tapnet.embedding import embed
 from tapnet.episodes import EpisodeSampler
 from tapnet.heads import HEADS, HeadOptions, adapt
-from tapnet.methods import EmbeddingMethod
+from tapnet.methods import EmbeddingMethod, references_of
 
 QUERY = 5
 GRIDS = {  # ways, shots and episodes a cell; a logistic regression takes longer, and its temperature moves less
@@ -82,8 +82,8 @@ def calibrate_checkpoint(path: Path, images: ImageSet, features: torch.Tensor | 
             features = embed(method, images)  # the work of all processes; the rest is that of the first
         if distribution.rank() > 0:
             return
-        references, bias = (getattr(method, name, None) for name in ("references", "reference_bias"))
-        tables = calibrate(features.cpu().numpy(), images.labels, references, bias)
+        bias = getattr(method, "reference_bias", None)
+        tables = calibrate(features.cpu().numpy(), images.labels, references_of(method), bias)
         replace(checkpoint, header=replace(checkpoint.header, calibration=tables)).write(path)
 
 

@@ -14,6 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from tapnet.augmentation import AUGMENTATIONS
 from tapnet.backbones import BACKBONES, PRETRAINED, Backbone, ImageShape, make_backbone
+from tapnet.datasets import ImageSet, load_dataset
 from tapnet.methods import METHODS, Method
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -30,6 +31,10 @@ class Data:
     root: str | None = None
     train_split: str = "train"
     options: Options = dataclasses.field(default_factory=dict)
+
+    def images(self, split: str, root: str | None = None) -> ImageSet:
+        """One split of them; `root` is where they lie, when not where the recipe says."""
+        return load_dataset(self.name, split, root or self.root, **self.options)
 
 
 @dataclass(frozen=True, config=_STRICT)

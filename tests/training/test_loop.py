@@ -9,7 +9,7 @@ import torch
 import tapnet
 from tapnet.checkpoint import BEST, LAST, read_checkpoint
 from tapnet.recipe import recipe_from
-from tapnet.training import Interrupted, Run, learning_rate, read_curve, smallest_reference_distance, train
+from tapnet.training import Interrupted, Run, learning_rate, read_curve, train
 
 
 def recipe(**training):
@@ -125,13 +125,6 @@ def test_step_schedule_cuts_every_so_many_episodes(episode, rate):
 def test_cosine_schedule_goes_down_to_zero(episode, share):
     training = recipe(learning_rate=1e-2, schedule="cosine", episodes=20).training
     assert learning_rate(training, episode) == pytest.approx(1e-2 * share, abs=1e-9)
-
-
-def test_reference_distance_is_the_smallest_between_directions(small_tapnet):
-    references = torch.zeros(8, 16)
-    references[:, :8] = torch.eye(8) * torch.arange(1.0, 9.0)[:, None]
-    small_tapnet.references.data = references
-    assert smallest_reference_distance(small_tapnet) == pytest.approx(math.sqrt(2))
 
 
 def test_seconds_of_training_beat_no_training_by_far(tmp_path):

@@ -1,7 +1,9 @@
+import math
+
 import pytest
 import torch
 
-from tapnet.training.trajectory import TRAJECTORY, Trajectory, read_trajectory
+from tapnet.training.trajectory import TRAJECTORY, Trajectory, read_trajectory, smallest_reference_distance
 
 
 def test_snapshots_come_back_as_they_were(tmp_path):
@@ -34,3 +36,10 @@ def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / TRAJECTORY).write_bytes(b"rubbish")
     with pytest.raises(ValueError, match=r"references\.safetensors is damaged .* delete it"):
         read_trajectory(tmp_path)
+
+
+def test_reference_distance_is_the_smallest_between_directions(small_tapnet):
+    references = torch.zeros(8, 16)
+    references[:, :8] = torch.eye(8) * torch.arange(1.0, 9.0)[:, None]
+    small_tapnet.references.data = references
+    assert smallest_reference_distance(small_tapnet) == pytest.approx(math.sqrt(2))

@@ -28,7 +28,6 @@ def run(args: argparse.Namespace) -> None:
     from tapnet.analysis.plotting import save
     from tapnet.analysis.projection import projection_figure
     from tapnet.checkpoint import LAST, load
-    from tapnet.datasets import load_dataset
     from tapnet.evaluation import Evaluator
     from tapnet.hardware import resolve_device
     from tapnet.methods import TapNet
@@ -41,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
     train_visibly(recipe, args.out, args.device, args.precision, resume=(args.out / LAST).exists())
 
     method = load(args.out, resolve_device(args.device))
-    judge = Evaluator(method, load_dataset(recipe.data.name, "test", recipe.data.root, **recipe.data.options))
+    judge = Evaluator(method, recipe.data.images("test"))
     results = [judge.evaluate(way, shot, 15, EPISODES) for way, shot in TASKS]
     RunFolder(args.out).record_evaluation([result.as_dict() for result in results])
     console.print(results_table(results, f"{args.method} on {len(judge.images.names)} classes it has never seen"))

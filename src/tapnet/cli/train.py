@@ -77,7 +77,6 @@ def _final_evaluation(recipe: Recipe, folder: Path, fabric: Fabric) -> str:
     """A line with the accuracy on test classes, which the run folder keeps, or why there is none."""
     from tapnet import distribution
     from tapnet.checkpoint import load
-    from tapnet.datasets import load_dataset
     from tapnet.datasets.packed import NoSplit
     from tapnet.episodes import TooFew
     from tapnet.evaluation import Evaluator
@@ -85,7 +84,7 @@ def _final_evaluation(recipe: Recipe, folder: Path, fabric: Fabric) -> str:
 
     task = recipe.validation
     try:
-        images = load_dataset(recipe.data.name, "test", recipe.data.root, **recipe.data.options)
+        images = recipe.data.images("test")
         images.episodes(task.way, task.shot, task.query)
     except (NoSplit, TooFew) as reason:
         return f"Not evaluated on test classes: {reason}\n"

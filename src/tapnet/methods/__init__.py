@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tapnet.methods.base import EmbeddingMethod, LinearMethod, Method
+from tapnet.methods.base import EmbeddingMethod, LinearMethod, Method, references_of
 from tapnet.methods.protonet import PrototypicalNetwork
 from tapnet.methods.tapnet import TapNet
 
@@ -11,4 +11,4 @@ METHODS: dict[str, type[Method]] = {
     "protonet": PrototypicalNetwork,
 }
 
-__all__ = ["METHODS", "EmbeddingMethod", "LinearMethod", "Method", "PrototypicalNetwork", "TapNet"]
+__all__ = ["METHODS", "EmbeddingMethod", "LinearMethod", "Method", "PrototypicalNetwork", "TapNet", "references_of"]

@@ -59,6 +59,11 @@ class LinearMethod(EmbeddingMethod):
         raise NotImplementedError
 
 
+def references_of(method: Method) -> Tensor | None:
+    """The learned references (ways, dim); `None` when the method has none."""
+    return getattr(method, "references", None)
+
+
 def way_of(labels: Tensor) -> int:
     """The number of classes of an episode with labels 0 to way - 1."""
     return int(checked_labels(labels).max()) + 1

@@ -22,7 +22,7 @@ from tapnet.calibration import Calibration
 from tapnet.checkpoint import Header, bundled_checkpoints, find_checkpoint, read_checkpoint, tensors_digest
 from tapnet.datasets.decoding import Geometry, decode_by
 from tapnet.hardware import resolve_device
-from tapnet.methods import EmbeddingMethod, PrototypicalNetwork, TapNet
+from tapnet.methods import EmbeddingMethod, PrototypicalNetwork, TapNet, references_of
 from tapnet.tasks.pictures import Preprocessing, looks_coloured
 
 HUGGING_FACE = "hf:"
@@ -60,7 +60,7 @@ class Network:
     def foundation(self) -> Foundation:
         references, bias = (
             None if tensor is None else tensor.detach().float().cpu()
-            for tensor in (getattr(self.method, name, None) for name in ("references", "reference_bias"))
+            for tensor in (references_of(self.method), getattr(self.method, "reference_bias", None))
         )
         return Foundation(self.name, self.sha256, references, self.calibration, bias)
 

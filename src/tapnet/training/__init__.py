@@ -3,8 +3,9 @@
 from tapnet.training.faults import Diverged
 from tapnet.training.folder import CURVE, Point, RunFolder, find_runs, read_curve
 from tapnet.training.interruption import Interrupted
-from tapnet.training.loop import Run, Step, smallest_reference_distance, train
+from tapnet.training.loop import Run, Step, train
 from tapnet.training.schedule import learning_rate
+from tapnet.training.trajectory import smallest_reference_distance
 
 __all__ = [
     "CURVE",

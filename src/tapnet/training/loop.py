@@ -19,11 +19,10 @@ from tapnet import distribution
 from tapnet.batches import EpisodeImages
 from tapnet.calibration import calibrate_checkpoint
 from tapnet.checkpoint import BEST, LAST, Checkpoint, Header, Running, optimizer_tensors, restore_optimizer
-from tapnet.datasets import load_dataset
 from tapnet.distribution import agreed, any_of, launched, summed
 from tapnet.evaluation import Evaluator
 from tapnet.hardware import PRECISIONS, describe, keep_freed_memory, resolve_device, resolve_precision
-from tapnet.methods import Method
+from tapnet.methods import references_of
 from tapnet.recipe import Recipe, Training
 from tapnet.training.faults import Diverged, advice, gradients_are_finite, is_sound, save_episode
 from tapnet.training.folder import Point, RunFolder, read_curve
@@ -33,7 +32,7 @@ from tapnet.training.outcome import accounted
 from tapnet.training.provenance import provenance
 from tapnet.training.schedule import learning_rate, set_rates
 from tapnet.training.statistics import MeanOfStatistics
-from tapnet.training.trajectory import Trajectory, read_trajectory
+from tapnet.training.trajectory import Trajectory, read_trajectory, smallest_reference_distance
 
 SAVE_SECONDS = 60.0  # the most that a killed run loses, where an episode takes less
 VALIDATION_SEED = 2**32  # its episodes are those of no training seed in common use
@@ -122,8 +121,7 @@ class Run:
         recipe, training, validation = self.recipe, self.recipe.training, self.recipe.validation
         _refuse_uneven_work(training)
         self.train_set, self.validation_set = (
-            load_dataset(recipe.data.name, split, recipe.data.root, **recipe.data.options)
-            for split in (recipe.data.train_split, recipe.validation.split)
+            recipe.data.images(split) for split in (recipe.data.train_split, validation.split)
         )
         self.sampler = self.train_set.episodes(training.way, training.shot, training.query, recipe.seed)
         self.validation_set.episodes(validation.way, validation.shot, validation.query)  # or refuse now
@@ -324,19 +322,6 @@ def _refuse_uneven_work(training: Training) -> None:
             f"{processes} processes need training.meta_batch to be a multiple of {processes}, got "
             f"{training.meta_batch}: for instance --set training.meta_batch={processes}."
         )
-
-
-def references_of(method: Method) -> Tensor | None:
-    """The learned references (ways, dim); `None` when the method has none."""
-    return getattr(method, "references", None)
-
-
-def smallest_reference_distance(method: Method) -> float | None:
-    """The smallest distance between two normalised references, the paper's Figure 3; `None` without references."""
-    references = references_of(method)
-    if references is None:
-        return None
-    return float(torch.pdist(F.normalize(references.detach().float(), dim=-1)).min())
 
 
 def _seed(*key: int) -> int:

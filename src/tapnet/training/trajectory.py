@@ -9,8 +9,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
+from torch.nn import functional as F
 
 from tapnet.checkpoint import write_atomically
+from tapnet.methods import Method, references_of
 
 TRAJECTORY = "references.safetensors"
 
@@ -35,6 +37,14 @@ class Trajectory:
         if self.episodes:
             tensors = {"episodes": torch.tensor(self.episodes), "references": torch.stack(self.references)}
             write_atomically(folder / TRAJECTORY, save(tensors))
+
+
+def smallest_reference_distance(method: Method) -> float | None:
+    """The smallest distance between two normalised references, the paper's Figure 3; `None` without references."""
+    references = references_of(method)
+    if references is None:
+        return None
+    return float(torch.pdist(F.normalize(references.detach().float(), dim=-1)).min())
 
 
 def read_trajectory(folder: Path) -> Trajectory:
