@@ -3,9 +3,10 @@ import pytest
 import torch
 from scipy.special import softmax
 
-from tapnet.calibration import Calibration, calibrate, calibrate_checkpoint, fit_temperature
+from tapnet.calibration import Calibration, calibrate, calibrate_checkpoint, fit_temperature, scores_and_answers
 from tapnet.checkpoint import load, read_checkpoint
 from tapnet.datasets import load_dataset
+from tapnet.heads import HeadOptions
 
 TABLE = {"tapnet": {"ways": [2, 8], "shots": [1, 4], "temperatures": [[1.0, 4.0], [4.0, 16.0]]}}
 
@@ -40,6 +41,16 @@ def test_calibration_lowers_the_error_of_its_own_classes():
     tables = calibrate(features, labels, network.foundation.references)
     stored = network.calibration.tables["tapnet"]["temperatures"]
     assert np.log(np.array(tables["tapnet"]["temperatures"])[:3, :2] / np.array(stored)[:3, :2]).std() < 0.5
+
+
+def test_calibration_is_that_of_the_projection_asked_for():
+    generator = torch.Generator().manual_seed(0)
+    features, references = torch.rand(24, 32, generator=generator).numpy(), torch.randn(4, 32, generator=generator)
+    labels = np.repeat(np.arange(3), 8)
+    options = HeadOptions(references, projection_dim=8)
+    expected = fit_temperature(*scores_and_answers("tapnet", features, labels, options, way=2, shot=1))
+    tables = calibrate(features, labels, references, projection_dim=8)
+    assert tables["tapnet"]["temperatures"][0][0] == expected
 
 
 def test_checkpoint_keeps_its_temperatures(tmp_path):

@@ -55,7 +55,8 @@ def main() -> None:
     method = small.method()
     header = checkpoint.header
     images = header.recipe.data.images(header.recipe.validation.split, args.root)
-    tables = calibrate(embed(method, images).numpy(), images.labels, method.references)
+    features = embed(method, images).numpy()
+    tables = calibrate(features, images.labels, method.references, projection_dim=method.projection_dim)
     small = replace(small, header=replace(header, calibration=tables, hardware={}))
     path = BUNDLED / f"{args.name}.safetensors"
     small.write(path)

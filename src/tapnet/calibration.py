@@ -53,14 +53,18 @@ def calibrate(
     labels: NDArray[np.int64],
     references: torch.Tensor | None,
     reference_bias: torch.Tensor | None = None,
+    projection_dim: int | None = None,
 ) -> dict[str, Any]:
-    """The tables of every head that can be fitted, from features of classes that were not trained on."""
+    """The tables of every head that can be fitted, from features of classes that were not trained on.
+
+    TapNet's is for `projection_dim`, that of the network; where a task has another, `tasks.task` scales it.
+    """
     classes, counts = np.unique(labels, return_counts=True)
     limit = len(classes) if references is None else min(len(classes), len(references), features.shape[1] - 1)
     heads = [head for head in HEADS if head != "tapnet" or references is not None]
     if limit < 2 or counts.min() <= QUERY:
         return {}
-    options, tables = HeadOptions(references, reference_bias=reference_bias), {}
+    options, tables = HeadOptions(references, projection_dim=projection_dim, reference_bias=reference_bias), {}
     for head in heads:
         ways = sorted({min(way, limit) for way in GRIDS[head][0]})
         shots = [shot for shot in GRIDS[head][1] if shot + QUERY <= counts.min()]
@@ -82,8 +86,8 @@ def calibrate_checkpoint(path: Path, images: ImageSet, features: torch.Tensor | 
             features = embed(method, images)  # the work of all processes; the rest is that of the first
         if distribution.rank() > 0:
             return
-        bias = getattr(method, "reference_bias", None)
-        tables = calibrate(features.cpu().numpy(), images.labels, references_of(method), bias)
+        others = (getattr(method, name, None) for name in ("reference_bias", "projection_dim"))
+        tables = calibrate(features.cpu().numpy(), images.labels, references_of(method), *others)
         replace(checkpoint, header=replace(checkpoint.header, calibration=tables)).write(path)
 
 

@@ -44,7 +44,8 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     selection
         How classes take references: "optimal", whatever the order of the classes, or the paper's "closest".
     projection_dim
-        Dimension of TapNet's projection; `None` is all there is.
+        Dimension of TapNet's projection; `None` is that of the network, or all there is. At another one the
+        temperature is not fitted, only scaled by the dimension.
     device
         "cpu", "cuda", "mps" or "auto".
     """

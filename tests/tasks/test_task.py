@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,6 +41,22 @@ def test_task_that_lost_a_class_and_got_it_back_is_as_before(task, foundation):
     order = [back.classes.index(name) for name in task.classes]
     features = task.examples.features
     np.testing.assert_allclose(back.probabilities(features)[:, order], task.probabilities(features), atol=1e-5)
+
+
+def test_task_has_the_projection_dim_of_its_network(task, foundation):
+    own = fit_task(task.classes, task.examples, replace(foundation, projection_dim=64), Settings())
+    asked = fit_task(task.classes, task.examples, foundation, Settings(projection_dim=64))
+    assert own.settings.projection_dim == 64
+    np.testing.assert_array_equal(own.adapted.weight, asked.adapted.weight)
+
+
+def test_temperature_is_that_of_the_networks_projection_and_scales_to_another(task, foundation):
+    narrow = replace(foundation, projection_dim=64)
+    own, twice = (fit_task(task.classes, task.examples, narrow, Settings(projection_dim=d)) for d in (None, 128))
+    assert own.temperature == task.temperature
+    assert twice.temperature == 2 * own.temperature
+    scaled = fit_task(task.classes, task.examples, foundation, Settings(projection_dim=64))
+    assert scaled.temperature == pytest.approx(task.temperature * 64 / (512 - 4))
 
 
 def test_task_keeps_two_classes_at_least(task, foundation):

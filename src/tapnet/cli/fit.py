@@ -25,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--network", help="a bundled network, checkpoint, run folder or hf:MODEL (default: by content)")
     parser.add_argument("--head", default="tapnet", help="tapnet (default), centroid or logistic")
     parser.add_argument("--selection", default="optimal", help="how classes take references (default: optimal)")
-    parser.add_argument("--projection-dim", type=int, help="dimension of TapNet's projection (default: all)")
+    parser.add_argument(
+        "--projection-dim", type=int, help="of TapNet's projection (default: the network's own, else all)"
+    )
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda, mps or auto")
 
 

@@ -40,6 +40,7 @@ class Foundation:
     references: Tensor | None
     calibration: Calibration
     reference_bias: Tensor | None = None
+    projection_dim: int | None = None  # that it was trained and calibrated with
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,9 @@ class Network:
             None if tensor is None else tensor.detach().float().cpu()
             for tensor in (references_of(self.method), getattr(self.method, "reference_bias", None))
         )
-        return Foundation(self.name, self.sha256, references, self.calibration, bias)
+        return Foundation(
+            self.name, self.sha256, references, self.calibration, bias, getattr(self.method, "projection_dim", None)
+        )
 
     @torch.inference_mode()
     def embed(self, pixels: Iterable[NDArray[np.uint8]]) -> NDArray[np.float32]:

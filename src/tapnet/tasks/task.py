@@ -42,7 +42,7 @@ class Settings:
 
     head: str = "tapnet"
     selection: str = "optimal"
-    projection_dim: int | None = None
+    projection_dim: int | None = None  # as the network has it
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,16 @@ def fit_task(classes: Sequence[str], examples: Examples, foundation: Foundation,
     """The head fitted to the examples, with the temperature that the network has for such a task."""
     way = len(classes)
     shots = np.bincount(examples.labels, minlength=way).tolist()
+    temperature = foundation.calibration.temperature(settings.head, shots)
     if settings.head == "tapnet":
         _refuse_too_many(way, foundation)
+        if settings.projection_dim is None:
+            settings = replace(settings, projection_dim=foundation.projection_dim)
+        full = examples.features.shape[1] - way
+        temperature *= (settings.projection_dim or full) / (
+            foundation.projection_dim or full
+        )  # as squared distances do
     adapted = adapt_examples(examples, way, foundation, settings)
-    temperature = foundation.calibration.temperature(settings.head, shots)
     return Task(tuple(classes), examples, adapted, temperature, settings, foundation.name, foundation.sha256)
 
 
