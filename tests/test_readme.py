@@ -40,12 +40,12 @@ def folder(tmp_path_factory):
 
 
 def write_pictures(folder):
-    """Three classes of five drawings, and some more to classify."""
+    """Three classes of five drawings, some more to classify and some to score on."""
     drawings = load_dataset("quickdraw", "test")
     for label in range(3):
         for number, position in enumerate(np.flatnonzero(drawings.labels == label)[:8]):
-            name = drawings.names[label] if number < 5 else "new"
-            path = folder / ("my_classes" if number < 5 else "new_photos") / name / f"{position}.png"
+            place = "my_classes" if number < 5 else "labelled" if number < 7 else "new_photos"
+            path = folder / place / ("new" if place == "new_photos" else drawings.names[label]) / f"{position}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(drawings.gather(np.array([position]))[0, ..., 0]).save(path)
 

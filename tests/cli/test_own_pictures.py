@@ -117,6 +117,14 @@ def test_score_prints_accuracy_matrix_and_picture(drawing_folders, drawing_task,
     assert (tmp_path / "confusion.png").stat().st_size > 10_000
 
 
+def test_score_says_how_many_pictures_were_examples_of_the_task(drawing_folders, drawing_task, capsys):
+    assert run("score", drawing_task, drawing_folders / "fit", "--json") == 0
+    said = capsys.readouterr()
+    count = json.loads(said.out)["pictures"]
+    assert json.loads(said.out)["fitted"] == count
+    assert f"{count} of {count} pictures were examples of the task" in said.err
+
+
 def test_score_json_counts_every_picture_once(drawing_folders, drawing_task, capsys):
     assert run("score", drawing_task, drawing_folders / "new", "--json") == 0
     result = json.loads(capsys.readouterr().out)

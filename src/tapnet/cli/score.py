@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from tapnet.cli.options import PICTURES, output_file, percent
-from tapnet.cli.pictures import Reader, predictor_of
+from tapnet.cli.pictures import ERRORS, Reader, predictor_of
 from tapnet.wording import counted
 
 if TYPE_CHECKING:
     from tapnet.analysis.confusion import Confusion
+    from tapnet.tasks.pictures import Example
 
 _WIDEST, _MISTAKES = 12, 10  # classes in the table, lines of mistakes below it
 _EXAMPLES = """examples:
@@ -49,18 +51,30 @@ def run(args: argparse.Namespace) -> None:
         )
     owner = {path: name for name, files in folders.items() for path in files}
     reader = Reader(predictor.preprocessing, len(owner))
+    known, fitted = set(predictor.hashes), []
+
+    def pictures() -> Iterator[tuple[Path, Example]]:
+        for path, example in reader.read(owner):
+            if example.sha256 in known:
+                fitted.append(path)
+            yield path, example
+
     pairs = [
         (owner[prediction.file], prediction.label)
-        for batch in predictions(predictor, reader.read(owner))
+        for batch in predictions(predictor, pictures())
         for prediction in batch
     ]
     if not pairs:
         raise ValueError(f"No picture in {args.folder} can be read.")
     confusion = Confusion.of(predictor.classes, pairs)
     if args.json:
-        print(json.dumps(confusion.as_dict(), ensure_ascii=False))
+        print(json.dumps(confusion.as_dict() | {"fitted": len(fitted)}, ensure_ascii=False))
     else:
         _show(confusion)
+    if fitted:
+        ERRORS.print(
+            f"{len(fitted)} of {counted(confusion.total, 'picture')} were examples of the task: new ones may do worse."
+        )
     if args.out:
         confusion_figure(confusion, args.out)
         Console(stderr=True, highlight=False).print(f"Picture: {args.out}")

@@ -18,6 +18,8 @@ METADATA = "tapnet"  # the one key of ours in a model's metadata: JSON with clas
 class OnnxPredictor:
     """An ONNX file written by `tapnet export`, whole in itself: one that points at further files is refused."""
 
+    hashes: tuple[str, ...] = ()
+
     def __init__(self, path: Path) -> None:
         onnx, runtime = _libraries()
         if not path.is_file():

@@ -25,6 +25,10 @@ class Predictor(Protocol):
     @property
     def preprocessing(self) -> Preprocessing: ...
 
+    @property
+    def hashes(self) -> tuple[str, ...]:
+        """The sha-256 of its examples; none where they were not kept."""
+
     def probabilities(self, pixels: Sequence[NDArray[np.uint8]]) -> NDArray[np.floating]:
         """(n, way) for prepared pictures (height, width, channels)."""
 

@@ -28,5 +28,9 @@ class TaskPredictor:
     def preprocessing(self) -> Preprocessing:
         return self.network.preprocessing
 
+    @property
+    def hashes(self) -> tuple[str, ...]:
+        return self.task.examples.hashes
+
     def probabilities(self, pixels: Sequence[NDArray[np.uint8]]) -> NDArray[np.floating]:
         return self.task.probabilities(self.network.embed(pixels))
