@@ -39,7 +39,7 @@ def test_an_evaluation_stands_with_its_intervals_length_and_command(results):
     page = report(results)
     assert (
         "| `omniglot-1shot` | omniglot, 423 test classes | 20-way 1-shot, 10,000 episodes of 5 queries "
-        "| 97.12 | ± 0.12 | — | 500 of 100,000 episodes |"
+        "| 97.12 | ± 0.12 | — | 500 of 100,000 training episodes |"
     ) in page
     assert "Trained on some CPU. Made by:\n\n```\ntapnet something\n```" in page
 

@@ -45,7 +45,7 @@ def _evaluations(results: list[dict[str, Any]]) -> str:
                 f"{100 * task['accuracy']:.2f}",
                 half_width(task["ci95"]),
                 half_width(task["ci95_bootstrap"]),
-                f"{kept(result)} episodes",
+                kept(result),
             )
         )
     return _markdown(headings, rows)

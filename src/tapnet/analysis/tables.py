@@ -102,8 +102,8 @@ def _origin(result: dict[str, Any]) -> str:
     """Where a number comes from, in one line."""
     recipe, task, hardware = result["recipe"], result["evaluation"], result["trained"]["hardware"]
     return (
-        f"{recipe['name']}, {task['way']}-way {task['shot']}-shot: seed {recipe['seed']}, kept after {kept(result)} "
-        f"training episodes, {hardware.get('device_name', 'hardware unknown')}"
+        f"{recipe['name']}, {task['way']}-way {task['shot']}-shot: seed {recipe['seed']}, kept after {kept(result)}, "
+        f"{hardware.get('device_name', 'hardware unknown')}"
     )
 
 
@@ -111,7 +111,9 @@ def kept(result: dict[str, Any]) -> str:
     """After how many training episodes the network was kept, of how many, and whether the run goes on."""
     trained, episodes = result["trained"], result["recipe"]["training"]["episodes"]
     unfinished = trained.get("state", "finished") not in ("finished", "unknown")
-    return f"{trained['episodes']:,} of {episodes:,}" + (" (the run is not finished)" if unfinished else "")
+    return f"{trained['episodes']:,} of {episodes:,} training episodes" + (
+        " (the run is not finished)" if unfinished else ""
+    )
 
 
 def _command(recipe: str, task: Task) -> str:
