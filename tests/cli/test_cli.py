@@ -153,7 +153,6 @@ def test_a_mistake_in_a_recipe_comes_before_anything_is_printed(capsys, tmp_path
 def test_train_says_why_test_classes_were_not_evaluated(run_folder, monkeypatch):
     import torch
 
-    from tapnet import datasets
     from tapnet.cli.train import _final_evaluation
     from tapnet.datasets.packed import NoSplit
     from tapnet.recipe import load_recipe
@@ -171,10 +170,10 @@ def test_train_says_why_test_classes_were_not_evaluated(run_folder, monkeypatch)
     assert "Not evaluated on test classes: 99-shot" in _final_evaluation(
         load_recipe("quickdraw", many), run_folder, Here()
     )
-    monkeypatch.setattr(datasets, "load_dataset", no_test_classes)
+    monkeypatch.setattr("tapnet.recipe.load_dataset", no_test_classes)
     recipe = load_recipe("quickdraw", SMALL)
     assert _final_evaluation(recipe, run_folder, Here()) == "Not evaluated on test classes: it has none.\n"
-    monkeypatch.setattr(datasets, "load_dataset", broken)
+    monkeypatch.setattr("tapnet.recipe.load_dataset", broken)
     with pytest.raises(ValueError, match="it cannot be read"):
         _final_evaluation(recipe, run_folder, Here())
 

@@ -26,7 +26,7 @@ def photo_sets(monkeypatch, tmp_path):
         pixels = (colours + generator.integers(-60, 61, (36, 32, 32, 3))).clip(0, 255).astype(np.uint8)
         return ImageSet(name, split, pixels, np.arange(36), labels, tuple("abcdef"), fingerprint=split.ljust(64, "0"))
 
-    monkeypatch.setattr("tapnet.training.loop.load_dataset", load)
+    monkeypatch.setattr("tapnet.recipe.load_dataset", load)
     monkeypatch.setenv("TAPNET_CACHE", str(tmp_path / "cache"))
 
 
