@@ -46,7 +46,7 @@ def test_an_ablation_is_kept_in_a_folder_of_its_own(tmp_path, blobs, small_tapne
     for length, words in ((None, ""), (7, "-trained7")):
         result = ablation_result("gradient", header, judge, task, [{"variant": "x", "training_episodes": length}])
         path = record_ablation(tmp_path, result)
-        expected = f"gradient-quickdraw-seed0{words}-blobs-test-5way-1shot-4.json"
+        expected = f"gradient-quickdraw-seed0{words}-blobs-test10-5way-1shot-4.json"
         assert path == tmp_path / "ablations" / expected
         kept = json.loads(path.read_text())
         assert kept == result

@@ -9,7 +9,7 @@ from tapnet._version import __version__
 
 if TYPE_CHECKING:
     from tapnet.backbones import make_backbone
-    from tapnet.batches import EpisodeBatchSampler
+    from tapnet.batches import EpisodeBatchSampler, episode_images
     from tapnet.checkpoint import load
     from tapnet.classifier import TapNetClassifier
     from tapnet.datasets import load_dataset
@@ -22,6 +22,7 @@ _HOMES = {
     "PrototypicalNetwork": "tapnet.methods",
     "TapNet": "tapnet.methods",
     "TapNetClassifier": "tapnet.classifier",
+    "episode_images": "tapnet.batches",
     "load": "tapnet.checkpoint",
     "load_dataset": "tapnet.datasets",
     "make_backbone": "tapnet.backbones",
@@ -34,6 +35,7 @@ __all__ = [
     "TapNet",
     "TapNetClassifier",
     "__version__",
+    "episode_images",
     "load",
     "load_dataset",
     "make_backbone",

@@ -14,6 +14,8 @@ from torch.utils.data import Sampler
 from tapnet.datasets import ImageSet
 from tapnet.episodes import Episode, EpisodeSampler
 
+_CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True)
 class EpisodeImages:
@@ -25,7 +27,7 @@ class EpisodeImages:
     query_labels: Tensor
 
 
-def episode_images(images: ImageSet, episode: Episode, device: torch.device) -> EpisodeImages:
+def episode_images(images: ImageSet, episode: Episode, device: torch.device = _CPU) -> EpisodeImages:
     """The images of an episode on the device, class after class."""
     way, shot = episode.support.shape
     both = np.concatenate([episode.support.reshape(-1), episode.query.reshape(-1)])

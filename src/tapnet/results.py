@@ -12,6 +12,7 @@ from tapnet._version import __version__
 from tapnet.checkpoint import Header, write_atomically
 from tapnet.evaluation import Evaluation, Evaluator
 from tapnet.hardware import describe
+from tapnet.recipe import recipe_from
 from tapnet.training.provenance import commit
 
 ABLATIONS = "ablations"  # the folder of them among the results
@@ -41,7 +42,13 @@ def ablation_result(
         "name": name,
         **_origin(header),
         "hardware": describe(judge.device, judge.precision),
-        "task": task | {"dataset": images.name, "split": images.split, "data_sha256": images.fingerprint},
+        "task": task
+        | {
+            "dataset": images.name,
+            "split": images.split,
+            "classes": len(images.class_names),
+            "data_sha256": images.fingerprint,
+        },
         "rows": rows,
     }
 
@@ -51,7 +58,7 @@ def record_ablation(folder: Path, result: dict[str, Any]) -> Path:
     task, recipe, length = result["task"], result["recipe"], result["rows"][0]["training_episodes"]
     network = f"{recipe['name']}-seed{recipe['seed']}" + (f"-trained{length}" if length else "")
     way = f"{task['way']}way-" if task["way"] else ""
-    episodes = f"{task['dataset']}-{task['split']}-{way}{task['shot']}shot-{task['episodes']}"
+    episodes = f"{task['dataset']}-{task['split']}{task['classes']}-{way}{task['shot']}shot-{task['episodes']}"
     return _written(folder / ABLATIONS / f"{result['name']}-{network}-{episodes}.json", result)
 
 
@@ -84,8 +91,8 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
     for path in sorted(folder.glob("*.json")):
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            content["recipe"]["name"], content["evaluation"]["accuracy"]
-        except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError):
+            recipe_from(content["recipe"], str(path)), content["evaluation"]["accuracy"], content["trained"]["episodes"]
+        except (ValueError, KeyError, TypeError):  # no text, no JSON, no recipe
             raise ValueError(f"{path} is not a kept result: write it by `tapnet evaluate --record {folder}`.") from None
         results.append(content)
     return results
@@ -98,6 +105,8 @@ def read_ablations(folder: Path) -> list[dict[str, Any]]:
 
 def read_ablation(path: Path) -> dict[str, Any]:
     """A kept ablation; a file that is none is named."""
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no kept ablation {path}: write one by `tapnet ablate … --record results`.")
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         content["name"], content["recipe"]["name"], content["task"]["way"], content["rows"][0]["accuracy"]

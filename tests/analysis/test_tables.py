@@ -49,6 +49,13 @@ def test_without_results_our_cells_are_not_run_and_the_commands_stand_below():
     )
 
 
+def test_a_recipe_of_several_tasks_is_trained_once():
+    commands = filled_table("main-omniglot-mini", []).commands
+    (command,) = [command for command in commands if command.startswith("tapnet train omniglot-cpu ")]
+    assert command.count("tapnet train") == 1
+    assert command.count("tapnet evaluate runs/omniglot-cpu") == 2
+
+
 def test_a_result_fills_its_cell_and_no_other():
     results = [result("omniglot-1shot", 0.9712)]
     assert ours("main-omniglot-mini", results) == ["97.12 ± 0.10", "not run", "not run", "not run"]
@@ -111,7 +118,7 @@ def test_a_changed_recipe_or_another_task_fills_nothing(changes, task):
 def test_our_recipes_have_the_published_settings():
     rows = filled_table("hyperparameters", []).rows
     assert len(rows) == len(HYPERPARAMETERS)
-    assert {row[-1] for row in rows} == {"—"}
+    assert {row[-1] for row in rows} == {"same"}
 
 
 def test_our_networks_have_the_published_sizes():

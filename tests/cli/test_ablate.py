@@ -118,7 +118,7 @@ def test_the_ways_of_an_ablation_of_ways_are_those_of_its_rows(trained, capsys, 
     assert "ways: 5-shot on quickdraw (test), 4 episodes" in printed.out
     (path,) = (tmp_path / "ablations").iterdir()
     assert str(path) in printed.err.replace("\n", "")
-    assert path.name == "ways-quickdraw-constant-seed0-quickdraw-test-5shot-4.json"
+    assert path.name == "ways-quickdraw-constant-seed0-quickdraw-test60-5shot-4.json"
 
 
 @pytest.mark.parametrize(

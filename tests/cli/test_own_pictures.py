@@ -201,6 +201,8 @@ def test_a_mistake_with_pictures_ends_in_one_sentence(arguments, words, drawing_
         (["fit", "in", "--out", "a.txt/b.task"], "a.txt is a file, needed is a folder"),
         (["predict", "TASK", "in", "--out", "in"], "in is a folder: give the name of a file in it"),
         (["predict", "TASK", "in", "--sort-into", "a.txt"], "a.txt is a file, needed is a folder"),
+        (["predict", "TASK", "in", "--out", "in/0.png"], "needs to end in .csv or .json"),
+        (["predict", "TASK", "in", "--out", "b.task"], "needs to end in .csv or .json"),
         (["score", "TASK", "in", "--out", "a.conf"], "needs to end in .png or .pdf or .svg or .jpg, got a.conf"),
         (["explain", "TASK", "a.txt", "--out", "a.conf"], "needs to end in .png"),
         (["export", "TASK", "--onnx", "a.task"], "needs to end in .onnx, got a.task"),

@@ -53,7 +53,7 @@ def episode_composition_figure(result: Result) -> Figure:
     axes[1].plot([way for way, _, _ in EPISODE_COMPOSITION], published, "s-", color=COLOURS[1])
     for way, query, accuracy in EPISODE_COMPOSITION:
         _label(axes[1], way, float(accuracy), f"{query}-query")
-    axes[1].set(title="Published: ResNet-12, the best number of queries each\n5-way 5-shot on mini-imagenet (test)")
+    axes[1].set(title="Published: ResNet-12, best queries of each\n5-way 5-shot on mini-imagenet (test)")
     for axis in axes:
         axis.set(xlabel="classes of a training episode", ylabel="accuracy (%)")
         axis.margins(0.12)

@@ -50,7 +50,7 @@ def _draw_accuracy(axis: Any, points: list[Point]) -> None:
     low, high = ([a + sign * w for a, w in zip(accuracies, widths, strict=True)] for sign in (-1, 1))
     axis.fill_between(episodes, low, high, color=COLOURS[0], alpha=0.2, label="95% over episodes")
     best = _best(points)
-    axis.plot(best.episode, 100 * best.validation_accuracy, "o", color=COLOURS[1], label="kept")
+    axis.plot(best.episode, 100 * best.validation_accuracy, "o", color=COLOURS[1], label="best on validation classes")
     _finish(axis, "accuracy (%)", "Accuracy on classes not trained on")
 
 
@@ -67,5 +67,5 @@ def _best(points: list[Point]) -> Point:
 
 def _finish(axis: Any, ylabel: str, title: str) -> None:
     axis.set(xlabel="training episodes", ylabel=ylabel, title=title)
-    axis.legend(loc="lower right")
+    axis.legend(loc="best")
     axis.grid(alpha=0.3)

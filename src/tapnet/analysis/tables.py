@@ -50,7 +50,7 @@ def _accuracies(table: PaperTable) -> Callable[[Results], Filled]:
     def fill(results: Results) -> Filled:
         rows: list[tuple[str, ...]] = []
         runs: list[str] = []
-        commands: list[str] = []
+        missing: dict[str, list[Task]] = {}
         for method, cells in (*table.rows, *table.more):
             if any(cell.published != "—" for cell in cells):
                 rows.append((method, *(cell.published for cell in cells)))
@@ -62,8 +62,9 @@ def _accuracies(table: PaperTable) -> Callable[[Results], Filled]:
                 ours.append(_summary(found) if found or cell.recipe else "—")
                 runs += map(_origin, found)
                 if cell.recipe and not found:
-                    commands.append(_command(cell.recipe, task))
+                    missing.setdefault(cell.recipe, []).append(task)
             rows.append((f"{method}, ours", *ours))
+        commands = [_command(recipe, tasks) for recipe, tasks in missing.items()]
         return Filled(table.title, ("method", *(task.heading for task in table.columns)), rows, runs, commands)
 
     return fill
@@ -116,11 +117,13 @@ def kept(result: dict[str, Any]) -> str:
     )
 
 
-def _command(recipe: str, task: Task) -> str:
-    return (
-        f"tapnet train {recipe} && tapnet evaluate runs/{recipe} --way {task.way} --shot {task.shot} "
-        f"--query {task.query} --episodes {task.episodes} --record results"
+def _command(recipe: str, tasks: list[Task]) -> str:
+    evaluations = (
+        f"tapnet evaluate runs/{recipe} --way {task.way} --shot {task.shot} --query {task.query} "
+        f"--episodes {task.episodes} --record results"
+        for task in tasks
     )
+    return " && ".join([f"tapnet train {recipe}", *evaluations])
 
 
 def _essence(recipe: dict[str, Any]) -> dict[str, Any]:
@@ -148,7 +151,7 @@ def _hyperparameters(_: Results) -> Filled:
         )
         settings = zip(_SETTINGS, published, ours, strict=True)
         other = [f"{setting} {value}" for setting, paper, value in settings if value != paper]
-        rows.append((name.replace("-imagenet", ""), *published, ", ".join(other) or "—"))
+        rows.append((name.replace("-imagenet", ""), *published, ", ".join(other) or "same"))
     headings = ("recipe", *_SETTINGS, "ours")
     return Filled("Supplement, Table 2: settings of meta-training", headings, rows, [], [])
 

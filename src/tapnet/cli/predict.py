@@ -23,6 +23,7 @@ _EXAMPLES = """examples:
   tapnet predict birds.task new_photos/ --reject 0.6 --sort-into sorted/
   tapnet predict birds.onnx new_photos/                  an exported task, without PyTorch
 """
+_ENDINGS = (".csv", ".json", ".jsonl", ".tsv", ".txt")  # a slip of the hand is to overwrite no picture and no task
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--json", dest="format", action="store_const", const="json", help="one JSON object a line")
     form.add_argument("--csv", dest="format", action="store_const", const="csv", help="comma-separated values")
     parser.set_defaults(format="table")
-    parser.add_argument("--out", type=output_file(), help="write to this file (default: the terminal)")
+    parser.add_argument("--out", type=output_file(*_ENDINGS), help="write to this file (default: the terminal)")
     parser.add_argument("--top", type=int, default=1, help="how many classes of each picture (default: 1)")
     parser.add_argument("--reject", type=float, default=0.0, help='say "unknown" below this probability')
     parser.add_argument("--sort-into", type=output_folder, metavar="DIR", help="copy each picture into DIR/CLASS/")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from rich.console import Console
-from rich.table import Table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,13 +14,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(_: argparse.Namespace) -> None:
     from tapnet.recipe import bundled_recipes, load_recipe
 
-    table = Table()
-    table.add_column("name", no_wrap=True)  # it has to be typed
-    for heading in ("method", "backbone", "dataset", "training episodes"):
-        table.add_column(heading)
+    console = Console(highlight=False)
     for path in bundled_recipes():
         recipe = load_recipe(str(path))
         training = recipe.training
-        episodes = f"{training.episodes:,} of {training.way}-way {training.shot}-shot, {training.query} queries"
-        table.add_row(path.stem, recipe.method.name, recipe.backbone.name, recipe.data.name, episodes)
-    Console().print(table)
+        console.print(path.stem, style="bold")
+        network = f"{recipe.method.name} with {recipe.backbone.name} on {recipe.data.name}"
+        console.print(f"  {network}: {training.episodes:,} episodes, {training.way}-way {training.shot}-shot")

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+_RESULTS = Path("results")
 _EXAMPLES = """tables:
   main-omniglot-mini    Table 1: Omniglot and miniImageNet
   main-tiered           Table 2: tieredImageNet
@@ -23,13 +24,15 @@ _EXAMPLES = """tables:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     parser.add_argument("name", metavar="NAME", help="see below")
-    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of kept results")
+    parser.add_argument("--results", type=Path, default=_RESULTS, help="folder of kept results")
 
 
 def run(args: argparse.Namespace) -> None:
     from tapnet.analysis.tables import filled_table
     from tapnet.results import read_ablations, read_results
 
+    if not args.results.is_dir() and args.results != _RESULTS:
+        raise FileNotFoundError(f"There is no folder {args.results}: give one that `--record` has filled.")
     filled = filled_table(args.name, [*read_results(args.results), *read_ablations(args.results)])
     table = Table(title=filled.title, title_justify="left")
     for heading in filled.headings:

@@ -16,6 +16,7 @@ from rich.table import Column
 from rich.text import Text
 
 from tapnet.cli.options import add_device, add_processes, percent, processes
+from tapnet.wording import half_width
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -92,8 +93,8 @@ def _final_evaluation(recipe: Recipe, folder: Path, fabric: Fabric) -> str:
     result = judge.evaluate(task.way, task.shot, task.query, max(task.episodes, FINAL_EPISODES))
     if distribution.rank() == 0:
         RunFolder(folder).record_evaluation([result.as_dict()])
-    interval = f"± {100 * result.ci95:.2f} over episodes"
-    return f"Test classes, {task.way}-way {task.shot}-shot: {percent(result.accuracy)} {interval}\n"
+    accuracy = f"{percent(result.accuracy)} {half_width(result.ci95)} over episodes"
+    return f"Test classes, {task.way}-way {task.shot}-shot: {accuracy}\n"
 
 
 def train_visibly(
@@ -116,14 +117,15 @@ def train_visibly(
     bar = progress.add_task("training", total=recipe.training.episodes, loss="—", validation="—")
     with ExitStack() as shown:
 
-        def begin() -> None:
+        def begin(done: int) -> None:
             console.print(_asked(recipe), highlight=False)
+            progress.update(bar, completed=done)
             shown.enter_context(progress)
 
         def watch(step: Step) -> None:
             progress.update(bar, completed=step.episode, loss=f"{step.loss:.2f}")
             if step.point:
-                accuracy = f"{percent(step.point.validation_accuracy)} ± {100 * step.point.validation_ci95:.2f}"
+                accuracy = f"{percent(step.point.validation_accuracy)} {half_width(step.point.validation_ci95)}"
                 progress.update(bar, validation=percent(step.point.validation_accuracy))
                 line = f"  episode {step.episode:>6}   loss {step.point.loss:.3f}   validation {accuracy}"
                 progress.console.print(line, highlight=False)
@@ -142,7 +144,7 @@ def _asked(recipe: Recipe) -> str:
     network = f"frozen {recipe.backbone.name}" if training.frozen_backbone else recipe.backbone.name
     first = ", after the features of every image" if training.frozen_backbone else ""
     return (
-        f"{recipe.method.name} with {network} on {recipe.data.name}: {training.episodes} episodes of "
+        f"{recipe.name}: {recipe.method.name} with {network} on {recipe.data.name}, {training.episodes} episodes of "
         f"{training.way}-way {training.shot}-shot, {training.query} queries a class{first}"
     )
 

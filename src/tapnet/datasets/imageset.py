@@ -13,7 +13,7 @@ from tapnet.episodes import EpisodeSampler
 Indices = NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ImageSet:
     """Images (count, height, width, channels) of uint8, perhaps memory-mapped, and the class of each.
 
@@ -39,6 +39,9 @@ class ImageSet:
             raise ValueError(f"`turns` is 1 (as drawn) or 4 (with rotations), got {self.turns}.")
         if self.turns == 4 and self.pixels.shape[1] != self.pixels.shape[2]:
             raise ValueError(f"Only square images can be turned, got {self.pixels.shape[1:3]}.")
+
+    def __repr__(self) -> str:
+        return f"<ImageSet {self.name}/{self.split}: {len(self)} images of {len(self.class_names)} classes>"
 
     def __len__(self) -> int:
         return self.turns * len(self.rows)

@@ -57,13 +57,13 @@ def train(
     watch: Callable[[Step], None] | None = None,
     save_seconds: float = SAVE_SECONDS,
     fabric: Fabric | None = None,
-    begun: Callable[[], None] | None = None,
+    begun: Callable[[int], None] | None = None,
 ) -> Path:
     """Train by the recipe and give the path of the checkpoint that was best on validation classes.
 
     The folder receives what `tapnet.training.folder` lists; with `resume` the run goes on from its newest state as if
-    it had never stopped. `begun` is called when recipe, data and folder are found to be in order, `watch` after every
-    step. `fabric` is a launched Lightning Fabric, where several processes share the run.
+    it had never stopped. `begun` is called with the episodes done when recipe, data and folder are found to be in
+    order, `watch` after every step. `fabric` is a launched Lightning Fabric, where several processes share the run.
     """
     with ExitStack() as stack:
         place = resolve_device(device)
@@ -75,7 +75,7 @@ def train(
         with agreed():
             stack.enter_context(run.opened(resume))
         if begun:
-            begun()
+            begun(run.episode)
         _ = run.material.validation_features  # computed before Ctrl-C waits for the end of an episode
         stop = stack.enter_context(stop_requests())
         while run.episode < recipe.training.episodes:
