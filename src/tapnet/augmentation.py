@@ -1,6 +1,7 @@
 """Random changes of training images. None by default, as the authors train.
 
-Each takes a batch (n, channels, height, width) and a generator, and changes every image by itself.
+Each takes the images of an episode (n, channels, height, width) and a generator. All but `turn` change every image by
+itself.
 """
 
 from __future__ import annotations
@@ -17,6 +18,16 @@ Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 
 def none(images: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG001
     return images
+
+
+def turn(images: Tensor, generator: torch.Generator) -> Tensor:
+    """The whole episode turned by 0, 90, 180 or 270 degrees, the same for all.
+
+    In place of rotations as classes of their own (`turns: 1` in `data.options`): all characters of an episode then
+    stand the same way, as in a task of drawings that nobody turned, and are harder to tell apart.
+    """
+    quarters = int(torch.randint(4, (1,), generator=generator))
+    return images.rot90(quarters, (-2, -1)).contiguous(memory_format=torch.channels_last)
 
 
 def flip(images: Tensor, generator: torch.Generator) -> Tensor:
@@ -53,4 +64,4 @@ def _warped(images: Tensor, maps: Tensor) -> Tensor:
     return F.grid_sample(images, grid, align_corners=False).contiguous(memory_format=torch.channels_last)
 
 
-AUGMENTATIONS: dict[str, Augmentation] = {"none": none, "flip": flip, "crop": crop, "affine": affine}
+AUGMENTATIONS: dict[str, Augmentation] = {"none": none, "turn": turn, "flip": flip, "crop": crop, "affine": affine}

@@ -42,6 +42,13 @@ def test_conv4_average_on_top_gives_the_576_features_of_tieredimagenet():
     assert network(torch.rand(1, 3, 84, 84)).shape == (1, 576)
 
 
+def test_resnet_can_keep_the_places_of_its_last_maps():
+    network = make_backbone("resnet12-small", (1, 28, 40), widths=[2, 2, 2, 4], flatten=True).eval()
+    images = torch.rand(2, 1, 28, 40)
+    assert network.dim == 4 * 2 * 3
+    torch.testing.assert_close(network(images), network.maps(images).reshape(2, -1))
+
+
 @pytest.mark.parametrize(("name", "kernel"), [("resnet12", (3, 3)), ("resnet12-small", (1, 1))])
 def test_shortcuts_have_the_kernel_of_the_supplement(name, kernel):
     network = make_backbone(name, (3, 28, 28))

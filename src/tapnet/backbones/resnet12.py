@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tapnet.backbones.base import BLOCKS, Backbone, ImageShape, convolution, four, halving, normalisation
+from tapnet.backbones.base import BLOCKS, Backbone, ImageShape, convolution, four, halved, halving, normalisation
 
 
 class ResNet12(Backbone):
-    """Four residual blocks of three 3×3 convolutions, shortcut 3×3, global average pooling; 512 features."""
+    """Four residual blocks of three 3×3 convolutions, shortcut 3×3, global average pooling; 512 features.
+
+    `flatten` keeps the places of the last maps as Conv4 does, in place of the average: four times the features at 28×28.
+    """
 
     default_widths: tuple[int, ...] = (64, 128, 256, 512)
     shortcut_kernel = 3
@@ -21,6 +24,7 @@ class ResNet12(Backbone):
         image_shape: ImageShape,
         widths: Sequence[int] | None = None,
         dropout: Sequence[float] | float = 0.0,
+        flatten: bool = False,
     ) -> None:
         super().__init__()
         channels, height, width = image_shape
@@ -33,14 +37,15 @@ class ResNet12(Backbone):
         self.blocks = nn.Sequential(
             *(_Block(i, o, rate, self.shortcut_kernel) for i, o, rate in zip(inputs, widths, rates, strict=True))
         )
-        self.dim = widths[-1]
+        self.flatten = flatten
+        self.dim = widths[-1] * (halved(height, BLOCKS) * halved(width, BLOCKS) if flatten else 1)
 
     def maps(self, images: Tensor) -> Tensor:
         features: Tensor = self.blocks(images)
         return features
 
     def pool(self, maps: Tensor) -> Tensor:
-        return maps.mean(dim=(2, 3))
+        return maps.flatten(1) if self.flatten else maps.mean(dim=(2, 3))
 
 
 class ResNet12Small(ResNet12):

@@ -43,7 +43,8 @@ class Images:
 
     def episode(self, episode: Episode, generator: torch.Generator) -> EpisodeImages:
         images = episode_images(self._images, episode, self._device)
-        support, query = (self._augment(part, generator) for part in (images.support_images, images.query_images))
+        together = self._augment(torch.cat([images.support_images, images.query_images]), generator)
+        support, query = together.split([len(images.support_images), len(images.query_images)])
         return EpisodeImages(support, images.support_labels, query, images.query_labels)
 
 
