@@ -123,6 +123,13 @@ def test_classifier_of_feature_vectors_learns_more_after_it_was_loaded(tmp_path)
         grown.predict(np.zeros((1, 28, 28), np.uint8))
 
 
+def test_classifier_refuses_more_examples_without_a_label_each():
+    fitted = TapNetClassifier(head="centroid").fit(np.eye(7)[:4], list("aabb"))
+    with pytest.raises(ValueError, match="one label a picture, got 3 pictures and 1 label"):
+        fitted.add(np.eye(7)[4:], ["c"])
+    assert list(fitted.classes_) == ["a", "b"]
+
+
 @pytest.mark.parametrize("nothing", [[], ()])
 def test_classifier_says_that_it_got_nothing(nothing):
     fitted = TapNetClassifier(head="centroid").fit(np.eye(7)[:4], list("aabb"))
@@ -141,6 +148,8 @@ def test_classifier_says_that_it_got_nothing(nothing):
         ([np.zeros((5, 5, 2))] * 2, [0, 1], {}, "(height, width, 1, 3 or 4)"),
         ([np.full((5, 5), 7.0)] * 2, [0, 1], {}, "in [0, 1]"),
         (["nowhere.png"] * 2, [0, 1], {}, "nowhere.png cannot be read"),
+        ("nowhere.png", [0], {}, "Needed a list of pictures, got one str: put it in a list"),
+        (np.eye(512)[:2], ["a", None], {}, "got None among them"),
     ],
 )
 def test_classifier_says_what_it_needs(features, labels, settings, words):

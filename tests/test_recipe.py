@@ -43,7 +43,7 @@ def test_changes_reach_nested_keys(file):
         ("training.learning_rate=.nan", "`training.learning_rate`.*finite"),
         ("method.name=tapnett", "method is one of tapnet, protonet, got 'tapnett'"),
         ("backbone.name=vgg", "backbone is one of conv4, resnet12, resnet12-small, .*got 'vgg'"),
-        ("training.augmentation=cutout", "augmentation is one of none, flip, crop, affine, got 'cutout'"),
+        ("training.augmentation=cutout", "augmentation is one of none, turn, flip, crop, affine, got 'cutout'"),
         ("training=5", "`training`"),
         ("episodes", "written key=value"),
         ("name.x=1", "`name` of the recipe is a value"),
@@ -75,8 +75,13 @@ def test_an_unknown_recipe_lists_those_that_are_bundled():
 
 
 def test_options_that_a_method_does_not_take_are_refused(file):
-    with pytest.raises(ValueError, match="'tapnet' does not take these options"):
+    with pytest.raises(ValueError, match="'tapnet' has no option colour; it has ways, projection_dim, "):
         load_recipe(file, ["method.options.colour=red"]).build((1, 28, 28))
+
+
+def test_an_option_that_a_method_needs_is_named(file):
+    with pytest.raises(ValueError, match="'tapnet' needs the option ways"):
+        load_recipe(file, ["method.options={}"]).build((1, 28, 28))
 
 
 def test_data_of_a_recipe_come_with_its_options():

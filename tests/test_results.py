@@ -39,6 +39,16 @@ def test_a_file_that_is_no_result_is_named(tmp_path, text):
         read_results(tmp_path)
 
 
+def test_results_of_two_recipes_of_one_name_are_both_kept(tmp_path, blobs, small_tapnet):
+    result = Evaluator(small_tapnet, blobs).evaluate(5, 1, 3, episodes=4)
+    for episodes in (3, 4, 4):
+        record(
+            tmp_path, Header(load_recipe("quickdraw", [f"training.episodes={episodes}"]), (1, 8, 8), episode=3), result
+        )
+    kept = read_results(tmp_path)
+    assert sorted(each["recipe"]["training"]["episodes"] for each in kept) == [3, 4]
+
+
 def test_an_ablation_is_kept_in_a_folder_of_its_own(tmp_path, blobs, small_tapnet):
     header, judge = Header(load_recipe("quickdraw"), (1, 8, 8), episode=3), Evaluator(small_tapnet, blobs)
     record(tmp_path, header, judge.evaluate(5, 1, 3, episodes=4))

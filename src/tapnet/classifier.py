@@ -67,23 +67,13 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: ArrayLike) -> Self:
         """Learn the classes `y` of the examples `X`; classes may have any number of examples."""
         features, hashes, thumbnails = self._read(X, reset=True)
-        answers = column_or_1d(y, warn=True)
-        assert_all_finite(answers, input_name="y")
-        with warnings.catch_warnings():  # as many classes as examples are usual here
-            warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
-            check_classification_targets(answers)
-        if len(answers) != len(features):
-            raise ValueError(
-                f"Needed one label a picture, got {counted(len(features), 'picture')} and "
-                f"{counted(len(answers), 'label')}."
-            )
-        self.classes_, labels = np.unique(answers, return_inverse=True)
+        self.classes_, labels = _classes(y, len(features))
         if len(self.classes_) < 2:
             raise ValueError(f"A classifier needs at least 2 classes, got {len(self.classes_)} class.")
         order = np.argsort(labels, kind="stable")
         examples = Examples(
             features[order].astype(np.float32),
-            labels[order].astype(np.int64),
+            labels[order],
             tuple(hashes[i] for i in order),
             tuple(thumbnails[i] for i in order),
         )
@@ -95,8 +85,8 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Learn further examples, of known classes or of new ones; the pictures learnt before are not needed."""
         check_is_fitted(self)
         features, hashes, thumbnails = self._read(X, reset=False)
-        names, labels = np.unique(column_or_1d(y), return_inverse=True)
-        more = Examples(features.astype(np.float32), labels.astype(np.int64), tuple(hashes), tuple(thumbnails))
+        names, labels = _classes(y, len(features))
+        more = Examples(features.astype(np.float32), labels, tuple(hashes), tuple(thumbnails))
         task = with_examples(self.task_, [str(name) for name in names], more, self._foundation())
         known = {str(name): name for name in (*self.classes_, *names)}
         self.classes_ = np.array([known[name] for name in task.classes])
@@ -151,6 +141,8 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _read(self, X: Any, reset: bool) -> tuple[NDArray[np.floating], list[str], list[bytes]]:
         """Features, hashes and thumbnails of pictures; feature vectors have no thumbnails."""
+        if isinstance(X, str | Path | Image):
+            raise ValueError(f"Needed a list of pictures, got one {type(X).__name__}: put it in a list.")
         if isinstance(X, Sequence) and not len(X):
             raise ValueError("Needed at least one picture or feature vector, got none.")
         if not are_pictures(X):
@@ -162,6 +154,23 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.n_features_in_ = network.dim
         features = network.embed(example.pixels for example in examples)
         return features, [example.sha256 for example in examples], [example.thumbnail for example in examples]
+
+
+def _classes(y: ArrayLike, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The classes in the labels of so many pictures, and which each has."""
+    answers = column_or_1d(y, warn=True)
+    if answers.dtype == object and any(answer is None for answer in answers):
+        raise ValueError("Needed a label for every picture, got None among them.")
+    assert_all_finite(answers, input_name="y")
+    with warnings.catch_warnings():  # as many classes as examples are usual here
+        warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
+        check_classification_targets(answers)
+    if len(answers) != count:
+        raise ValueError(
+            f"Needed one label a picture, got {counted(count, 'picture')} and {counted(len(answers), 'label')}."
+        )
+    classes, labels = np.unique(answers, return_inverse=True)
+    return classes, labels.astype(np.int64)
 
 
 def are_pictures(X: Any) -> bool:

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from tapnet.augmentation import AUGMENTATIONS
-from tapnet.backbones import BACKBONES, PRETRAINED, Backbone, ImageShape, make_backbone
+from tapnet.backbones import BACKBONES, PRETRAINED, Backbone, ImageShape, built, make_backbone
 from tapnet.datasets import ImageSet, load_dataset
 from tapnet.methods import METHODS, Method
 
@@ -129,10 +129,7 @@ class Recipe:
 
     def over(self, backbone: Backbone) -> Method:
         """The method with fresh parameters over this backbone."""
-        try:
-            return METHODS[self.method.name](backbone, **self.method.options)
-        except TypeError as error:
-            raise ValueError(f"Method {self.method.name!r} does not take these options: {error}.") from error
+        return built(f"Method {self.method.name!r}", METHODS[self.method.name], backbone, self.method.options)
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ ABLATIONS = "ablations"  # the folder of them among the results
 def record(
     folder: Path, header: Header, result: Evaluation, allow_overlap: bool = False, state: str = "unknown"
 ) -> Path:
-    """Write the result of evaluating a checkpoint; a second one of the same checkpoint and task replaces it."""
+    """Write the result of evaluating a checkpoint; a second one of the same recipe and task replaces it."""
     task = f"{result.dataset}-{result.split}{result.classes}-{result.way}way-{result.shot}shot-{result.episodes}"
     path = folder / f"{header.recipe.name}-seed{header.recipe.seed}-{task}.json"
     content = {
@@ -54,7 +55,7 @@ def ablation_result(
 
 
 def record_ablation(folder: Path, result: dict[str, Any]) -> Path:
-    """Write the result of an ablation; a second one of the same network and task replaces it."""
+    """Write the result of an ablation; a second one of the same recipe and task replaces it."""
     task, recipe, length = result["task"], result["recipe"], result["rows"][0]["training_episodes"]
     network = f"{recipe['name']}-seed{recipe['seed']}" + (f"-trained{length}" if length else "")
     way = f"{task['way']}way-" if task["way"] else ""
@@ -81,8 +82,19 @@ def _origin(header: Header, state: str = "unknown") -> dict[str, Any]:
 
 
 def _written(path: Path, content: dict[str, Any]) -> Path:
+    path = _own(path, content["recipe"])
     write_atomically(path, (json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode())
     return path
+
+
+def _own(path: Path, recipe: dict[str, Any]) -> Path:
+    """The path; where a result of another recipe of that name has it, with the digest of ours."""
+    ours = json.dumps(recipe, sort_keys=True)
+    try:
+        theirs = json.dumps(json.loads(path.read_text(encoding="utf-8"))["recipe"], sort_keys=True)
+    except (OSError, ValueError, KeyError, TypeError):
+        return path
+    return path if theirs == ours else path.with_stem(f"{path.stem}-{sha256(ours.encode()).hexdigest()[:8]}")
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:

@@ -9,6 +9,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
+def difference(value: float | None) -> str:
+    """How far an accuracy is from another, in percent points, with its sign."""
+    return "—" if value is None else f"{100 * value:+.2f}"
+
+
 def half_width(value: float | None) -> str:
     """The half-width of an interval of accuracies, in percent points."""
     return "—" if value is None else f"± {100 * value:.2f}"

@@ -44,9 +44,9 @@ def test_a_trained_ablation_leaves_a_run_a_variant_and_does_not_train_it_again(t
     assert sorted(path.name for path in trained.iterdir()) == ["constant", "through"]
     monkeypatch.setattr(Run, "step", None)  # a step would fail
     assert train("gradient", trained) == 0
-    printed = capsys.readouterr().out
-    assert "constant" in printed
-    assert "trained once, for 2 episodes" in printed
+    printed = capsys.readouterr()
+    assert "trained once, for 2 episodes" in printed.out
+    assert f"constant: trained already, in {trained / 'constant'}\n" in printed.err
 
 
 def test_an_interrupted_ablation_goes_on(tmp_path, monkeypatch, capsys):
@@ -116,6 +116,7 @@ def test_the_ways_of_an_ablation_of_ways_are_those_of_its_rows(trained, capsys, 
     assert ablate("ways", *asked) == 0
     printed = capsys.readouterr()
     assert "ways: 5-shot on quickdraw (test), 4 episodes" in printed.out
+    assert "difference" not in printed.out
     (path,) = (tmp_path / "ablations").iterdir()
     assert str(path) in printed.err.replace("\n", "")
     assert path.name == "ways-quickdraw-constant-seed0-quickdraw-test60-5shot-4.json"
@@ -124,9 +125,10 @@ def test_the_ways_of_an_ablation_of_ways_are_those_of_its_rows(trained, capsys, 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["--json"], "--json needs the name of an ablation"),
         (["nothing"], "An ablation is one of selection"),
-        (["selection"], "Give --checkpoint to vary a trained network, or --recipe"),
-        (["selection", "--checkpoint", "drawings", "--recipe", "quickdraw"], "Give --checkpoint to vary"),
+        (["selection"], "Give one: --checkpoint to vary a trained network, or --recipe"),
+        (["selection", "--checkpoint", "drawings", "--recipe", "quickdraw"], "Give one: --checkpoint"),
         (["selection", "--recipe", "quickdraw"], "need no training: give --checkpoint"),
         (["distance", "--checkpoint", "drawings"], "need training: give --recipe"),
         (["selection", "--checkpoint", "drawings", "--out", "x"], "leave them out, or give --recipe"),

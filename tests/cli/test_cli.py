@@ -188,7 +188,7 @@ def test_an_unknown_option_shows_the_usage_of_its_command(capsys):
 
 
 def test_evaluate_refuses_images_of_another_size(blobs, monkeypatch, capsys):
-    monkeypatch.setattr("tapnet.datasets.load_dataset", lambda *_, **__: blobs)
+    monkeypatch.setattr("tapnet.recipe.load_dataset", lambda *_, **__: blobs)
     assert main(["evaluate", "drawings", "--dataset", "blobs"]) == 2
     error = capsys.readouterr().err
     assert "drawings takes images of 28×28 with 1 channel, those of blobs are 8×8 with 1 channel:" in error
@@ -248,6 +248,10 @@ def test_ctrl_c_says_where_the_state_is_and_how_to_go_on(tmp_path, monkeypatch, 
     assert f"tapnet train --resume {folder}" in message
     monkeypatch.undo()
     assert main(["train", "--resume", str(folder), "--device", "cpu"]) == 0
+    monkeypatch.setattr(Run, "step", None)  # a step would fail
+    capsys.readouterr()
+    assert main(["train", "--resume", str(folder), "--device", "cpu"]) == 0
+    assert f"{folder} is finished" in capsys.readouterr().out
 
 
 def test_python_m_tapnet_is_the_command_line():

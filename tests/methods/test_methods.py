@@ -263,6 +263,7 @@ BYTES = torch.full((6, 1, 8, 8), 200, dtype=torch.uint8)
         (images(6), SUPPORT_LABELS.float(), images(2), "got float32"),
         (BYTES, SUPPORT_LABELS, images(2), "floats in .0, 1., got uint8"),
         (images(6), SUPPORT_LABELS, BYTES, "got uint8"),
+        (images(6), SUPPORT_LABELS, torch.rand(2, 1, 8, 9), r"got \(1, 8, 8\) and \(1, 8, 9\)"),
         (images(6).numpy(), SUPPORT_LABELS, images(2), "got ndarray"),
         (BYTES.float(), SUPPORT_LABELS, images(2), "values in .0, 1., got up to 200: divide them by 255"),
     ],

@@ -39,6 +39,7 @@ def projection_figure(
         axis.set(title=title, xticks=[], yticks=[], xlabel="t-SNE 1", ylabel="t-SNE 2")
     names = [images.class_names[label] for label in episode.classes]
     _legend(figure, axes[0], names)
+    figure.suptitle(f"{way}-way {shot}-shot, {images.split} classes of {images.name}")
     return figure
 
 

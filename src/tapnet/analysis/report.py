@@ -9,7 +9,7 @@ from typing import Any
 from tapnet.analysis.ablations.rows import few, task_words
 from tapnet.analysis.tables import TABLES, Filled, filled_table, kept
 from tapnet.results import read_ablations, read_results
-from tapnet.wording import half_width
+from tapnet.wording import difference, half_width
 
 _HEAD = """# Results
 
@@ -66,7 +66,7 @@ def _ablation(ablation: dict[str, Any]) -> str:
             row["variant"],
             f"{100 * row['accuracy']:.2f}",
             half_width(row["ci95"]),
-            "—" if row["difference"] is None else f"{100 * row['difference']:+.2f}",
+            difference(row["difference"]),
             half_width(row["difference_ci95"]),
             f"{100 * row['lowest']:.2f} to {100 * row['highest']:.2f}" if banded else "",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tapnet.backbones.base import Backbone, ImageShape
+from tapnet.backbones.base import Backbone, ImageShape, built
 from tapnet.backbones.conv4 import Conv4
 from tapnet.backbones.efficientnet_lite0 import EfficientNetLite0
 from tapnet.backbones.hugging_face import HuggingFace
@@ -21,7 +21,17 @@ BACKBONES: dict[str, Callable[..., Backbone]] = {
 
 PRETRAINED = ("efficientnet-lite0", "hf")  # frozen: checkpoints leave out their weights
 
-__all__ = ["BACKBONES", "PRETRAINED", "Backbone", "Conv4", "ImageShape", "ResNet12", "ResNet12Small", "make_backbone"]
+__all__ = [
+    "BACKBONES",
+    "PRETRAINED",
+    "Backbone",
+    "Conv4",
+    "ImageShape",
+    "ResNet12",
+    "ResNet12Small",
+    "built",
+    "make_backbone",
+]
 
 
 def make_backbone(name: str, image_shape: ImageShape, **options: Any) -> Backbone:
@@ -30,7 +40,4 @@ def make_backbone(name: str, image_shape: ImageShape, **options: Any) -> Backbon
         raise ValueError(f"A backbone is one of {', '.join(BACKBONES)}, got {name!r}.")
     if len(image_shape) != 3 or min(image_shape) < 1:
         raise ValueError(f"An image shape is (channels, height, width), each at least 1, got {tuple(image_shape)}.")
-    try:
-        return BACKBONES[name](image_shape, **options)
-    except TypeError as error:
-        raise ValueError(f"Backbone {name!r} does not take these options: {error}.") from error
+    return built(f"Backbone {name!r}", BACKBONES[name], image_shape, options)

@@ -13,7 +13,7 @@ from tapnet.backbones.base import BLOCKS, Backbone, ImageShape, convolution, fou
 class ResNet12(Backbone):
     """Four residual blocks of three 3×3 convolutions, shortcut 3×3, global average pooling; 512 features.
 
-    `flatten` keeps the places of the last maps as Conv4 does, in place of the average: four times the features at 28×28.
+    `flatten` keeps the places of the last maps, as Conv4 does, in place of their average.
     """
 
     default_widths: tuple[int, ...] = (64, 128, 256, 512)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from tapnet.cli.evaluate import evaluator, images_for
+from tapnet.cli.evaluate import evaluator, images_for, overlaps
 from tapnet.cli.options import add_device, add_episodes, output_folder, percent
 from tapnet.cli.train import train_visibly
-from tapnet.wording import half_width
+from tapnet.wording import difference, half_width
 
 if TYPE_CHECKING:
     from tapnet.analysis.ablations import Ablation, Row, Task
@@ -49,6 +49,8 @@ def run(args: argparse.Namespace) -> None:
     from tapnet.results import ablation_result, record_ablation
 
     if args.name is None:
+        if args.json:
+            raise ValueError("--json needs the name of an ablation; `tapnet ablate` lists them.")
         _print_list(ABLATIONS)
         return
     ablation = find_ablation(args.name)
@@ -58,17 +60,18 @@ def run(args: argparse.Namespace) -> None:
     header, judge, rows = (_measured if args.checkpoint else _trained)(ablation, args, task)
     asked = asdict(task) | ({"way": None} if ablation.varies_way else {})
     result = ablation_result(args.name, header, judge, asked, [asdict(row) for row in rows])
-    if args.record:
-        print(f"Kept as {record_ablation(args.record, result)}", file=sys.stderr)
+    result["allow_overlap"] = overlaps(judge.method, judge.images.name)
     if args.json:
         print(json.dumps(result))
-        return
-    _print_rows(rows, f"{args.name}: {task_words(result['task'])}, {episodes} episodes", ablation.note)
+    else:
+        _print_rows(rows, f"{args.name}: {task_words(result['task'])}, {episodes} episodes", ablation.note)
+    if args.record:
+        print(f"Kept as {record_ablation(args.record, result)}", file=sys.stderr)
 
 
 def _refuse_unfit(ablation: Ablation, args: argparse.Namespace) -> None:
     if (args.checkpoint is None) == (args.recipe is None):
-        raise ValueError("Give --checkpoint to vary a trained network, or --recipe to train the variants.")
+        raise ValueError("Give one: --checkpoint to vary a trained network, or --recipe to train the variants.")
     if args.checkpoint and ablation.measure is None:
         raise ValueError(f"The variants of {args.name} need training: give --recipe in place of --checkpoint.")
     if args.recipe and ablation.recipes is None:
@@ -94,14 +97,20 @@ def _trained(ablation: Ablation, args: argparse.Namespace, task: Task) -> tuple[
 
     assert ablation.recipes is not None
     recipe = load_recipe(args.recipe, args.set)
-    train = partial(train_visibly, device=args.device, precision=args.precision, quiet=args.json)
+    train = partial(
+        train_visibly, device=args.device, precision=args.precision, quiet=args.json, again="the same command"
+    )
     recipes = ablation.recipes(recipe)
     refuse_unmeasurable(recipes, images_for(recipe.data, args), task)
-    folders = train_variants(recipes, args.out or Path("runs") / f"ablate-{args.name}", train)
+    folders = train_variants(recipes, args.out or Path("runs") / f"ablate-{args.name}", train, _say)
     judges = {variant: evaluator(str(folder), _exactly(args)) for variant, folder in folders.items()}
     base = next(iter(folders))
     header = replace(read_checkpoint(folders[base]).header, recipe=recipe)
     return header, judges[base], measure_runs(judges, task, recipe.training.episodes)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def _exactly(args: argparse.Namespace) -> argparse.Namespace:
@@ -122,21 +131,22 @@ def _print_list(ablations: dict[str, Ablation]) -> None:
 def _print_rows(rows: list[Row], title: str, note: str) -> None:
     from tapnet.analysis.ablations import few
 
-    table = Table(title=title, title_justify="left")
-    for heading in ("variant", "accuracy", "over episodes", "difference", "paired interval"):
+    table = Table()
+    is_paired = any(row.difference is not None for row in rows)
+    for heading in ("variant", "accuracy", "over episodes", *(("difference", "paired interval") if is_paired else ())):
         table.add_column(heading, justify="left" if heading == "variant" else "right")
     if rows[0].lowest is not None:
         table.add_column("rotations", no_wrap=True)
     for row in few(rows, max(rows, key=lambda row: row.accuracy)):
-        difference = "—" if row.difference is None else f"{100 * row.difference:+.2f}"
-        paired = "" if row.difference_ci95 is None else half_width(row.difference_ci95)
-        band = "" if row.lowest is None or row.highest is None else f"{100 * row.lowest:.2f} to {percent(row.highest)}"
-        table.add_row(
-            row.variant, percent(row.accuracy), half_width(row.ci95), difference, paired, *filter(None, [band])
-        )
-    console = Console()
-    console.print(table)
+        cells = [row.variant, percent(row.accuracy), half_width(row.ci95)]
+        if is_paired:
+            cells += [difference(row.difference), half_width(row.difference_ci95)]
+        if row.lowest is not None and row.highest is not None:
+            cells.append(f"{100 * row.lowest:.2f} to {percent(row.highest)}")
+        table.add_row(*cells)
+    console = Console(highlight=False)
+    console.print(title, table, sep="\n")  # a title of the table would break at its width
     if rows[0].training_episodes:
         note = f"Each variant was trained once, for {rows[0].training_episodes} episodes; another seed may differ."
     if note:
-        console.print(note, highlight=False)
+        console.print(note)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from tapnet.cli.evaluate import evaluator, overlap_note, overlaps
 from tapnet.cli.options import add_device, add_episodes, percent
-from tapnet.wording import half_width
+from tapnet.wording import difference, half_width
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,25 +36,33 @@ def run(args: argparse.Namespace) -> None:
         accuracies = judge.accuracies(args.way, args.shot, args.query, args.episodes, args.seed)
         base = accuracies if base is None else base
         mean, ci95 = mean_and_ci95(accuracies)
-        difference, difference_ci95 = mean_and_ci95(accuracies - base)
+        ahead, ahead_ci95 = mean_and_ci95(accuracies - base)
         overlap = overlaps(judge.method, judge.images.name)
         row = {"checkpoint": checkpoint, "method": type(judge.method).__name__, "accuracy": mean, "ci95": ci95}
-        rows.append(row | {"difference": difference, "difference_ci95": difference_ci95, "allow_overlap": overlap})
+        rows.append(row | {"difference": ahead, "difference_ci95": ahead_ci95, "allow_overlap": overlap})
     if args.json:
         asked = {name: getattr(args, name) for name in ("way", "shot", "query", "episodes", "seed", "split")}
-        print(json.dumps(asked | {"dataset": judge.images.name, "checkpoints": rows}))
+        measured = {
+            "dataset": judge.images.name,
+            "classes": len(judge.images.class_names),
+            "data_sha256": judge.images.fingerprint,
+            "precision": judge.precision,
+        }
+        print(json.dumps(asked | measured | {"checkpoints": rows}))
     else:
-        Console().print(_table(args, rows))
+        Console().print(_table(args, judge.images.name, rows))
 
 
-def _table(args: argparse.Namespace, rows: list[dict[str, Any]]) -> Table:
+def _table(args: argparse.Namespace, dataset: str, rows: list[dict[str, Any]]) -> Table:
     note = overlap_note(any(row["allow_overlap"] for row in rows))
-    asked = f"{args.way}-way {args.shot}-shot on {args.split} classes{note}"
-    table = Table(title=f"{asked}, {args.episodes} identical episodes")
-    for heading in ("checkpoint", "method", "accuracy", "over episodes", "difference", "paired interval"):
-        table.add_column(heading)
+    asked = f"{args.way}-way {args.shot}-shot on {dataset} ({args.split} classes{note})"
+    table = Table(title=f"{asked}, {args.episodes} identical episodes", title_justify="left")
+    for heading in ("checkpoint", "method"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("accuracy", "over episodes", "difference", "paired interval"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        paired = f"{100 * row['difference']:+.2f}", half_width(row["difference_ci95"])
+        paired = (None, None) if row is rows[0] else (row["difference"], row["difference_ci95"])
         cells = row["checkpoint"], row["method"], percent(row["accuracy"]), half_width(row["ci95"])
-        table.add_row(*cells, *(("—", "") if row is rows[0] else paired))
+        table.add_row(*cells, difference(paired[0]), half_width(paired[1]))
     return table

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,20 +59,20 @@ def run(args: argparse.Namespace) -> None:
         if distribution.rank() > 0:
             return
     overlap = overlaps(judge.method, result.dataset)
+    if args.json:
+        asked = {"checkpoint": str(args.checkpoint), "allow_overlap": overlap}
+        print(json.dumps(result.as_dict() | asked))
+    else:
+        console = Console()
+        classes = f"{result.split} classes{overlap_note(overlap)}"
+        console.print(results_table([result], f"{args.checkpoint} on {result.dataset} ({classes})"))
+        console.print(EXPLANATION, highlight=False)
     if args.record:
         from tapnet.checkpoint import read_checkpoint
         from tapnet.results import record
 
         header = read_checkpoint(args.checkpoint).header
         print(f"Kept as {record(args.record, header, result, overlap, run_state(args.checkpoint))}", file=sys.stderr)
-    if args.json:
-        asked = {"checkpoint": str(args.checkpoint), "allow_overlap": overlap}
-        print(json.dumps(result.as_dict() | asked))
-        return
-    console = Console()
-    classes = f"{result.split} classes{overlap_note(overlap)}"
-    console.print(results_table([result], f"{args.checkpoint} on {result.dataset} ({classes})"))
-    console.print(EXPLANATION, highlight=False)
 
 
 def run_state(checkpoint: str) -> str:
@@ -109,12 +110,12 @@ def evaluator(checkpoint: str, args: argparse.Namespace) -> Evaluator:
 
 def images_for(data: Data, args: argparse.Namespace) -> ImageSet:
     """The images that the options ask for, of a network that was trained on `data`."""
-    from tapnet.datasets import load_dataset
+    from tapnet.recipe import Data
 
     turned = {} if args.turns is None else {"turns": args.turns}
     if args.dataset in (None, data.name):
-        return load_dataset(data.name, args.split, args.root or data.root, **data.options | turned)
-    return load_dataset(args.dataset, args.split, args.root, **turned)
+        return replace(data, options=data.options | turned).images(args.split, args.root)
+    return Data(args.dataset, options=turned).images(args.split, args.root)
 
 
 def _refuse_other_size(checkpoint: str, needed: ImageShape, images: ImageSet) -> None:

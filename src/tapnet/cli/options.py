@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -72,9 +73,11 @@ PICTURES = (".png", ".pdf", ".svg", ".jpg")
 def output_folder(text: str) -> Path:
     """The type of an option that names a folder to fill."""
     path = Path(text)
-    for part in (path, *path.parents):
-        if part.exists() and not part.is_dir():
-            raise argparse.ArgumentTypeError(f"{part} is a file, needed is a folder")
+    there = next(part for part in (path.absolute(), *path.absolute().parents) if part.exists())
+    if not there.is_dir():
+        raise argparse.ArgumentTypeError(f"{there} is a file, needed is a folder")
+    if not os.access(there, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{there} cannot be written to: give another folder")
     return path
 
 

@@ -44,11 +44,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from tapnet.tasks.folders import picture_files
-    from tapnet.tasks.prediction import predictions
+    from tapnet.tasks.prediction import UNKNOWN, predictions
 
     if not 0 <= args.reject <= 1:
         raise ValueError(f"--reject is a probability from 0 to 1, got {args.reject}.")
     predictor = predictor_of(args.task, args.network, args.device)
+    if args.reject and UNKNOWN in predictor.classes:
+        raise ValueError(
+            f"The task has a class called {UNKNOWN}, which --reject says, too: rename it, or leave that out."
+        )
     if not 1 <= args.top <= len(predictor.classes):
         raise ValueError(f"--top is from 1 to the number of classes, {len(predictor.classes)}, got {args.top}.")
     reader = Reader(predictor.preprocessing, sum(1 for _ in picture_files(args.pictures)))

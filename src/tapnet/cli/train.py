@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from tapnet import distribution
     from tapnet.recipe import load_recipe
-    from tapnet.training.folder import RunFolder
+    from tapnet.training.folder import EVALUATION, RunFolder
 
     if (args.recipe is None) == (args.resume is None):
         raise ValueError(
@@ -60,7 +60,11 @@ def run(args: argparse.Namespace) -> None:
     if args.resume is not None:
         if args.set or args.out or args.frozen_backbone:
             raise ValueError("--resume goes on with the run as it is: leave out --set, --out and --frozen-backbone.")
-        recipe, folder = RunFolder(args.resume).newest().header.recipe, args.resume
+        header, folder = RunFolder(args.resume).newest().header, args.resume
+        recipe = header.recipe
+        if header.episode == recipe.training.episodes and (folder / EVALUATION).exists():
+            print(f"{folder} is finished, after {header.episode} episodes.\nTry: tapnet evaluate {folder}")
+            return
     else:
         frozen = ["training.frozen_backbone=true"] if args.frozen_backbone else []
         recipe = load_recipe(args.recipe, [*args.set, *frozen])
@@ -106,8 +110,9 @@ def train_visibly(
     fabric: Fabric | None = None,
     tensorboard: bool = False,
     quiet: bool = False,
+    again: str | None = None,
 ) -> Path:
-    """Train with a progress bar; Ctrl-C says where the state is and how to go on."""
+    """Train with a progress bar; Ctrl-C says where the state is and how to go on: `again`, or as any run."""
     from tapnet import distribution
     from tapnet.training import Interrupted, train
 
@@ -135,8 +140,8 @@ def train_visibly(
         try:
             return train(recipe, folder, device, precision, resume, watch, fabric=fabric, begun=begin)
         except Interrupted as stop:
-            message = f"{stop} Go on with: tapnet train --resume {stop.folder}"
-            raise KeyboardInterrupt(message) from None
+            command = again or f"tapnet train --resume {stop.folder}"
+            raise KeyboardInterrupt(f"{stop} Go on with: {command}") from None
 
 
 def _asked(recipe: Recipe) -> str:

@@ -67,6 +67,8 @@ def read_task(path: str | Path) -> Task:
         raise IsADirectoryError(_no_run(path) if (path / BEST).exists() else _no_folder(path))
     if not path.is_file():
         raise FileNotFoundError(f"There is no task file {path}: make one with `tapnet fit FOLDER --out {path}`.")
+    if path.suffix.lower() == ".onnx":
+        raise ValueError(f"{path} is an exported task, which `tapnet predict` takes; needed is the task file itself.")
     try:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}

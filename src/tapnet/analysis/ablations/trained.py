@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from tapnet.analysis.ablations.measured import Options
 from tapnet.analysis.ablations.rows import Row, Task, paired
 from tapnet.backbones import PRETRAINED
 from tapnet.checkpoint import LAST, read_checkpoint
-from tapnet.datasets import ImageSet, load_dataset
+from tapnet.datasets import ImageSet
 from tapnet.evaluation import Evaluator
 from tapnet.recipe import Recipe, recipe_from
 from tapnet.training.folder import RunFolder
@@ -61,15 +61,17 @@ def _slug(variant: str) -> str:
     return variant.replace(" ", "-")
 
 
-def train_variants(recipes: Recipes, out: Path, train: Trainer) -> dict[str, Path]:
+def train_variants(recipes: Recipes, out: Path, train: Trainer, say: Callable[[str], None]) -> dict[str, Path]:
     """Train each variant in a folder of its own in `out`, and give those.
 
-    A run that is finished is not trained again, an interrupted one goes on.
+    A run that is finished is not trained again, which is said; an interrupted one goes on.
     """
     _refuse_impossible(recipes)
     folders = {variant: out / _slug(variant) for variant in recipes}
     for variant, folder in folders.items():
-        if not _is_finished(recipes[variant], folder):
+        if _is_finished(recipes[variant], folder):
+            say(f"{variant}: trained already, in {folder}")
+        else:
             train(recipes[variant], folder, resume=(folder / LAST).exists())
     return folders
 
@@ -94,7 +96,7 @@ def refuse_unmeasurable(recipes: Recipes, images: ImageSet, task: Task) -> None:
 def _refuse_impossible(recipes: Recipes) -> None:
     """Nothing, or an error before the first variant is trained."""
     data = next(iter(recipes.values())).data
-    images = load_dataset(data.name, data.train_split, data.root, **data.options)
+    images = data.images(data.train_split)
     for recipe in recipes.values():
         images.episodes(recipe.training.way, recipe.training.shot, recipe.training.query)
         with nullcontext() if recipe.backbone.name in PRETRAINED else torch.device("meta"):
