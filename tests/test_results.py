@@ -42,9 +42,8 @@ def test_a_file_that_is_no_result_is_named(tmp_path, text):
 def test_results_of_two_recipes_of_one_name_are_both_kept(tmp_path, blobs, small_tapnet):
     result = Evaluator(small_tapnet, blobs).evaluate(5, 1, 3, episodes=4)
     for episodes in (3, 4, 4):
-        record(
-            tmp_path, Header(load_recipe("quickdraw", [f"training.episodes={episodes}"]), (1, 8, 8), episode=3), result
-        )
+        recipe = load_recipe("quickdraw", [f"training.episodes={episodes}"])
+        record(tmp_path, Header(recipe, (1, 8, 8), episode=3), result)
     kept = read_results(tmp_path)
     assert sorted(each["recipe"]["training"]["episodes"] for each in kept) == [3, 4]
 

@@ -91,7 +91,8 @@ def ablation(split="test", **row):
 
 def test_references_shows_each_network_that_was_varied_on_test_classes():
     filled = filled_table("references", [ablation(), ablation("val", accuracy=0.5)])
-    assert filled.headings == ("references", "published", "omniglot-1shot, 20-way 1-shot on omniglot (test)")
+    networks = "published, 5-way 5-shot miniImageNet", "omniglot-1shot, 20-way 1-shot on omniglot (test)"
+    assert filled.headings == ("references", *networks)
     assert ("farthest selected", "75.11", "90.00 ± 1.00") in filled.rows
     assert ("random selected", "75.78", "not run") in filled.rows
 
