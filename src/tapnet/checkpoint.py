@@ -13,7 +13,6 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -78,8 +77,7 @@ class Checkpoint:
         """The trained method in eval mode; a frozen backbone brings its own weights, half precision is widened."""
         frozen = self.header.recipe.backbone.name in PRETRAINED
         try:
-            with nullcontext() if frozen else torch.device("meta"):
-                method = self.header.recipe.build(self.header.image_shape)
+            method = self.header.recipe.outline(self.header.image_shape)
         except (RuntimeError, TypeError, OverflowError, ArithmeticError) as error:
             raise ValueError(f"The recipe of the checkpoint describes no network that can be built: {error}.") from None
         own = {name: tensor for name, tensor in method.state_dict().items() if frozen and name.startswith("backbone.")}

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -126,6 +128,11 @@ class Recipe:
     def build(self, image_shape: ImageShape) -> Method:
         """The method with fresh parameters, for images of this shape (channels, height, width)."""
         return self.over(make_backbone(self.backbone.name, image_shape, **self.backbone.options))
+
+    def outline(self, image_shape: ImageShape) -> Method:
+        """The method without numbers in it, which costs nothing; only a pretrained backbone brings its own."""
+        with nullcontext() if self.backbone.name in PRETRAINED else torch.device("meta"):
+            return self.build(image_shape)
 
     def over(self, backbone: Backbone) -> Method:
         """The method with fresh parameters over this backbone."""

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from tapnet.analysis.ablations.rows import task_words
 from tapnet.analysis.paper import (
     ACCURACIES,
@@ -168,8 +166,7 @@ def _parameters(_: Results) -> Filled:
     for method, name, *published in PARAMETERS:
         rows.append((method, *published))
         if name:
-            with torch.device("meta"):  # only to be counted
-                network = load_recipe(name).build((3, 84, 84))
+            network = load_recipe(name).outline((3, 84, 84))
             convolutions = sum(weight.numel() for weight in network.backbone.parameters() if weight.dim() == 4)
             references = network.get_parameter("references").numel()
             rows.append((f"{method}, ours", f"{convolutions:,}", "-", f"{references:,} (Φ)"))

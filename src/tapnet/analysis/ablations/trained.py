@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-
 from tapnet.analysis.ablations.measured import Options
 from tapnet.analysis.ablations.rows import Row, Task, paired
-from tapnet.backbones import PRETRAINED
 from tapnet.checkpoint import LAST, read_checkpoint
 from tapnet.datasets import ImageSet
 from tapnet.evaluation import Evaluator
@@ -99,8 +95,7 @@ def _refuse_impossible(recipes: Recipes) -> None:
     images = data.images(data.train_split)
     for recipe in recipes.values():
         images.episodes(recipe.training.way, recipe.training.shot, recipe.training.query)
-        with nullcontext() if recipe.backbone.name in PRETRAINED else torch.device("meta"):
-            recipe.build(images.image_shape)
+        recipe.outline(images.image_shape)
 
 
 def _is_finished(recipe: Recipe, folder: Path) -> bool:
