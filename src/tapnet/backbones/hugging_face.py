@@ -98,9 +98,11 @@ def image_side(model: str) -> int:
 
 def _transformers() -> Any:
     try:
+        import huggingface_hub
         import transformers
     except ModuleNotFoundError:
         raise ValueError("Hugging Face models need transformers: pip install 'tapnet[hf]'.") from None
     library: Any = transformers
     library.utils.logging.disable_progress_bar()  # of loading, a moment
+    huggingface_hub.utils.logging.set_verbosity_error()  # its retries without a network: ours is the last word
     return library
