@@ -36,7 +36,7 @@ Part = Callable[[int], list[Row]]  # from the number of pairs
 
 QUICK: dict[str, Part] = {
     "evaluation": evaluation.rows,
-    "head-conv4-28": partial(training_step.rows, "conv4", (1, 28, 28)),
+    "head-conv4-28": partial(training_step.rows, "conv4", (1, 28, 28), rounds=4),  # short steps, a ratio near 1
     "embedding": embedding.rows,
     "startup": startup.rows,
     "straightforward-conv4-28": partial(straightforward.rows, "conv4", (1, 28, 28), ""),
