@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
@@ -103,7 +104,7 @@ def test_classifier_comes_back_from_its_file(drawings, tmp_path):
     fitted.save(tmp_path / "it.task")
     loaded = TapNetClassifier.load(tmp_path / "it.task")
     np.testing.assert_array_equal(loaded.predict(others), fitted.predict(others))
-    assert loaded.get_params() == fitted.get_params()
+    assert loaded.get_params() == fitted.get_params() | {"network": "drawings"}
 
 
 def test_classifier_searches_over_its_settings(drawings):
@@ -121,6 +122,13 @@ def test_classifier_of_feature_vectors_learns_more_after_it_was_loaded(tmp_path)
     assert list(grown.predict(np.eye(7))) == list("aabbbcc")
     with pytest.raises(ValueError, match="fitted to feature vectors: give such vectors, not pictures"):
         grown.predict(np.zeros((1, 28, 28), np.uint8))
+
+
+def test_classifier_takes_the_network_for_colour_when_pictures_have_some(drawings):
+    generator = np.random.default_rng(0)
+    photos = [generator.integers(0, 256, (40, 40, 3), dtype=np.uint8) for _ in range(4)]
+    assert TapNetClassifier().fit(photos, list("aabb")).network_ == "efficientnet-lite0"
+    assert TapNetClassifier().fit(*drawings[:2]).network_ == "drawings"
 
 
 def test_classifier_refuses_more_examples_without_a_label_each():
@@ -149,6 +157,9 @@ def test_classifier_says_that_it_got_nothing(nothing):
         ([np.full((5, 5), 7.0)] * 2, [0, 1], {}, "in [0, 1]"),
         (["nowhere.png"] * 2, [0, 1], {}, "nowhere.png cannot be read"),
         ("nowhere.png", [0], {}, "Needed a list of pictures, got one str: put it in a list"),
+        (np.zeros((9, 9, 3), np.uint8), [0] * 9, {}, "got what looks like one, of shape (9, 9, 3): put it in a list"),
+        (torch.zeros(2, 3, 9, 9), [0, 1], {}, "got a tensor"),
+        ([b"\xff\xd8"], [0], {}, "got none of them"),
         (np.eye(512)[:2], ["a", None], {}, "got None among them"),
     ],
 )

@@ -21,9 +21,12 @@ SMALLER = [
 ]
 
 
+def blocks(language):
+    return [block for kind, block in re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL) if kind == language]
+
+
 def commands():
-    blocks = re.findall(r"```\n(.*?)```", README, re.DOTALL)
-    lines = [line.split("#")[0].split() for block in blocks for line in block.splitlines()]
+    lines = [line.split("#")[0].split() for block in blocks("") for line in block.splitlines()]
     return [line[1:] for line in lines if line[:1] == ["tapnet"]]
 
 
@@ -69,10 +72,12 @@ def test_readme_python_runs(folder, monkeypatch):
     labels = torch.arange(20).repeat_interleave(13)
     names = {
         "labels": labels,
+        "pictures": load_dataset("quickdraw", "test").gather(np.arange(0, 400, 50)),
+        "classes": np.repeat(list("abcd"), 2),
+        "more_pictures": load_dataset("quickdraw", "test").gather(np.arange(3)),
         "dataset": TensorDataset(torch.rand(260, 3, 8, 8), labels),
     }
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    for block in blocks:
+    for block in blocks("python"):
         short = block.replace("50_000", "1").replace("84, 84", "8, 8").replace("num_workers=4", "num_workers=0")
         exec(short, names)
     assert names["logits"].shape == (5 * 15, 5)

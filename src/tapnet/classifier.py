@@ -16,29 +16,32 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from torch import Tensor
 
 from tapnet.calibration import Calibration
 from tapnet.datasets.source import Unreadable
 from tapnet.tasks.file import read_task, write_task
-from tapnet.tasks.networks import FEATURES, Foundation, Network, load_network
+from tapnet.tasks.networks import FEATURES, Foundation, Network, load_network, proposed_network
 from tapnet.tasks.pictures import Example, Picture, read_pictures
 from tapnet.tasks.task import Examples, Settings, fit_task, with_examples
 from tapnet.wording import counted
 
-DEFAULT_NETWORK = "drawings"
+AUTO = "auto"
+_LOOKED_AT = 20  # pictures that decide which network is for them
 
 
 class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Classifies pictures, or feature vectors, from a few examples a class.
 
     `X` is a list of pictures (paths, PIL images, arrays of uint8 or of floats in [0, 1]), an array of pictures
-    (n, height, width[, channels]), or an array of feature vectors (n, dim).
+    (n, height, width[, channels]), or an array of feature vectors (n, dim). `network_` is the network that `fit` took.
 
     Parameters
     ----------
     network
         A bundled network ("drawings", "characters", "efficientnet-lite0"), a checkpoint, the folder of a run or
-        "hf:MODEL". Feature vectors take its references when they have its dimension.
+        "hf:MODEL". Feature vectors take its references when they have its dimension. With "auto" colour pictures take
+        "efficientnet-lite0" (the extra `tapnet[photos]`), all else "drawings".
     head
         "tapnet" (the paper's), "centroid" (the nearest average direction, which needs no references) or "logistic".
     selection
@@ -52,7 +55,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        network: str = DEFAULT_NETWORK,
+        network: str = AUTO,
         head: str = "tapnet",
         selection: str = "optimal",
         projection_dim: int | None = None,
@@ -66,6 +69,8 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: ArrayLike) -> Self:
         """Learn the classes `y` of the examples `X`; classes may have any number of examples."""
+        _refuse_unusable(X)
+        self.network_ = self._chosen(X)
         features, hashes, thumbnails = self._read(X, reset=True)
         self.classes_, labels = _classes(y, len(features))
         if len(self.classes_) < 2:
@@ -120,19 +125,24 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         task = read_task(path)
         settings = task.settings
         model = cls(network or task.network, settings.head, settings.selection, settings.projection_dim, device)
-        model.task_, model.classes_ = task, np.array(task.classes)
+        model.task_, model.classes_, model.network_ = task, np.array(task.classes), model.network
         model.n_features_in_ = task.adapted.weight.shape[1]
         if task.network != FEATURES:
             task.refuse_other_network(model._foundation())
         return model
 
+    def _chosen(self, X: Any) -> str:
+        if self.network != AUTO:
+            return self.network
+        return proposed_network(X[:: -(-len(X) // _LOOKED_AT)]) if are_pictures(X) else "drawings"
+
     def _network(self) -> Network:
-        return load_network(self.network, self.device)
+        return load_network(self.network_, self.device)
 
     def _foundation(self) -> Foundation:
         """That of the network, unless the features are no features of it."""
         foreign = Foundation(FEATURES, "0" * 64, None, Calibration())
-        if self.network == FEATURES:
+        if self.network_ == FEATURES:
             return foreign
         network = self._network()
         if network.dim == self.n_features_in_:
@@ -141,10 +151,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _read(self, X: Any, reset: bool) -> tuple[NDArray[np.floating], list[str], list[bytes]]:
         """Features, hashes and thumbnails of pictures; feature vectors have no thumbnails."""
-        if isinstance(X, str | Path | Image):
-            raise ValueError(f"Needed a list of pictures, got one {type(X).__name__}: put it in a list.")
-        if isinstance(X, Sequence) and not len(X):
-            raise ValueError("Needed at least one picture or feature vector, got none.")
+        _refuse_unusable(X)
         if not are_pictures(X):
             vectors = validate_data(self, X, reset=reset, dtype=np.float64)
             return vectors, [sha256(row.tobytes()).hexdigest() for row in vectors], [b""] * len(vectors)
@@ -156,8 +163,24 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return features, [example.sha256 for example in examples], [example.thumbnail for example in examples]
 
 
+def _refuse_unusable(X: Any) -> None:
+    """Nothing, or an error that says what was given in place of several pictures or vectors."""
+    if isinstance(X, str | Path | Image):
+        raise ValueError(f"Needed a list of pictures, got one {type(X).__name__}: put it in a list.")
+    if isinstance(X, np.ndarray) and X.ndim == 3 and X.shape[2] in (3, 4):
+        raise ValueError(f"Needed a list of pictures, got what looks like one, of shape {X.shape}: put it in a list.")
+    if isinstance(X, Tensor) and X.dim() > 2:
+        raise ValueError("Needed pictures as an array (n, height, width, channels), got a tensor: convert it.")
+    if X is None or (isinstance(X, Sequence) and len(X) and isinstance(X[0], bytes | None)):
+        raise ValueError("Needed paths, PIL images, arrays or feature vectors, got none of them.")
+    if isinstance(X, Sequence) and not len(X):
+        raise ValueError("Needed at least one picture or feature vector, got none.")
+
+
 def _classes(y: ArrayLike, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """The classes in the labels of so many pictures, and which each has."""
+    if isinstance(y, str):
+        raise ValueError(f"Needed a list of labels, one a picture, got {y!r}.")
     answers = column_or_1d(y, warn=True)
     if answers.dtype == object and any(answer is None for answer in answers):
         raise ValueError("Needed a label for every picture, got None among them.")

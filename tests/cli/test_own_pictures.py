@@ -62,6 +62,15 @@ def test_predict_csv_has_a_heading_and_a_row_a_picture(drawing_folders, drawing_
     assert list(rows[0]) == ["file", "class", "probability", "class_2", "probability_2"]
 
 
+def test_predict_takes_the_form_from_the_ending_of_the_file(drawing_folders, drawing_task, tmp_path, capsys):
+    assert run("predict", drawing_task, drawing_folders / "new", "--out", tmp_path / "a.json") == 0
+    assert f"8 pictures: {tmp_path / 'a.json'}" in capsys.readouterr().err
+    assert len([json.loads(line) for line in (tmp_path / "a.json").read_text().splitlines()]) == 8
+    assert run("predict", drawing_task, drawing_folders / "new", "--csv", "--out", tmp_path / "b.json") == 2
+    assert "b.json would hold CSV: give it that ending" in capsys.readouterr().err
+    assert not (tmp_path / "b.json").exists()
+
+
 def test_predict_names_and_skips_a_broken_picture_and_ends_with_1(drawing_folders, drawing_task, tmp_path, capsys):
     shutil.copytree(drawing_folders / "new", tmp_path / "new")
     (tmp_path / "new" / "broken.jpg").write_bytes(b"nothing")
@@ -78,8 +87,9 @@ def test_predict_says_unknown_below_the_wanted_confidence(drawing_folders, drawi
     assert {row["class"] for row in rows} == {"unknown"}
 
 
-def test_predict_sorts_copies_into_folders(drawing_folders, drawing_task, tmp_path):
-    assert run("predict", drawing_task, drawing_folders / "new", "--sort-into", tmp_path / "sorted") == 0
+def test_predict_sorts_copies_into_folders_and_none_twice(drawing_folders, drawing_task, tmp_path):
+    for _ in range(2):
+        assert run("predict", drawing_task, drawing_folders / "new", "--sort-into", tmp_path / "sorted") == 0
     assert len(list((tmp_path / "sorted").glob("*/*.png"))) == 8
     assert {folder.name for folder in (tmp_path / "sorted").iterdir()} <= set(read_task(drawing_task).classes)
 
@@ -228,7 +238,7 @@ def test_predict_of_an_empty_folder_says_so_and_ends_with_1(drawing_task, tmp_pa
 def test_one_picture_is_not_pictures(drawing_folders, task_copy, tmp_path, capsys):
     name = read_task(task_copy).classes[0]
     run("add", task_copy, drawing_folders / "new" / name / "3.png")
-    assert capsys.readouterr().out.startswith("1 picture added: ")
+    assert capsys.readouterr().out.startswith("1 picture added to ")
     run("remove", task_copy, drawing_folders / "new" / name / "3.png")
     assert capsys.readouterr().out.startswith("1 picture removed, 4 classes left")
     shutil.copytree(drawing_folders / "fit" / name, tmp_path / "in" / name)

@@ -7,7 +7,7 @@ from PIL import Image
 from tapnet.datasets import load_dataset
 from tapnet.datasets.decoding import Geometry
 from tapnet.datasets.source import Unreadable
-from tapnet.tasks.pictures import Preprocessing, looks_coloured, preprocessing_from, read_picture, read_pictures
+from tapnet.tasks.pictures import Preprocessing, is_coloured, preprocessing_from, read_picture, read_pictures
 
 PHOTO = Preprocessing(Geometry(16, 16, 3, fit="crop"))
 DRAWING = Preprocessing(Geometry(28, 28, 1), "centred")
@@ -102,8 +102,8 @@ def test_thumbnail_is_a_small_jpeg():
 def test_colour_is_told_from_grey():
     generator = np.random.default_rng(0)
     grey = Image.fromarray(generator.integers(0, 256, (50, 50), np.uint8).astype(np.uint8))
-    assert not looks_coloured(grey)
-    assert looks_coloured(Image.new("RGB", (50, 50), (200, 30, 30)))
+    assert not is_coloured(grey)
+    assert is_coloured(Image.new("RGB", (50, 50), (200, 30, 30)))
 
 
 def test_preprocessing_comes_back_from_its_dictionary():

@@ -77,12 +77,15 @@ def _plane(axis: Any, task: Task, features: NDArray[np.float32], order: Any) -> 
     plane = _view(np.stack([examples[task.examples.labels == k].mean(axis=0) for k in shown]))
     for rank, k in enumerate(shown):
         style = {"color": COLOURS[rank], "marker": MARKERS[rank]}
-        axis.scatter(*(examples[task.examples.labels == k] @ plane).T, s=32, alpha=0.8, **style)
-        style |= {"edgecolors": "black", "label": task.classes[k]}
-        axis.scatter(*(marks[k] @ plane), s=230, linewidths=1.6, zorder=3, **style)
+        small = {"s": 32, "edgecolors": "white", "linewidths": 0.6, "zorder": 3}
+        axis.scatter(*(examples[task.examples.labels == k] @ plane).T, **small, **style)
+        large = {"s": 260, "edgecolors": "black", "linewidths": 1.4, "alpha": 0.45}  # seen through
+        axis.scatter(*(marks[k] @ plane), label=task.classes[k], **large, **style)
     axis.scatter(*(query @ plane).T, s=330, marker="*", color="black", zorder=4, label="your picture")
-    large = "their references" if len(task.adapted.chosen) else "their centres"
-    axis.set_title(f"the space it was decided in\n(small marks: examples; large marks: {large})", fontsize=11)
+    what = "what stands for their class" if len(task.adapted.chosen) else "the centre of their class"
+    axis.set_title(f"a flat view of {examples.shape[1]} dimensions, so only roughly true", fontsize=11)
+    axis.set_ylabel(f"small marks: examples; large: {what}", fontsize=9)
+    axis.margins(0.12)
     first, second = (_short(task.classes[k]) for k in shown[:2])
     axis.set(xticks=[], yticks=[])
     axis.set_xlabel(f"← more like {second}    more like {first} →", fontsize=9)

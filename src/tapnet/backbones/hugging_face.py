@@ -104,5 +104,6 @@ def _transformers() -> Any:
         raise ValueError("Hugging Face models need transformers: pip install 'tapnet[hf]'.") from None
     library: Any = transformers
     library.utils.logging.disable_progress_bar()  # of loading, a moment
-    huggingface_hub.utils.logging.set_verbosity_error()  # its retries without a network: ours is the last word
+    hub: Any = huggingface_hub
+    hub.utils.logging.set_verbosity_error()  # without a network it tells of its retries, and we of the failure
     return library

@@ -47,8 +47,8 @@ def run(args: argparse.Namespace) -> None:
     added = len(larger.examples) - len(task.examples)
     passed = sum(map(len, classes.values())) - added - reader.broken
     console = Console(highlight=False, soft_wrap=True)
-    named = f", new {'class' if len(new) == 1 else 'classes'}: {', '.join(new)}" if new else ""
-    console.print(f"{counted(added, 'picture')} added{named}: {args.task}")
+    named = f"; new {'class' if len(new) == 1 else 'classes'}: {', '.join(new)}" if new else ""
+    console.print(f"{counted(added, 'picture')} added to {args.task}{named}")
     if passed:
         console.print(
             f"Passed over, since the task has {'it' if passed == 1 else 'them'}: {counted(passed, 'picture')}."

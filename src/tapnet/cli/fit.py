@@ -55,5 +55,7 @@ def run(args: argparse.Namespace) -> None:
     accuracy = leave_one_out(task, network.foundation)
     if accuracy is not None:
         console.print(f"Leave-one-out accuracy: {percent(accuracy)} of {len(examples)} pictures, each from the others.")
+    else:
+        console.print("No leave-one-out accuracy: that needs two pictures or more of every class.")
     console.print(f"Try: tapnet predict {args.out} PICTURES")
     reader.finish()

@@ -23,7 +23,7 @@ _EXAMPLES = """examples:
   tapnet predict birds.task new_photos/ --reject 0.6 --sort-into sorted/
   tapnet predict birds.onnx new_photos/                  an exported task, without PyTorch
 """
-_ENDINGS = (".csv", ".json", ".jsonl", ".tsv", ".txt")  # a slip of the hand is to overwrite no picture and no task
+_ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".txt": "table"}  # a slip is to overwrite no picture
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", dest="format", action="store_const", const="json", help="one JSON object a line")
     form.add_argument("--csv", dest="format", action="store_const", const="csv", help="comma-separated values")
-    parser.set_defaults(format="table")
     parser.add_argument("--out", type=output_file(*_ENDINGS), help="write to this file (default: the terminal)")
     parser.add_argument("--top", type=int, default=1, help="how many classes of each picture (default: 1)")
     parser.add_argument("--reject", type=float, default=0.0, help='say "unknown" below this probability')
@@ -46,6 +45,7 @@ def run(args: argparse.Namespace) -> None:
     from tapnet.tasks.folders import picture_files
     from tapnet.tasks.prediction import UNKNOWN, predictions
 
+    form = _format(args)
     if not 0 <= args.reject <= 1:
         raise ValueError(f"--reject is a probability from 0 to 1, got {args.reject}.")
     predictor = predictor_of(args.task, args.network, args.device)
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
         raise SystemExit(1)
     done = 0
     with _stream(args.out) as stream:
-        rows = FORMATS[args.format](stream, args.top, len(max(predictor.classes, key=len)))
+        rows = FORMATS[form](stream, args.top, len(max(predictor.classes, key=len)))
         try:
             for batch in predictions(predictor, reader.read(picture_files(args.pictures)), args.top, args.reject):
                 rows.write(batch)
@@ -73,7 +73,19 @@ def run(args: argparse.Namespace) -> None:
         except BrokenPipeError:  # whoever read our lines has seen enough
             sys.stdout = None
             raise SystemExit(0) from None
+    if places := [str(path) for path in (args.out, args.sort_into) if path]:
+        ERRORS.print(f"{counted(done, 'picture')}: {' and '.join(places)}", markup=False)
     reader.finish()
+
+
+def _format(args: argparse.Namespace) -> str:
+    """The form that was asked for, or that of the ending of the file; both, when they differ, are refused."""
+    by_ending = _ENDINGS[args.out.suffix.lower()] if args.out else None
+    if args.format and by_ending not in (None, "table", args.format):
+        raise ValueError(
+            f"{args.out} would hold {args.format.upper()}: give it that ending, or leave out --{args.format}."
+        )
+    return args.format or by_ending or "table"
 
 
 @contextmanager
@@ -87,17 +99,19 @@ def _stream(path: Path | None) -> Iterator[TextIO]:
 
 
 def _sort(batch: list[Prediction], folder: Path) -> None:
-    """Copies, never moves; two pictures of one name both stay."""
+    """Copies, never moves; two pictures of one name both stay, one that is there already is not copied again."""
+    import filecmp
     import shutil
 
     for prediction in batch:
         place = folder / _safe(prediction.label)
         place.mkdir(parents=True, exist_ok=True)
         target, number = place / prediction.file.name, 1
-        while target.exists():
+        while target.exists() and not filecmp.cmp(prediction.file, target, shallow=False):
             number += 1
             target = place / f"{prediction.file.stem}-{number}{prediction.file.suffix}"
-        shutil.copy2(prediction.file, target)
+        if not target.exists():
+            shutil.copy2(prediction.file, target)
 
 
 def _safe(name: str) -> str:

@@ -89,14 +89,14 @@ def _show(confusion: Confusion) -> None:
         f"{percent(low)} to {percent(high)}, for further pictures of these classes)"
     )
     if len(confusion.classes) <= _WIDEST:
-        console.print(_matrix(confusion))
+        console.print("Rows: what it is; columns: what was said, by number", _matrix(confusion), sep="\n")
     mistakes = confusion.mistakes()[:_MISTAKES]
     for count, truth, said in mistakes:
         console.print(f"  {count} × {truth} taken for {said}")
 
 
 def _matrix(confusion: Confusion) -> Table:
-    table = Table(title="rows: what it is; columns: what was said, by number", title_justify="left")
+    table = Table()
     table.add_column("class")
     for k in range(len(confusion.classes)):
         table.add_column(str(k + 1), justify="right", min_width=2)

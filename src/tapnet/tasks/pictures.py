@@ -107,8 +107,14 @@ def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield batch
 
 
-def looks_coloured(image: Image.Image) -> bool:
-    """Whether a picture has colour to speak of: in more than a twentieth of it the channels differ clearly."""
+def is_coloured(picture: Picture) -> bool | Unreadable:
+    """Whether a picture has colour to speak of, or why it cannot be read."""
+    raw = _raw(picture)
+    return raw if isinstance(raw, Unreadable) else decode_by(raw, _looks_coloured)
+
+
+def _looks_coloured(image: Image.Image) -> bool:
+    """Whether in more than a twentieth of it the channels differ clearly."""
     small = np.asarray(ImageOps.contain(image.convert("RGB"), (64, 64)), dtype=np.int16)
     spread = small.max(axis=-1) - small.min(axis=-1)
     return bool((spread > 30).mean() > 0.05)
