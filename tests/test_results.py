@@ -48,6 +48,13 @@ def test_results_of_two_recipes_of_one_name_are_both_kept(tmp_path, blobs, small
     assert sorted(each["recipe"]["training"]["episodes"] for each in kept) == [3, 4]
 
 
+def test_results_of_one_recipe_are_one_wherever_its_data_lies(tmp_path, blobs, small_tapnet):
+    result = Evaluator(small_tapnet, blobs).evaluate(5, 1, 3, episodes=4)
+    for root in ("here", "there"):
+        record(tmp_path, Header(load_recipe("quickdraw", [f"data.root={root}"]), (1, 8, 8), episode=3), result)
+    assert len(read_results(tmp_path)) == 1
+
+
 def test_an_ablation_is_kept_in_a_folder_of_its_own(tmp_path, blobs, small_tapnet):
     header, judge = Header(load_recipe("quickdraw"), (1, 8, 8), episode=3), Evaluator(small_tapnet, blobs)
     record(tmp_path, header, judge.evaluate(5, 1, 3, episodes=4))

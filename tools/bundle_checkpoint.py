@@ -1,6 +1,6 @@
 """Bundle the best checkpoint of a run: `python tools/bundle_checkpoint.py RUN NAME`.
 
-Weights go to half precision, temperatures are fitted on validation classes for those, and the test classes are scored
+Weights go to half precision, temperatures are fitted on validation classes with them, and the test classes are scored
 once for the model card beside it. Of a run over a frozen backbone only the references are bundled, with the
 temperatures of the run; tools/measure_heads.py scores them.
 """
@@ -100,7 +100,7 @@ def card(name: str, checkpoint: Checkpoint, results: list[Evaluation], size: int
     """Of one whose backbone is frozen there are no results: it is scored elsewhere."""
     recipe, best = checkpoint.header.recipe, checkpoint.header.validation or {}
     rows = "\n".join(map(_row, results))
-    return (CARD if results else FROZEN_CARD).format(
+    return (FROZEN_CARD if recipe.training.frozen_backbone else CARD).format(
         name=name,
         kind=f"TapNet over {recipe.backbone.name}",
         count=len(checkpoint.weights["references"]),

@@ -26,6 +26,10 @@ def turn(images: Tensor, generator: torch.Generator) -> Tensor:
     In place of rotations as classes of their own (`turns: 1` in `data.options`): all characters of an episode then
     stand the same way, as in a task of drawings that nobody turned, and are harder to tell apart.
     """
+    if images.shape[-1] != images.shape[-2]:
+        raise ValueError(
+            f"Only square images can be turned, got {tuple(images.shape[-2:])}: choose another augmentation."
+        )
     quarters = int(torch.randint(4, (1,), generator=generator))
     return images.rot90(quarters, (-2, -1)).contiguous(memory_format=torch.channels_last)
 
@@ -51,8 +55,8 @@ def affine(images: Tensor, generator: torch.Generator) -> Tensor:
     scale = _uniform((count, 2), 0.9, 1.1, generator)
     shift = _uniform((count, 2), -0.1, 0.1, generator)
     cosine, sine = angle.cos(), angle.sin()
-    turn = torch.stack([torch.stack([cosine, -sine], -1), torch.stack([sine, cosine], -1)], dim=-2)  # (n, 2, 2)
-    return _warped(images, torch.cat([turn * scale[:, None], shift[..., None]], dim=-1))
+    rotation = torch.stack([torch.stack([cosine, -sine], -1), torch.stack([sine, cosine], -1)], dim=-2)  # (n, 2, 2)
+    return _warped(images, torch.cat([rotation * scale[:, None], shift[..., None]], dim=-1))
 
 
 def _uniform(shape: tuple[int, ...], low: float, high: float, generator: torch.Generator) -> Tensor:

@@ -27,7 +27,6 @@ from tapnet.tasks.task import Examples, Settings, fit_task, with_examples
 from tapnet.wording import counted
 
 AUTO = "auto"
-_LOOKED_AT = 20  # pictures that decide which network is for them
 
 
 class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -69,8 +68,6 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: ArrayLike) -> Self:
         """Learn the classes `y` of the examples `X`; classes may have any number of examples."""
-        _refuse_unusable(X)
-        self.network_ = self._chosen(X)
         features, hashes, thumbnails = self._read(X, reset=True)
         self.classes_, labels = _classes(y, len(features))
         if len(self.classes_) < 2:
@@ -134,7 +131,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _chosen(self, X: Any) -> str:
         if self.network != AUTO:
             return self.network
-        return proposed_network(X[:: -(-len(X) // _LOOKED_AT)]) if are_pictures(X) else "drawings"
+        return proposed_network(X) if are_pictures(X) else "drawings"
 
     def _network(self) -> Network:
         return load_network(self.network_, self.device)
@@ -152,6 +149,8 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _read(self, X: Any, reset: bool) -> tuple[NDArray[np.floating], list[str], list[bytes]]:
         """Features, hashes and thumbnails of pictures; feature vectors have no thumbnails."""
         _refuse_unusable(X)
+        if reset:
+            self.network_ = self._chosen(X)
         if not are_pictures(X):
             vectors = validate_data(self, X, reset=reset, dtype=np.float64)
             return vectors, [sha256(row.tobytes()).hexdigest() for row in vectors], [b""] * len(vectors)
@@ -169,11 +168,15 @@ def _refuse_unusable(X: Any) -> None:
         raise ValueError(f"Needed a list of pictures, got one {type(X).__name__}: put it in a list.")
     if isinstance(X, np.ndarray) and X.ndim == 3 and X.shape[2] in (3, 4):
         raise ValueError(f"Needed a list of pictures, got what looks like one, of shape {X.shape}: put it in a list.")
-    if isinstance(X, Tensor) and X.dim() > 2:
-        raise ValueError("Needed pictures as an array (n, height, width, channels), got a tensor: convert it.")
-    if X is None or (isinstance(X, Sequence) and len(X) and isinstance(X[0], bytes | None)):
-        raise ValueError("Needed paths, PIL images, arrays or feature vectors, got none of them.")
-    if isinstance(X, Sequence) and not len(X):
+    first = X[0] if isinstance(X, Sequence) and len(X) else X
+    if isinstance(first, Tensor) and first.dim() > (2 if first is X else 1):
+        raise ValueError(
+            f"Needed pictures as arrays (height, width, channels), got a tensor of shape {tuple(first.shape)}: give "
+            "tensor.permute(0, 2, 3, 1).numpy() of a batch."
+        )
+    if first is None or isinstance(first, bytes):
+        raise ValueError(f"Needed paths, PIL images, arrays or feature vectors, got {type(first).__name__}.")
+    if (isinstance(X, Sequence) and not len(X)) or (isinstance(X, np.ndarray) and X.shape[:1] == (0,)):
         raise ValueError("Needed at least one picture or feature vector, got none.")
 
 

@@ -145,8 +145,8 @@ def projected_distances(
 
     M is `null_space(errors, dim)` and is never formed. Vectors are projected first and subtracted then, so no distance
     is negative or a difference of large squares. Gradients reach queries and references; the projection is a constant
-    unless `differentiable`, which exists for study, at full dimension only. Without `squared` they are the distances
-    themselves, as the paper prints eq. (1), with gradient 0 at distance 0.
+    unless `differentiable` (at full dimension only), with which short training gets further. Without `squared` they are
+    the distances themselves, as the paper prints eq. (1), with gradient 0 at distance 0.
     """
     if differentiable:
         queries, references = (_residuals(vectors, errors, dim) for vectors in (queries, references))

@@ -15,7 +15,8 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from tapnet.augmentation import AUGMENTATIONS
-from tapnet.backbones import BACKBONES, PRETRAINED, Backbone, ImageShape, built, make_backbone
+from tapnet.backbones import BACKBONES, PRETRAINED, Backbone, ImageShape, make_backbone
+from tapnet.construction import constructed
 from tapnet.datasets import ImageSet, load_dataset
 from tapnet.methods import METHODS, Method
 
@@ -130,13 +131,13 @@ class Recipe:
         return self.over(make_backbone(self.backbone.name, image_shape, **self.backbone.options))
 
     def outline(self, image_shape: ImageShape) -> Method:
-        """The method without numbers in it, which costs nothing; only a pretrained backbone brings its own."""
+        """The method on PyTorch's meta device: shapes without values, at no cost; a pretrained backbone has its own."""
         with nullcontext() if self.backbone.name in PRETRAINED else torch.device("meta"):
             return self.build(image_shape)
 
     def over(self, backbone: Backbone) -> Method:
         """The method with fresh parameters over this backbone."""
-        return built(f"Method {self.method.name!r}", METHODS[self.method.name], backbone, self.method.options)
+        return constructed(f"Method {self.method.name!r}", METHODS[self.method.name], backbone, self.method.options)
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -34,7 +34,12 @@ def record(
 
 
 def ablation_result(
-    name: str, header: Header, judge: Evaluator, task: dict[str, Any], rows: list[dict[str, Any]]
+    name: str,
+    header: Header,
+    judge: Evaluator,
+    task: dict[str, Any],
+    rows: list[dict[str, Any]],
+    allow_overlap: bool = False,
 ) -> dict[str, Any]:
     """What is to be kept of an ablation: of which network, on which episodes, and a row a variant."""
     images = judge.images
@@ -49,6 +54,7 @@ def ablation_result(
             "split": images.split,
             "classes": len(images.class_names),
             "data_sha256": images.fingerprint,
+            "allow_overlap": allow_overlap,
         },
         "rows": rows,
     }
@@ -89,12 +95,17 @@ def _written(path: Path, content: dict[str, Any]) -> Path:
 
 def _own(path: Path, recipe: dict[str, Any]) -> Path:
     """The path; where a result of another recipe of that name has it, with the digest of ours."""
-    ours = json.dumps(recipe, sort_keys=True)
+    ours = _experiment(recipe)
     try:
-        theirs = json.dumps(json.loads(path.read_text(encoding="utf-8"))["recipe"], sort_keys=True)
+        theirs = _experiment(json.loads(path.read_text(encoding="utf-8"))["recipe"])
     except (OSError, ValueError, KeyError, TypeError):
         return path
     return path if theirs == ours else path.with_stem(f"{path.stem}-{sha256(ours.encode()).hexdigest()[:8]}")
+
+
+def _experiment(recipe: dict[str, Any]) -> str:
+    """A recipe as text, wherever its data lies."""
+    return json.dumps(recipe | {"data": recipe["data"] | {"root": None}}, sort_keys=True)
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:

@@ -1,4 +1,6 @@
 import json
+import os
+import signal
 
 import pytest
 
@@ -55,15 +57,16 @@ def test_an_interrupted_ablation_goes_on(tmp_path, monkeypatch, capsys):
     def counted(self):
         steps.append(self.episode)
         if len(steps) == 3:
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGINT)
         return step(self)
 
     monkeypatch.setattr(Run, "step", counted)
     assert train("distance", tmp_path) == 130
+    assert "Go on with: the same command" in capsys.readouterr().err
     assert (tmp_path / "euclidean" / LAST).exists()
     assert not (tmp_path / "euclidean" / BEST).exists()
     assert train("distance", tmp_path) == 0
-    assert steps == [0, 1, 0, 0, 1]  # the first variant was not trained again
+    assert steps == [0, 1, 0, 1]  # the first variant was not trained again
     assert "euclidean" in capsys.readouterr().out
 
 

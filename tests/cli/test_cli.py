@@ -201,6 +201,7 @@ def test_compare_json_is_one_object_with_paired_differences(run_folder, capsys):
     assert first["difference"] == 0
     assert second["difference"] == pytest.approx(second["accuracy"] - first["accuracy"])
     assert (result["dataset"], result["episodes"], first["allow_overlap"]) == ("quickdraw", 10, False)
+    assert (result["classes"], result["precision"], len(result["data_sha256"])) == (60, "float32", 64)
 
 
 def test_overlap_with_pretraining_stands_in_the_table_and_in_what_is_recorded(

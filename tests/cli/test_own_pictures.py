@@ -87,6 +87,16 @@ def test_predict_says_unknown_below_the_wanted_confidence(drawing_folders, drawi
     assert {row["class"] for row in rows} == {"unknown"}
 
 
+def test_predict_refuses_to_reject_where_a_class_is_called_unknown(drawing_folders, tmp_path, capsys):
+    for source, name in zip((drawing_folders / "fit").iterdir(), ("unknown", "known"), strict=False):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        shutil.copy(next(source.iterdir()), tmp_path / "in" / name)
+    assert run("fit", tmp_path / "in", "--out", tmp_path / "a.task") == 0
+    assert "No leave-one-out accuracy" in capsys.readouterr().out
+    assert run("predict", tmp_path / "a.task", tmp_path / "in", "--reject", 0.5) == 2
+    assert "The task has a class 'unknown'" in capsys.readouterr().err
+
+
 def test_predict_sorts_copies_into_folders_and_none_twice(drawing_folders, drawing_task, tmp_path):
     for _ in range(2):
         assert run("predict", drawing_task, drawing_folders / "new", "--sort-into", tmp_path / "sorted") == 0
@@ -190,6 +200,7 @@ def test_fit_refuses_a_class_whose_pictures_are_all_broken(tmp_path, capsys):
         (["predict", "run", "."], "run is a trained network, which `tapnet evaluate run` measures"),
         (["predict", "run/best.safetensors", "."], "is a trained network"),
         (["fit", "a.zip", "--out", "a.task"], "a.zip is a file, needed is a folder"),
+        (["explain", "a.onnx", "a.png"], "a.onnx is an exported task, which `tapnet predict` takes"),
     ],
 )
 def test_a_mistake_with_pictures_ends_in_one_sentence(arguments, words, drawing_task, tmp_path, monkeypatch, capsys):
@@ -198,6 +209,7 @@ def test_a_mistake_with_pictures_ends_in_one_sentence(arguments, words, drawing_
     (tmp_path / "run").mkdir()
     shutil.copy(bundled_checkpoints()["drawings"], tmp_path / "run" / BEST)
     (tmp_path / "a.zip").write_bytes(b"")
+    (tmp_path / "a.onnx").write_bytes(b"")
     assert run(*(drawing_task if argument == "TASK" else argument for argument in arguments)) == 2
     error = capsys.readouterr().err
     assert words in error

@@ -102,8 +102,9 @@ def test_thumbnail_is_a_small_jpeg():
 def test_colour_is_told_from_grey():
     generator = np.random.default_rng(0)
     grey = Image.fromarray(generator.integers(0, 256, (50, 50), np.uint8).astype(np.uint8))
-    assert not is_coloured(grey)
-    assert is_coloured(Image.new("RGB", (50, 50), (200, 30, 30)))
+    assert is_coloured(grey) is False
+    assert is_coloured(Image.new("RGB", (50, 50), (200, 30, 30))) is True
+    assert isinstance(is_coloured("nowhere.png"), Unreadable)
 
 
 def test_preprocessing_comes_back_from_its_dictionary():

@@ -12,6 +12,7 @@ from tapnet.tasks.networks import load_network
 from tapnet.training import Diverged, Interrupted, Run, find_runs, read_curve, train
 from tapnet.training.faults import episode_loss
 from tapnet.training.folder import CURVE
+from tapnet.training.material import Images
 from tapnet.training.trajectory import TRAJECTORY
 
 
@@ -133,3 +134,21 @@ def test_frozen_run_serves_a_hugging_face_model(tmp_path):
     network = load_network(str(tmp_path / "run"))
     assert network.foundation.references.shape == (6, 16)
     assert network.preprocessing.geometry.fit == "crop"
+
+
+def test_support_and_query_of_an_episode_are_augmented_together():
+    kind = {"name": "conv4", "options": {"widths": [4, 4, 4, 16]}}
+    plain, turned = (
+        recipe(backbone=kind, frozen_backbone=False, augmentation=augmentation) for augmentation in ("none", "turn")
+    )
+    sets = [plain.data.images(split) for split in ("train", "val")]
+    episode = sets[0].episodes(6, 1, 2)[0]
+    before, after = (
+        Images(asked, *sets, torch.device("cpu"), "float32").episode(episode, torch.Generator().manual_seed(1))
+        for asked in (plain, turned)
+    )
+    quarters = [
+        {k for k in range(4) if torch.equal(changed, image.rot90(k, (-2, -1)))}
+        for image, changed in ((before.support_images, after.support_images), (before.query_images, after.query_images))
+    ]
+    assert quarters[0] == quarters[1] != {0}

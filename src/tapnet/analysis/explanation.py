@@ -82,13 +82,13 @@ def _plane(axis: Any, task: Task, features: NDArray[np.float32], order: Any) -> 
         large = {"s": 260, "edgecolors": "black", "linewidths": 1.4, "alpha": 0.45}  # seen through
         axis.scatter(*(marks[k] @ plane), label=task.classes[k], **large, **style)
     axis.scatter(*(query @ plane).T, s=330, marker="*", color="black", zorder=4, label="your picture")
-    what = "what stands for their class" if len(task.adapted.chosen) else "the centre of their class"
-    axis.set_title(f"a flat view of {examples.shape[1]} dimensions, so only roughly true", fontsize=11)
+    mark = "the reference of each class" if len(task.adapted.chosen) else "the centre of each class"
+    axis.set_title("where it was decided, seen flat: only roughly true", fontsize=11)
     axis.margins(0.12)
     first, second = (_short(task.classes[k]) for k in shown[:2])
     axis.set(xticks=[], yticks=[])
     sides = f"← more like {second}    more like {first} →"
-    axis.set_xlabel(f"{sides}\nsmall marks: examples; large marks: {what}", fontsize=9)
+    axis.set_xlabel(f"{sides}\nsmall marks: examples; large marks: {mark}", fontsize=9)
     axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9, markerscale=0.55)
 
 

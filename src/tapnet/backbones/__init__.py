@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tapnet.backbones.base import Backbone, ImageShape, built
+from tapnet.backbones.base import Backbone, ImageShape
 from tapnet.backbones.conv4 import Conv4
 from tapnet.backbones.efficientnet_lite0 import EfficientNetLite0
 from tapnet.backbones.hugging_face import HuggingFace
 from tapnet.backbones.resnet12 import ResNet12, ResNet12Small
+from tapnet.construction import constructed
 
 BACKBONES: dict[str, Callable[..., Backbone]] = {
     "conv4": Conv4,
@@ -21,17 +22,7 @@ BACKBONES: dict[str, Callable[..., Backbone]] = {
 
 PRETRAINED = ("efficientnet-lite0", "hf")  # frozen: checkpoints leave out their weights
 
-__all__ = [
-    "BACKBONES",
-    "PRETRAINED",
-    "Backbone",
-    "Conv4",
-    "ImageShape",
-    "ResNet12",
-    "ResNet12Small",
-    "built",
-    "make_backbone",
-]
+__all__ = ["BACKBONES", "PRETRAINED", "Backbone", "Conv4", "ImageShape", "ResNet12", "ResNet12Small", "make_backbone"]
 
 
 def make_backbone(name: str, image_shape: ImageShape, **options: Any) -> Backbone:
@@ -40,4 +31,4 @@ def make_backbone(name: str, image_shape: ImageShape, **options: Any) -> Backbon
         raise ValueError(f"A backbone is one of {', '.join(BACKBONES)}, got {name!r}.")
     if len(image_shape) != 3 or min(image_shape) < 1:
         raise ValueError(f"An image shape is (channels, height, width), each at least 1, got {tuple(image_shape)}.")
-    return built(f"Backbone {name!r}", BACKBONES[name], image_shape, options)
+    return constructed(f"Backbone {name!r}", BACKBONES[name], image_shape, options)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from inspect import signature
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
@@ -14,22 +12,6 @@ BLOCKS = 4
 FEATURE_LENGTH = 10.0  # of the features of a pretrained network, whose own lengths say little
 
 ImageShape = tuple[int, int, int]
-Part = TypeVar("Part")
-
-
-def built(what: str, kind: Callable[..., Part], first: object, options: Mapping[str, Any]) -> Part:
-    """`kind(first, **options)`; options that it does not know, lacks or cannot take are named."""
-    known = dict(list(signature(kind).parameters.items())[1:])
-    unknown = [name for name in options if name not in known]
-    lacking = [name for name, option in known.items() if option.default is option.empty and name not in options]
-    if unknown:
-        raise ValueError(f"{what} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}.")
-    if lacking:
-        raise ValueError(f"{what} needs the option {', '.join(lacking)}.")
-    try:
-        return kind(first, **options)
-    except TypeError as error:
-        raise ValueError(f"{what} does not take these options: {error}.") from error
 
 
 class Backbone(nn.Module):

@@ -59,8 +59,8 @@ def run(args: argparse.Namespace) -> None:
     task = Task(args.way, args.shot, args.query, episodes, args.seed)
     header, judge, rows = (_measured if args.checkpoint else _trained)(ablation, args, task)
     asked = asdict(task) | ({"way": None} if ablation.varies_way else {})
-    result = ablation_result(args.name, header, judge, asked, [asdict(row) for row in rows])
-    result["allow_overlap"] = overlaps(judge.method, judge.images.name)
+    overlap = overlaps(judge.method, judge.images.name)
+    result = ablation_result(args.name, header, judge, asked, [asdict(row) for row in rows], overlap)
     if args.json:
         print(json.dumps(result))
     else:

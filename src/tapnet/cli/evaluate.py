@@ -110,12 +110,10 @@ def evaluator(checkpoint: str, args: argparse.Namespace) -> Evaluator:
 
 def images_for(data: Data, args: argparse.Namespace) -> ImageSet:
     """The images that the options ask for, of a network that was trained on `data`."""
-    from tapnet.recipe import Data
-
     turned = {} if args.turns is None else {"turns": args.turns}
-    if args.dataset in (None, data.name):
-        return replace(data, options=data.options | turned).images(args.split, args.root)
-    return Data(args.dataset, options=turned).images(args.split, args.root)
+    if args.dataset not in (None, data.name):
+        data = replace(data, name=args.dataset, root=None, options={})
+    return replace(data, options=data.options | turned).images(args.split, args.root)
 
 
 def _refuse_other_size(checkpoint: str, needed: ImageShape, images: ImageSet) -> None:

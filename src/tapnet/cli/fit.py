@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> None:
     refuse_alike(list(classes))
     if len(classes) < 2:
         raise ValueError(f"{args.folder} holds one class, {next(iter(classes))!r}: a classifier needs at least 2.")
-    network = load_network(args.network or proposed_network(files[0] for files in classes.values()), args.device)
+    network = load_network(args.network or proposed_network([*chain(*classes.values())]), args.device)
     reader = Reader(network.preprocessing, sum(map(len, classes.values())))
     examples = read_examples(classes, network, reader)
     settings = Settings(args.head, args.selection, args.projection_dim)

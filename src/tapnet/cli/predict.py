@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """examples:
   tapnet predict birds.task new_photos/
-  tapnet predict birds.task new_photos/ --csv --top 3 --out birds.csv
+  tapnet predict birds.task new_photos/ --top 3 --out birds.csv
   tapnet predict birds.task new_photos/ --reject 0.6 --sort-into sorted/
   tapnet predict birds.onnx new_photos/                  an exported task, without PyTorch
 """
-_ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".txt": "table"}  # a slip is to overwrite no picture
+_ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".txt": "table"}  # so that no slip overwrites a picture
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", dest="format", action="store_const", const="json", help="one JSON object a line")
     form.add_argument("--csv", dest="format", action="store_const", const="csv", help="comma-separated values")
-    parser.add_argument("--out", type=output_file(*_ENDINGS), help="write to this file (default: the terminal)")
+    parser.add_argument("--out", type=output_file(*_ENDINGS), help="write to this file, in the form of its ending")
     parser.add_argument("--top", type=int, default=1, help="how many classes of each picture (default: 1)")
     parser.add_argument("--reject", type=float, default=0.0, help='say "unknown" below this probability')
     parser.add_argument("--sort-into", type=output_folder, metavar="DIR", help="copy each picture into DIR/CLASS/")
@@ -51,7 +51,8 @@ def run(args: argparse.Namespace) -> None:
     predictor = predictor_of(args.task, args.network, args.device)
     if args.reject and UNKNOWN in predictor.classes:
         raise ValueError(
-            f"The task has a class called {UNKNOWN}, which --reject says, too: rename it, or leave that out."
+            f"The task has a class {UNKNOWN!r}, which --reject also says of pictures that fit no class: fit that class "
+            "under another name, or leave out --reject."
         )
     if not 1 <= args.top <= len(predictor.classes):
         raise ValueError(f"--top is from 1 to the number of classes, {len(predictor.classes)}, got {args.top}.")

@@ -112,7 +112,7 @@ def train_visibly(
     quiet: bool = False,
     again: str | None = None,
 ) -> Path:
-    """Train with a progress bar; Ctrl-C says where the state is and how to go on: `again`, or as any run."""
+    """Train with a progress bar; Ctrl-C says where the state is and how to go on: by `again`, else by --resume."""
     from tapnet import distribution
     from tapnet.training import Interrupted, train
 

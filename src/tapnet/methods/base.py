@@ -46,7 +46,8 @@ class EmbeddingMethod(Method):
     def forward(self, support_images: Tensor, support_labels: Tensor, query_images: Tensor) -> Tensor:
         """Support and query pass the network as one batch, as the authors train: they share batch statistics."""
         checked_labels(support_labels)
-        if _floats(support_images).shape[1:] != _floats(query_images).shape[1:]:
+        support_images, query_images = _floats(support_images), _floats(query_images)
+        if support_images.shape[1:] != query_images.shape[1:]:
             raise ValueError(
                 "Support and query images need the same channels, height and width, got "
                 f"{tuple(support_images.shape[1:])} and {tuple(query_images.shape[1:])}."

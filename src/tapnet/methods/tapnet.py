@@ -37,9 +37,9 @@ class TapNet(LinearMethod):
     episode may have fewer: each class takes a reference by `selection`. With the paper's `closest` the result can
     depend on the order in which the classes are listed, with `optimal` it cannot.
 
-    The other options are for study, and as the authors have them unless set: whether gradients pass the projection
-    (`differentiable`), which references build it and which classify, modified or original, the `distance` of the
-    logits, and the length of the references before training (`initial_norm`).
+    The other options are as the authors have them unless set: whether gradients pass the projection (`differentiable`,
+    with which short training gets further); and, for study, which references build it and which classify, modified or
+    original, the `distance` of the logits, and the length of the references before training (`initial_norm`).
     `reference_bias` is the authors' and not the paper's: a learned b_k a reference, which adds 2b_k to its logits and
     to its score when references are selected. The projection does not see it.
     """

@@ -63,4 +63,5 @@ def few(rows: Sequence[Any_Row], best: Any_Row) -> list[Any_Row]:
 def task_words(task: Mapping[str, Any]) -> str:
     """A kept task in a few words; without the ways where the rows vary them."""
     way = f"{task['way']}-way " if task["way"] else ""
-    return f"{way}{task['shot']}-shot on {task['dataset']} ({task['split']})"
+    overlap = ", on which the backbone was pretrained" if task.get("allow_overlap") else ""
+    return f"{way}{task['shot']}-shot on {task['dataset']} ({task['split']}{overlap})"

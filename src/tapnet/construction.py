@@ -1,0 +1,26 @@
+"""Parts of a recipe built by name: a class, its first argument, and options that may be misspelt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def constructed(what: str, kind: Callable[..., T], first: object, options: Mapping[str, Any]) -> T:
+    """`kind(first, **options)`; options that it does not know, lacks or cannot take are named."""
+    parameters = list(signature(kind).parameters.values())[1:]
+    known = [each.name for each in parameters if each.kind != Parameter.VAR_KEYWORD]
+    unknown = [name for name in options if name not in known] if len(known) == len(parameters) else []
+    lacking = [each.name for each in parameters if each.name in known and each.default is each.empty]
+    lacking = [name for name in lacking if name not in options]
+    if unknown:
+        raise ValueError(f"{what} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}.")
+    if lacking:
+        raise ValueError(f"{what} needs the option {', '.join(lacking)}.")
+    try:
+        return kind(first, **options)
+    except TypeError as error:
+        raise ValueError(f"{what} does not take these options: {error}.") from error
