@@ -71,7 +71,11 @@ def test_several_seeds_are_averaged_and_counted():
 
 def test_a_recipe_of_our_own_has_its_own_row():
     results = [result("omniglot-cpu", 0.97), result("omniglot-cpu", 0.99, shot=5)]
-    row = ours("main-omniglot-mini", results, "TapNet on a CPU (narrow ResNet-12; Conv4), ours")
+    row = ours(
+        "main-omniglot-mini",
+        results,
+        "TapNet on a CPU (narrow ResNet-12; Conv4), gradient through the projection, ours",
+    )
     assert row[:2] == ["97.00 ± 0.10", "99.00 ± 0.10"]
 
 
