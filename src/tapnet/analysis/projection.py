@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional as F
 
 from tapnet.analysis.plotting import COLOURS, new_figure
 from tapnet.analysis.tsne import Points, tsne
 from tapnet.batches import EpisodeImages, episode_images
 from tapnet.datasets import ImageSet
-from tapnet.functional import null_space
+from tapnet.functional import class_averages, contrasts, null_space
 from tapnet.methods import Method, TapNet
+from tapnet.methods.base import way_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,7 +26,11 @@ _SIDE = 17.0  # of a picture on the page, in points
 def projection_figure(
     method: Method, images: ImageSet, way: int = 5, shot: int = 5, query: int = 15, seed: int = 0
 ) -> Figure:
-    """t-SNE of one episode before and after its projection: the query images, and the references as circles."""
+    """t-SNE of one episode before and after its projection: the query images, and the references as circles.
+
+    It shows directions. Lengths are no part of what the projection matches, and a short run leaves references so short
+    beside the features that all would lie in one place.
+    """
     if not isinstance(method, TapNet):
         raise ValueError(f"Only TapNet has a projection to draw, this is {type(method).__name__}.")
     if way > len(COLOURS):
@@ -39,17 +45,20 @@ def projection_figure(
         axis.set(title=title, xticks=[], yticks=[], xlabel="t-SNE 1", ylabel="t-SNE 2")
     names = [images.class_names[label] for label in episode.classes]
     _legend(figure, axes[0], names)
-    figure.suptitle(f"{way}-way {shot}-shot, {images.split} classes of {images.name}")
+    figure.suptitle(f"Directions of features, {way}-way {shot}-shot, {images.split} classes of {images.name}")
     return figure
 
 
 @torch.inference_mode()
 def _spaces(method: TapNet, episode: EpisodeImages) -> tuple[Points, Points]:
-    """Query features and then references, as they are and projected."""
+    """Directions of query features and then of the references that built the projection, as they are and projected."""
     support, query = (method.embed(part) for part in (episode.support_images, episode.query_images))
-    references, errors = method.adapt(support, episode.support_labels)
-    points = torch.cat([query, references])
-    return points.cpu().numpy(), (points @ null_space(errors, method.projection_dim)).cpu().numpy()
+    prototypes = class_averages(support, episode.support_labels, way_of(episode.support_labels))
+    chosen = method.choose(prototypes)
+    references, modified = method.references[chosen], method.projection_references == "modified"
+    points = torch.cat([query, contrasts(references) if modified else references])
+    inside = points @ null_space(method.adapt_to(prototypes, chosen=chosen)[1], method.projection_dim)
+    return F.normalize(points, dim=1).cpu().numpy(), F.normalize(inside, dim=1).cpu().numpy()
 
 
 def _draw(axis: Any, points: Points, pictures: NDArray[np.uint8]) -> None:
@@ -85,5 +94,6 @@ def _legend(figure: Any, axis: Any, names: list[str]) -> None:
         axis.scatter([], [], s=60, color=colour, marker="s", label=name)
         for colour, name in zip(COLOURS, names, strict=False)
     ]
-    circle = axis.scatter([], [], s=110, color="white", edgecolors="black", linewidths=1.4, label="φ: its reference")
+    style = {"s": 110, "color": "white", "edgecolors": "black", "linewidths": 1.4}
+    circle = axis.scatter([], [], label="φ: its reference (modified, eq. 2)", **style)
     figure.legend(handles=[*handles, circle], loc="outside lower center", ncols=3, frameon=False)
