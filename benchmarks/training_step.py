@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from tapnet.backbones import make_backbone
 from tapnet.batches import class_labels
-from tapnet.hardware import describe, resolve_precision
+from tapnet.hardware import describe, keep_freed_memory, resolve_precision
 from tapnet.methods import TapNet
 
 WAY, SHOT, QUERY = 20, 5, 8
@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
 
+    keep_freed_memory()  # as every command does
     device = torch.device("cpu")
     precision = resolve_precision("auto", device)
     bare, whole = steps((args.channels, args.size, args.size), args.backbone, precision)

@@ -16,7 +16,7 @@ SIZE, EACH = 17, 7
 def stand_in(name, root):
     """A packed dataset of random images with some real class names of each split, smaller than life."""
     dataset, folder = DATASETS[name], root / name
-    splits = {split: dataset.splits[split][:most] for split, most in (("train", 60), ("val", 20), ("test", 20))}
+    splits = {split: dataset.splits[split][:most] for split, most in (("train", 120), ("val", 20), ("test", 20))}
     classes = {label: EACH for labels in splits.values() for label in labels}
     shape = (SIZE, SIZE, dataset.row_shape[2])
     folder.mkdir(parents=True)
