@@ -104,8 +104,8 @@ class Recipe:
         ways = self.method.options.get("ways")
         if ways is not None and not self.validation.way <= self.training.way == ways:
             raise ValueError(
-                "training.way needs to be method.options.ways, one class a reference, and validation.way no more, got "
-                f"{self.training.way}, {ways} and {self.validation.way}"
+                "training.way and method.options.ways need to be one number, one class a reference, and validation.way "
+                f"no more, got {self.training.way}, {ways} and {self.validation.way}"
             )
         episodes, meta_batch = self.training.episodes, self.training.meta_batch
         if episodes % meta_batch:

@@ -112,7 +112,10 @@ def test_every_command_explains_itself(command, capsys):
             "not a key of a recipe (did you mean `training.episodes`?)",
         ),
         (["train", "quickdraw", "--set", "trainig.shot=1", "seed=3"], "--set trainig.shot=1: `trainig` is not a key"),
-        (["train", "quickdraw", "--set", "training.way=7"], "--set training.way=7: training.way needs to be"),
+        (
+            ["train", "quickdraw", "--set", "training.way=7"],
+            "--set training.way=7: training.way and method.options.ways need to be one number",
+        ),
         (["train", "quickdraw", "--set", "seed=[1"], "--set seed=[1: the value is not YAML"),
         (["train", "quickdraw", "--set", "data.name=imagenet"], "'imagenet'"),
         (["train", "--resume", "nowhere"], "There is no run in nowhere to go on with"),

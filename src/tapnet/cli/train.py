@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -60,7 +61,8 @@ def run(args: argparse.Namespace) -> None:
     if args.resume is not None:
         if args.set or args.out or args.frozen_backbone:
             raise ValueError("--resume goes on with the run as it is: leave out --set, --out and --frozen-backbone.")
-        header, folder = RunFolder(args.resume).newest().header, args.resume
+        with warnings.catch_warnings(action="ignore"):  # the run warns when it is restored
+            header, folder = RunFolder(args.resume).newest().header, args.resume
         recipe = header.recipe
         if header.episode == recipe.training.episodes and (folder / EVALUATION).exists():
             print(f"{folder} is finished, after {header.episode} episodes.\nTry: tapnet evaluate {folder}")
