@@ -14,8 +14,8 @@ def constructed(what: str, kind: Callable[..., T], first: object, options: Mappi
     parameters = list(signature(kind).parameters.values())[1:]
     known = [each.name for each in parameters if each.kind != Parameter.VAR_KEYWORD]
     unknown = [name for name in options if name not in known] if len(known) == len(parameters) else []
-    lacking = [each.name for each in parameters if each.name in known and each.default is each.empty]
-    lacking = [name for name in lacking if name not in options]
+    needed = [each.name for each in parameters if each.name in known and each.default is each.empty]
+    lacking = [name for name in needed if name not in options]
     if unknown:
         raise ValueError(f"{what} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}.")
     if lacking:

@@ -1,4 +1,4 @@
-"""How numbers are said."""
+"""How numbers, and what they are of, are said."""
 
 from __future__ import annotations
 
@@ -17,3 +17,8 @@ def difference(value: float | None) -> str:
 def half_width(value: float | None) -> str:
     """The half-width of an interval of accuracies, in percent points."""
     return "—" if value is None else f"± {100 * value:.2f}"
+
+
+def overlap_note(overlap: bool) -> str:
+    """What stands behind the name of classes that are not unseen."""
+    return ", on which its backbone was pretrained" if overlap else ""

@@ -44,7 +44,7 @@ def projection_figure(
         _draw(axis, tsne(points), pictures)
         axis.set(title=title, xticks=[], yticks=[], xlabel="t-SNE 1", ylabel="t-SNE 2")
     names = [images.class_names[label] for label in episode.classes]
-    _legend(figure, axes[0], names)
+    _legend(figure, axes[0], names, method.projection_references)
     figure.suptitle(f"Directions of features, {way}-way {shot}-shot, {images.split} classes of {images.name}")
     return figure
 
@@ -88,12 +88,12 @@ def _tinted(picture: NDArray[np.uint8], colour: str) -> tuple[NDArray[np.float64
     return np.concatenate([ink, values], axis=-1), False
 
 
-def _legend(figure: Any, axis: Any, names: list[str]) -> None:
+def _legend(figure: Any, axis: Any, names: list[str], kind: str) -> None:
     """One entry a class with its name, and what the circles are."""
     handles = [
         axis.scatter([], [], s=60, color=colour, marker="s", label=name)
         for colour, name in zip(COLOURS, names, strict=False)
     ]
     style = {"s": 110, "color": "white", "edgecolors": "black", "linewidths": 1.4}
-    circle = axis.scatter([], [], label="φ: its reference (modified, eq. 2)", **style)
+    circle = axis.scatter([], [], label=f"φ: its reference ({kind})", **style)
     figure.legend(handles=[*handles, circle], loc="outside lower center", ncols=3, frameon=False)

@@ -9,9 +9,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tapnet.cli.evaluate import evaluator, overlap_note, overlaps
+from tapnet.cli.evaluate import evaluator, overlaps
 from tapnet.cli.options import add_device, add_episodes, percent
-from tapnet.wording import difference, half_width
+from tapnet.wording import difference, half_width, overlap_note
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -21,7 +21,7 @@ from tapnet.cli.options import (
     percent,
     processes,
 )
-from tapnet.wording import counted, half_width
+from tapnet.wording import counted, half_width, overlap_note
 
 if TYPE_CHECKING:
     from tapnet.backbones import ImageShape
@@ -134,10 +134,6 @@ def overlaps(method: Method, dataset: str) -> bool:
     from tapnet.backbones.hugging_face import HuggingFace
 
     return isinstance(method.backbone, EfficientNetLite0 | HuggingFace) and dataset in _IMAGENET
-
-
-def overlap_note(overlap: bool) -> str:
-    return ", on which its backbone was pretrained" if overlap else ""
 
 
 EXPLANATION = (

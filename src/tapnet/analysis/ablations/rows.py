@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tapnet.evaluation import Accuracies, mean_and_ci95
+from tapnet.wording import overlap_note
 
 
 @dataclass(frozen=True)
@@ -63,5 +64,5 @@ def few(rows: Sequence[Any_Row], best: Any_Row) -> list[Any_Row]:
 def task_words(task: Mapping[str, Any]) -> str:
     """A kept task in a few words; without the ways where the rows vary them."""
     way = f"{task['way']}-way " if task["way"] else ""
-    overlap = ", on which the backbone was pretrained" if task.get("allow_overlap") else ""
-    return f"{way}{task['shot']}-shot on {task['dataset']} ({task['split']}{overlap})"
+    note = overlap_note(task.get("allow_overlap", False))
+    return f"{way}{task['shot']}-shot on {task['dataset']} ({task['split']}{note})"
