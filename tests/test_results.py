@@ -55,6 +55,16 @@ def test_results_of_one_recipe_are_one_wherever_its_data_lies(tmp_path, blobs, s
     assert len(read_results(tmp_path)) == 1
 
 
+def test_a_result_from_before_a_key_of_the_recipe_is_still_one_of_that_recipe(tmp_path, blobs, small_tapnet):
+    header, result = Header(load_recipe("quickdraw"), (1, 8, 8), 3), Evaluator(small_tapnet, blobs).evaluate(5, 1, 3, 4)
+    path = record(tmp_path, header, result)
+    older = json.loads(path.read_text())
+    del older["recipe"]["training"]["cycles"]
+    path.write_text(json.dumps(older))
+    assert read_results(tmp_path)[0]["recipe"] == header.recipe.as_dict()
+    assert record(tmp_path, header, result) == path
+
+
 def test_an_ablation_is_kept_in_a_folder_of_its_own(tmp_path, blobs, small_tapnet):
     header, judge = Header(load_recipe("quickdraw"), (1, 8, 8), episode=3), Evaluator(small_tapnet, blobs)
     record(tmp_path, header, judge.evaluate(5, 1, 3, episodes=4))

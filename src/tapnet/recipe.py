@@ -52,7 +52,8 @@ class Part:
 class Training:
     """Episodes and optimiser. `weight_decay` is the authors': w ← w·(1 - decay) a step, whatever the learning rate.
 
-    `meta_batch` episodes make one step, by the mean of their gradients; `episodes` counts them all.
+    `meta_batch` episodes make one step, by the mean of their gradients; `episodes` counts them all. A cosine goes down
+    to zero `cycles` times, in as many episodes each.
     """
 
     way: Annotated[int, Field(ge=2)]
@@ -61,6 +62,7 @@ class Training:
     episodes: Count
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     schedule: Literal["step", "cosine"] = "step"
+    cycles: Count = 1
     decay_every: Count = 40_000
     decay_ratio: Annotated[float, Field(gt=0, le=1)] = 0.1
     weight_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -111,6 +113,12 @@ class Recipe:
         if episodes % meta_batch:
             raise ValueError(
                 f"training.episodes needs to be a multiple of training.meta_batch, got {episodes} and {meta_batch}"
+            )
+        cycles = self.training.cycles
+        if cycles > 1 and (self.training.schedule != "cosine" or episodes % (cycles * meta_batch)):
+            raise ValueError(
+                "training.cycles needs the cosine schedule and cycles of as many whole meta-batches, got "
+                f"{self.training.schedule}, {cycles} cycles of {episodes} episodes and a meta-batch of {meta_batch}"
             )
         if self.training.frozen_backbone:
             self._refuse_unfreezable()
@@ -209,9 +217,18 @@ def load_recipe(name_or_path: str, changes: list[str] | None = None) -> Recipe:
         raise ValueError(f"{path} is not a YAML file: {' '.join(str(error).split())}.") from None
     if not isinstance(values, dict):
         raise ValueError(f"{path} needs the keys of a recipe, got {type(values).__name__}.")
-    for change in changes or []:
+    return _changed(values, str(path), changes or [])
+
+
+def changed(recipe: Recipe, changes: list[str]) -> Recipe:
+    """The recipe with `key.sub=value` changes applied."""
+    return _changed(recipe.as_dict(), recipe.name, changes)
+
+
+def _changed(values: dict[str, Any], source: str, changes: list[str]) -> Recipe:
+    for change in changes:
         _apply(values, change)
-    return recipe_from(values, str(path), changes or [])
+    return recipe_from(values, source, changes)
 
 
 def _apply(values: dict[str, Any], change: str) -> None:

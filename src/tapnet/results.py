@@ -105,7 +105,12 @@ def _own(path: Path, recipe: dict[str, Any]) -> Path:
 
 def _experiment(recipe: dict[str, Any]) -> str:
     """A recipe as text, wherever its data lies."""
-    return json.dumps(recipe | {"data": recipe["data"] | {"root": None}}, sort_keys=True)
+    return json.dumps(_whole(recipe) | {"data": recipe["data"] | {"root": None}}, sort_keys=True)
+
+
+def _whole(recipe: dict[str, Any]) -> dict[str, Any]:
+    """A recipe with the keys that are younger than it, as they were understood before."""
+    return recipe_from(recipe, "the recipe of a result").as_dict()
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
@@ -114,7 +119,8 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
     for path in sorted(folder.glob("*.json")):
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            recipe_from(content["recipe"], str(path)), content["evaluation"]["accuracy"], content["trained"]["episodes"]
+            content["recipe"] = _whole(content["recipe"])
+            content["evaluation"]["accuracy"], content["trained"]["episodes"]
         except (ValueError, KeyError, TypeError):  # no text, no JSON, no recipe
             raise ValueError(f"{path} is not a kept result: write it by `tapnet evaluate --record {folder}`.") from None
         results.append(content)
@@ -132,7 +138,8 @@ def read_ablation(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"There is no kept ablation {path}: write one by `tapnet ablate … --record results`.")
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        content["name"], content["recipe"]["name"], content["task"]["way"], content["rows"][0]["accuracy"]
-    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, IndexError):
+        content["recipe"] = _whole(content["recipe"])
+        content["name"], content["task"]["way"], content["rows"][0]["accuracy"]
+    except (ValueError, KeyError, TypeError, IndexError):  # no text, no JSON, no recipe
         raise ValueError(f"{path} is not a kept ablation: write one by `tapnet ablate … --record results`.") from None
     return content

@@ -10,6 +10,7 @@ import tapnet
 from tapnet.checkpoint import BEST, LAST, read_checkpoint
 from tapnet.recipe import recipe_from
 from tapnet.training import Interrupted, Run, learning_rate, read_curve, train
+from tapnet.training.folder import EVALUATION, RunFolder
 
 
 def recipe(**training):
@@ -82,10 +83,31 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
         train(recipe(episodes=1), tmp_path, device="cpu")
 
 
-def test_resume_refuses_another_recipe(tmp_path):
-    train(recipe(episodes=1), tmp_path, device="cpu")
-    with pytest.raises(ValueError, match="a run of another recipe"):
-        train(recipe(episodes=2), tmp_path, device="cpu", resume=True)
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"query": 3}, "goes on by its own recipe"),
+        ({"episodes": 2}, "has 4 episodes behind it: training.episodes needs to be more, got 2"),
+        ({"episodes": 8}, "whole cycles, here of 4 episodes: for instance --set training.episodes=8 training.cycles=2"),
+    ],
+)
+def test_resume_refuses_a_recipe_that_would_have_led_elsewhere(tmp_path, changes, words):
+    length = {"episodes": 4, "schedule": "cosine"}
+    train(recipe(**length), tmp_path, device="cpu")
+    with pytest.raises(ValueError, match=words):
+        train(recipe(**length | changes), tmp_path, device="cpu", resume=True)
+
+
+def test_a_run_goes_on_beyond_its_end_as_if_that_had_been_asked_for(tmp_path):
+    longer = recipe(episodes=8, schedule="cosine", cycles=2)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train(longer, whole, device="cpu", precision="float32")
+    train(recipe(episodes=4, schedule="cosine"), parts, device="cpu", precision="float32")
+    RunFolder(parts).record_evaluation([])
+    train(longer, parts, device="cpu", precision="float32", resume=True)
+    for name in (BEST, LAST, "curve.jsonl", "recipe.yaml"):
+        assert (parts / name).read_bytes() == (whole / name).read_bytes()
+    assert not (parts / EVALUATION).exists()
 
 
 @pytest.mark.parametrize(
@@ -121,9 +143,9 @@ def test_step_schedule_cuts_every_so_many_episodes(episode, rate):
     assert learning_rate(training, episode) == pytest.approx(rate)
 
 
-@pytest.mark.parametrize(("episode", "share"), [(0, 1.0), (10, 0.5), (20, 0.0)])
-def test_cosine_schedule_goes_down_to_zero(episode, share):
-    training = recipe(learning_rate=1e-2, schedule="cosine", episodes=20).training
+@pytest.mark.parametrize(("episode", "share"), [(0, 1.0), (10, 0.5), (20, 1.0), (30, 0.5)])
+def test_cosine_schedule_goes_down_to_zero_in_each_cycle(episode, share):
+    training = recipe(learning_rate=1e-2, schedule="cosine", episodes=40, cycles=2).training
     assert learning_rate(training, episode) == pytest.approx(1e-2 * share, abs=1e-9)
 
 

@@ -87,6 +87,10 @@ MAIN_OMNIGLOT_MINI = PaperTable(
             _ours("omniglot-cpu", "omniglot-cpu", "mini-imagenet-conv4-cpu", "mini-imagenet-conv4-cpu"),
         ),
         (
+            "TapNet on a CPU (the same Conv4, twice the episodes)",
+            _ours(None, None, "mini-imagenet-conv4-cpu-long", "mini-imagenet-conv4-cpu-long"),
+        ),
+        (
             "Prototypical Nets (the same networks and episodes)",
             _ours(
                 "omniglot-cpu-protonet",
@@ -152,6 +156,10 @@ NETWORK_SIZES = PaperTable(
         (
             "TapNet on a CPU (Conv4), gradient through the projection",
             _ours("mini-imagenet-conv4-cpu", "mini-imagenet-conv4-cpu"),
+        ),
+        (
+            "TapNet on a CPU (the same Conv4, twice the episodes)",
+            _ours("mini-imagenet-conv4-cpu-long", "mini-imagenet-conv4-cpu-long"),
         ),
     ),
 )

@@ -30,6 +30,7 @@ _EXAMPLES = """examples:
   tapnet train quickdraw
   tapnet train my.yaml --out runs/mine --set training.episodes=500 training.query=8
   tapnet train --resume runs/mine
+  tapnet train --resume runs/quickdraw --set training.episodes=2400 training.cycles=2
   tapnet train photos --frozen-backbone
   tapnet train quickdraw --devices 2 --set training.meta_batch=2
 """
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", nargs="?", help="a YAML file or the name of a bundled recipe (`tapnet recipes`)")
     parser.add_argument("--out", type=Path, help="folder of the run (default: runs/NAME)")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change the recipe")
-    parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with an interrupted run")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with a run, also beyond its end")
     parser.add_argument("--frozen-backbone", action="store_true", help="train the rest only, over cached features")
     parser.add_argument("--tensorboard", action="store_true", help="write the curve for TensorBoard, too")
     add_device(parser, precision="auto")
@@ -51,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from tapnet import distribution
-    from tapnet.recipe import load_recipe
+    from tapnet.recipe import changed, load_recipe
     from tapnet.training.folder import EVALUATION, RunFolder
 
     if (args.recipe is None) == (args.resume is None):
@@ -59,11 +60,11 @@ def run(args: argparse.Namespace) -> None:
             "Give a recipe to start a run, or --resume DIR to go on with one; `tapnet recipes` lists them."
         )
     if args.resume is not None:
-        if args.set or args.out or args.frozen_backbone:
-            raise ValueError("--resume goes on with the run as it is: leave out --set, --out and --frozen-backbone.")
+        if args.out or args.frozen_backbone:
+            raise ValueError("--resume goes on with the run where it is: leave out --out and --frozen-backbone.")
         with warnings.catch_warnings(action="ignore"):  # the run warns when it is restored
             header, folder = RunFolder(args.resume).newest().header, args.resume
-        recipe = header.recipe
+        recipe = changed(header.recipe, args.set)
         if header.episode == recipe.training.episodes and (folder / EVALUATION).exists():
             print(f"{folder} is finished, after {header.episode} episodes.\nTry: tapnet evaluate {folder}")
             return

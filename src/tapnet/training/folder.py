@@ -17,7 +17,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +89,21 @@ class RunFolder:
             raise ValueError(
                 f"{self.path} already holds a run: go on with --resume {self.path}, or give another --out."
             )
-        text = yaml.safe_dump(recipe.as_dict(), sort_keys=False, allow_unicode=True)
-        write_atomically(self.path / RECIPE, text.encode())
+        self._write_recipe(recipe)
         self.note(**facts)
         self.write_curve([])
+
+    def _write_recipe(self, recipe: Recipe) -> None:
+        text = yaml.safe_dump(recipe.as_dict(), sort_keys=False, allow_unicode=True)
+        write_atomically(self.path / RECIPE, text.encode())
+
+    def go_on_by(self, recipe: Recipe) -> None:
+        """What is asked now; the best checkpoint becomes one of this recipe, and the evaluation is no longer final."""
+        self._write_recipe(recipe)
+        (self.path / EVALUATION).unlink(missing_ok=True)
+        if (self.path / BEST).exists():
+            best = read_checkpoint(self.path / BEST)
+            replace(best, header=replace(best.header, recipe=recipe, calibration={})).write(self.path / BEST)
 
     def save(self, checkpoint: Checkpoint) -> None:
         """The newest state as last.safetensors, which is whole at every moment; the one before it is kept."""

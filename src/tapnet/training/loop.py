@@ -30,7 +30,7 @@ from tapnet.training.interruption import Interrupted, stop_requests
 from tapnet.training.material import Features, Images, Material
 from tapnet.training.outcome import accounted
 from tapnet.training.provenance import provenance
-from tapnet.training.schedule import learning_rate, set_rates
+from tapnet.training.schedule import learning_rate, refuse_other_past, set_rates
 from tapnet.training.statistics import MeanOfStatistics
 from tapnet.training.trajectory import Trajectory, read_trajectory, smallest_reference_distance
 
@@ -162,8 +162,7 @@ class Run:
     def restore(self) -> None:
         """The newest state that the folder holds; the curve is cut back to it."""
         checkpoint = self.folder.newest()
-        if checkpoint.header.recipe != self.recipe:
-            raise ValueError(f"{self.folder.path} holds a run of another recipe: give another folder.")
+        refuse_other_past(checkpoint.header.recipe, self.recipe, checkpoint.header.episode)
         if checkpoint.header.data != self._data():
             raise ValueError(f"{self.folder.path} was trained on other data than {self.recipe.data.name} holds now.")
         checkpoint.refuse_unfit(self.method)
@@ -177,6 +176,8 @@ class Run:
             self._trajectory = read_trajectory(self.folder.path)
             self._trajectory.cut_after(self.episode)
             self.folder.clear_leftovers()
+            if header.recipe != self.recipe:
+                self.folder.go_on_by(self.recipe)
             self.folder.write_curve(self._points)
             before = self.folder.facts()
             again = provenance() | self._facts() | {"episode": self.episode}
