@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
 from collections.abc import Callable
 
 import torch
 from pairs import Row, compared
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -39,15 +35,11 @@ def main() -> None:
     keep_freed_memory()  # as every command does
     device = torch.device("cpu")
     precision = resolve_precision("auto", device)
-    bare, whole = steps((args.channels, args.size, args.size), args.backbone, precision)
-    pairs = [
-        (seconds(bare), seconds(whole)) for _ in track(range(args.pairs + 3), "steps", console=Console(stderr=True))
-    ][3:]
-    ratio = statistics.median(b / a for a, b in pairs)
+    (row,) = rows(args.backbone, (args.channels, args.size, args.size), args.pairs)
     result = {
-        "ratio": ratio,
-        "backbone_seconds": statistics.median(a for a, _ in pairs),
-        "tapnet_seconds": statistics.median(b for _, b in pairs),
+        "ratio": row.ratio,
+        "tapnet_seconds": row.first,
+        "backbone_seconds": row.second,
         "pairs": args.pairs,
         "network": f"{args.backbone} {args.channels}×{args.size}×{args.size}",
         "episode": f"{WAY}-way {SHOT}-shot {QUERY}-query",
@@ -59,7 +51,7 @@ def main() -> None:
     print(f"{result['network']}, {result['episode']}, {precision}, median of {args.pairs} pairs")
     print(f"  bare backbone   {1000 * result['backbone_seconds']:8.1f} ms")
     print(f"  TapNet          {1000 * result['tapnet_seconds']:8.1f} ms")
-    print(f"  ratio           {ratio:8.3f}")
+    print(f"  ratio           {row.ratio:8.3f}")
 
 
 def rows(backbone: str, shape: tuple[int, int, int], pairs: int = 7, rounds: int = 1) -> list[Row]:
@@ -95,12 +87,6 @@ def steps(
         return F.cross_entropy(logits, query_labels)
 
     return bare, whole
-
-
-def seconds(step: Callable[[], Tensor]) -> float:
-    start = time.perf_counter()
-    step().backward()  # type: ignore[no-untyped-call]
-    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

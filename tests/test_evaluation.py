@@ -87,6 +87,13 @@ def test_no_interval_over_classes_is_given_when_an_episode_needs_all_of_them(blo
     assert result.ci95_bootstrap is None
 
 
+@pytest.mark.parametrize(("way", "given"), [(5, False), (3, True)])
+def test_the_interval_over_classes_keeps_the_turns_of_a_class_apart(blobs, small_tapnet, way, given):
+    few = ImageSet("few", "test", blobs.pixels, blobs.rows[:60], blobs.row_labels[:60], blobs.names[:5], "0", 4, True)
+    result = Evaluator(small_tapnet, few).evaluate(way, 2, 3, episodes=30)
+    assert (result.ci95_bootstrap is not None) == given
+
+
 def test_the_result_says_what_it_was_measured_on(blobs, small_tapnet):
     result = Evaluator(small_tapnet, blobs).evaluate(4, 1, 3, episodes=5, seed=2).as_dict()
     expected = {"way": 4, "shot": 1, "query": 3, "episodes": 5, "seed": 2, "dataset": "blobs", "split": "test"}

@@ -9,7 +9,6 @@ from torch.nn import functional as F
 from tapnet.functional import (
     class_averages,
     contrasts,
-    distance_profile,
     linear_head,
     null_coordinates,
     null_space,
@@ -93,14 +92,6 @@ def test_projected_distances_share_references_across_a_batch():
     queries, references, errors = episode(5, 32, batch=(4,))
     shared = projected_distances(queries, references[0], errors)
     torch.testing.assert_close(shared, projected_distances(queries, references[:1].expand(4, -1, -1), errors))
-
-
-def test_distance_profile_is_projected_distances_at_every_dim():
-    queries, references, errors = episode(4, 12, batch=(2,), dtype=torch.float64)
-    profile = distance_profile(queries, references, errors)
-    assert profile.shape == (2, 6, 4, 8)
-    for dim in range(1, 9):
-        torch.testing.assert_close(profile[..., dim - 1], projected_distances(queries, references, errors, dim))
 
 
 @pytest.mark.parametrize("dim", [None, 4])

@@ -48,6 +48,14 @@ def test_results_of_two_recipes_of_one_name_are_both_kept(tmp_path, blobs, small
     assert sorted(each["recipe"]["training"]["episodes"] for each in kept) == [3, 4]
 
 
+def test_results_of_two_tasks_of_one_name_are_both_kept(tmp_path, blobs, small_tapnet):
+    header, judge = Header(load_recipe("quickdraw"), (1, 8, 8), 3), Evaluator(small_tapnet, blobs)
+    for query, seed in ((3, 0), (2, 0), (3, 1), (2, 0)):
+        record(tmp_path, header, judge.evaluate(5, 1, query, 4, seed))
+    kept = [(result["evaluation"]["query"], result["evaluation"]["seed"]) for result in read_results(tmp_path)]
+    assert sorted(kept) == [(2, 0), (3, 0), (3, 1)]
+
+
 def test_results_of_one_recipe_are_one_wherever_its_data_lies(tmp_path, blobs, small_tapnet):
     result = Evaluator(small_tapnet, blobs).evaluate(5, 1, 3, episodes=4)
     for root in ("here", "there"):

@@ -14,6 +14,7 @@ from tapnet.checkpoint import read_checkpoint
 from tapnet.datasets import load_dataset
 from tapnet.embedding import default_cache
 from tapnet.evaluation import Evaluator
+from tapnet.heads import HeadOptions
 from tapnet.training.provenance import provenance
 
 
@@ -28,8 +29,9 @@ def main() -> None:
     method, calibration = checkpoint.method(), Calibration(checkpoint.header.calibration)
     images = load_dataset(args.dataset or checkpoint.header.recipe.data.name, "test", args.root)
     features = Evaluator(method, images, cache=default_cache()).features.numpy()
+    options = HeadOptions(method.references, projection_dim=method.projection_dim, reference_bias=method.reference_bias)
     rows = [
-        measure_unknowns(features, images.labels, method.references, calibration, way, shot).as_dict()
+        measure_unknowns(features, images.labels, options, calibration, way, shot).as_dict()
         for way, shot in ((5, 1), (5, 5))
     ]
     content = {

@@ -196,12 +196,14 @@ class Evaluator:
         scaled up to match; `None` where an episode needs all of them. What the few episodes of a replicate add to the
         variance is taken off again.
         """
-        if len(np.unique(self.images.labels)) == way:
+        labels = self.images.labels
+        kinds = self.images.groups[labels] if self.images.apart else labels  # of which an episode has one class each
+        if len(np.unique(kinds)) == way:
             return None
         generator = np.random.Generator(np.random.Philox(key=np.array([seed, 2**63], dtype=np.uint64)))
         means, noises, scale = torch.zeros(REPLICATES).double(), torch.zeros(REPLICATES).double(), 1.0
         for replicate in range(REPLICATES):
-            rows, scale = _half(self.images.labels, way, shot + 1, generator)
+            rows, scale = _half(labels, kinds, way, shot + 1, generator)
             if replicate % distribution.size() == distribution.rank():
                 values = self._replicate(rows, way, shot, query, replicate)
                 means[replicate], noises[replicate] = values.mean(), values.var(ddof=1) / len(values)
@@ -225,16 +227,16 @@ def mean_and_ci95(values: Accuracies) -> tuple[float, float]:
 
 
 def _half(
-    labels: NDArray[np.int64], way: int, images: int, generator: np.random.Generator
+    labels: NDArray[np.int64], kinds: NDArray[np.int64], way: int, images: int, generator: np.random.Generator
 ) -> tuple[NDArray[np.int64], float]:
-    """Positions of a random half of the classes and of their images, and by how much its variance falls short."""
-    classes = generator.permutation(np.unique(labels))
-    kept = max(way, -(-len(classes) // 2))
+    """Positions of a random half of the kinds and of their images, and by how much its variance falls short."""
+    drawn = generator.permutation(np.unique(kinds))
+    kept = max(way, -(-len(drawn) // 2))
     rows = []
-    for label in classes[:kept]:
+    for label in (label for kind in drawn[:kept] for label in np.unique(labels[kinds == kind])):
         members = generator.permutation(np.flatnonzero(labels == label))
         rows.append(members[: max(images, -(-len(members) // 2))])
-    return np.concatenate(rows), kept / (len(classes) - kept)
+    return np.concatenate(rows), kept / (len(drawn) - kept)
 
 
 def _split(indices: Indices, size: int) -> Iterator[Indices]:

@@ -24,6 +24,10 @@ R = TypeVar("R")
 _HALF = (torch.float16, torch.bfloat16)
 
 
+class NotANumber(ValueError):
+    """Features or references contain NaN."""
+
+
 def _in_full_precision(function: Callable[P, R]) -> Callable[P, R]:
     """The function with half-precision tensors widened and autocast off: a null space does not survive 8 bits.
 
@@ -157,13 +161,6 @@ def projected_distances(
 
 
 @_in_full_precision
-def distance_profile(queries: Tensor, references: Tensor, errors: Tensor) -> Tensor:
-    """`projected_distances` for every dim from 1 to L - way at once, shape (..., query, way, L - way)."""
-    queries, references = (null_coordinates(vectors, errors, None) for vectors in (queries, references))
-    return (queries.unsqueeze(-2) - references.unsqueeze(-3)).square().cumsum(dim=-1)
-
-
-@_in_full_precision
 def linear_head(references: Tensor, errors: Tensor, dim: int | None = None) -> tuple[Tensor, Tensor]:
     r"""Weight (..., way, L) and bias (..., way) of the linear layer with the softmax of the projected distances.
 
@@ -230,7 +227,7 @@ def _checked_sizes(errors: Tensor, dim: int | None, vectors: Tensor | None = Non
         raise ValueError(f"{way} classes in {length} dimensions allow dim from 1 to {length - way}, got {dim}.")
     for name, tensor in (("errors", errors), ("vectors", vectors)):
         if tensor is not None and _has_nan(tensor):
-            raise ValueError(f"The {name} contain NaN: the features or references have diverged.")
+            raise NotANumber(f"The {name} contain NaN: the features or references have diverged.")
     if vectors is not None and vectors.shape[-1] != length:
         raise ValueError(f"Needed vectors of dim {length} like the errors, got {vectors.shape[-1]}.")
     return way, length, length - way if dim is None else dim
@@ -262,7 +259,7 @@ def select_references(
     if way > available:
         raise ValueError(f"{way} classes need {way} references, there are {available}: train with more ways.")
     if _has_nan(prototypes) or _has_nan(references):
-        raise ValueError("The prototypes or references contain NaN: the features have diverged.")
+        raise NotANumber("The prototypes or references contain NaN: the features have diverged.")
     prototypes, references = prototypes.detach(), references.detach()
     squares = references.square().sum(dim=-1).unsqueeze(-2)
     distances = squares - 2 * prototypes @ references.mT  # less the prototype's own square, which changes no choice

@@ -70,6 +70,20 @@ class Training:
     frozen_backbone: bool = False  # train the rest only, over features computed once
     meta_batch: Count = 1
 
+    def __post_init__(self) -> None:
+        if self.episodes % self.meta_batch:
+            raise ValueError(
+                "training.episodes needs to be a multiple of training.meta_batch, got "
+                f"{self.episodes} and {self.meta_batch}"
+            )
+        if self.cycles > 1 and self.schedule != "cosine":
+            raise ValueError(f"training.cycles are those of training.schedule=cosine, got {self.schedule}")
+        if self.episodes % (self.cycles * self.meta_batch):
+            raise ValueError(
+                f"training.episodes needs to be a multiple of training.cycles × training.meta_batch = "
+                f"{self.cycles * self.meta_batch}, got {self.episodes}"
+            )
+
 
 @dataclass(frozen=True, config=_STRICT)
 class Validation:
@@ -108,17 +122,6 @@ class Recipe:
             raise ValueError(
                 "training.way and method.options.ways need to be one number, one class a reference, and validation.way "
                 f"no more, got {self.training.way}, {ways} and {self.validation.way}"
-            )
-        episodes, meta_batch = self.training.episodes, self.training.meta_batch
-        if episodes % meta_batch:
-            raise ValueError(
-                f"training.episodes needs to be a multiple of training.meta_batch, got {episodes} and {meta_batch}"
-            )
-        cycles = self.training.cycles
-        if cycles > 1 and (self.training.schedule != "cosine" or episodes % (cycles * meta_batch)):
-            raise ValueError(
-                "training.cycles needs the cosine schedule and cycles of as many whole meta-batches, got "
-                f"{self.training.schedule}, {cycles} cycles of {episodes} episodes and a meta-batch of {meta_batch}"
             )
         if self.training.frozen_backbone:
             self._refuse_unfreezable()
@@ -217,15 +220,16 @@ def load_recipe(name_or_path: str, changes: list[str] | None = None) -> Recipe:
         raise ValueError(f"{path} is not a YAML file: {' '.join(str(error).split())}.") from None
     if not isinstance(values, dict):
         raise ValueError(f"{path} needs the keys of a recipe, got {type(values).__name__}.")
-    return _changed(values, str(path), changes or [])
+    return _with_changes(values, str(path), changes or [])
 
 
 def changed(recipe: Recipe, changes: list[str]) -> Recipe:
     """The recipe with `key.sub=value` changes applied."""
-    return _changed(recipe.as_dict(), recipe.name, changes)
+    return _with_changes(recipe.as_dict(), recipe.name, changes)
 
 
-def _changed(values: dict[str, Any], source: str, changes: list[str]) -> Recipe:
+def _with_changes(values: dict[str, Any], source: str, changes: list[str]) -> Recipe:
+    """The recipe in values read from the source, changed; an error names one or the other."""
     for change in changes:
         _apply(values, change)
     return recipe_from(values, source, changes)

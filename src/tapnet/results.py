@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tapnet.recipe import recipe_from
 from tapnet.training.provenance import commit
 
 ABLATIONS = "ablations"  # the folder of them among the results
+_DIGITS = 8  # of a digest in a file name
 
 
 def record(
@@ -88,29 +90,32 @@ def _origin(header: Header, state: str = "unknown") -> dict[str, Any]:
 
 
 def _written(path: Path, content: dict[str, Any]) -> Path:
-    path = _own(path, content["recipe"])
+    path = _own(path, content)
     write_atomically(path, (json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode())
     return path
 
 
-def _own(path: Path, recipe: dict[str, Any]) -> Path:
-    """The path; where a result of another recipe of that name has it, with the digest of ours."""
-    ours = _experiment(recipe)
-    try:
-        theirs = _experiment(json.loads(path.read_text(encoding="utf-8"))["recipe"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return path
-    return path if theirs == ours else path.with_stem(f"{path.stem}-{sha256(ours.encode()).hexdigest()[:8]}")
+def _own(path: Path, content: dict[str, Any]) -> Path:
+    """The file that holds a result of this experiment, else the path; where another has that, with a digest of ours."""
+    ours = _experiment(content)
+    for kept in (path, *sorted(path.parent.glob(f"{path.stem}-{'?' * _DIGITS}.json"))):
+        with suppress(OSError, ValueError, KeyError, TypeError):  # what is no result of ours is left alone
+            if _experiment(json.loads(kept.read_text(encoding="utf-8"))) == ours:
+                return kept
+    return path.with_stem(f"{path.stem}-{sha256(ours.encode()).hexdigest()[:_DIGITS]}") if path.exists() else path
 
 
-def _experiment(recipe: dict[str, Any]) -> str:
-    """A recipe as text, wherever its data lies."""
-    return json.dumps(_whole(recipe) | {"data": recipe["data"] | {"root": None}}, sort_keys=True)
+def _experiment(content: dict[str, Any]) -> str:
+    """What a result is of, as text: the recipe, wherever its data lies, and of the task what no file name tells."""
+    recipe, task = _whole(content["recipe"]), content.get("evaluation") or content["task"]
+    return json.dumps(
+        [recipe | {"data": recipe["data"] | {"root": None}}, task["query"], task.get("seed")], sort_keys=True
+    )
 
 
 def _whole(recipe: dict[str, Any]) -> dict[str, Any]:
     """A recipe with the keys that are younger than it, as they were understood before."""
-    return recipe_from(recipe, "the recipe of a result").as_dict()
+    return recipe_from(recipe, "its recipe").as_dict()
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
@@ -121,8 +126,10 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
             content = json.loads(path.read_text(encoding="utf-8"))
             content["recipe"] = _whole(content["recipe"])
             content["evaluation"]["accuracy"], content["trained"]["episodes"]
-        except (ValueError, KeyError, TypeError):  # no text, no JSON, no recipe
-            raise ValueError(f"{path} is not a kept result: write it by `tapnet evaluate --record {folder}`.") from None
+        except (ValueError, KeyError, TypeError) as error:  # no text, no JSON, no recipe
+            raise ValueError(
+                f"{path} is not a kept result ({error}): write it by `tapnet evaluate --record {folder}`."
+            ) from None
         results.append(content)
     return results
 
@@ -140,6 +147,8 @@ def read_ablation(path: Path) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         content["recipe"] = _whole(content["recipe"])
         content["name"], content["task"]["way"], content["rows"][0]["accuracy"]
-    except (ValueError, KeyError, TypeError, IndexError):  # no text, no JSON, no recipe
-        raise ValueError(f"{path} is not a kept ablation: write one by `tapnet ablate … --record results`.") from None
+    except (ValueError, KeyError, TypeError, IndexError) as error:  # no text, no JSON, no recipe
+        raise ValueError(
+            f"{path} is not a kept ablation ({error}): write one by `tapnet ablate … --record results`."
+        ) from None
     return content

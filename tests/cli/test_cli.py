@@ -8,6 +8,7 @@ import pytest
 from tapnet import __version__
 from tapnet.checkpoint import BEST, LAST
 from tapnet.cli import COMMANDS, main
+from tapnet.training.folder import RunFolder
 
 SMALL = [
     "backbone.options.widths=[8, 8, 8, 8]",
@@ -256,6 +257,16 @@ def test_ctrl_c_says_where_the_state_is_and_how_to_go_on(tmp_path, monkeypatch, 
     capsys.readouterr()
     assert main(["train", "--resume", str(folder), "--device", "cpu"]) == 0
     assert f"{folder} is finished" in capsys.readouterr().out
+
+
+def test_a_finished_run_goes_on_beyond_its_end_or_says_why_not(tmp_path, capsys):
+    folder = str(tmp_path / "run")
+    assert main(["train", "quickdraw", "--out", folder, "--device", "cpu", "--set", *SMALL]) == 0
+    assert main(["train", "--resume", folder, "--device", "cpu", "--set", "training.learning_rate=1"]) == 2
+    assert "training.learning_rate from 0.004 to 1.0" in capsys.readouterr().err
+    length = ["training.episodes=8", "training.cycles=2"]
+    assert main(["train", "--resume", folder, "--device", "cpu", "--set", *length]) == 0
+    assert RunFolder(tmp_path / "run").newest().header.episode == 8
 
 
 def test_python_m_tapnet_is_the_command_line():

@@ -10,6 +10,7 @@ import tapnet
 from tapnet.checkpoint import BEST, LAST, read_checkpoint
 from tapnet.recipe import recipe_from
 from tapnet.training import Interrupted, Run, learning_rate, read_curve, train
+from tapnet.training.faults import episode_loss
 from tapnet.training.folder import EVALUATION, RunFolder
 
 
@@ -86,9 +87,10 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"query": 3}, "goes on by its own recipe"),
+        ({"query": 3}, r"of another recipe: only .* may change, got training.query from 2 to 3\. Give another folder"),
+        ({"schedule": "step", "episodes": 8}, "training.schedule from cosine to step"),
         ({"episodes": 2}, "has 4 episodes behind it: training.episodes needs to be more, got 2"),
-        ({"episodes": 8}, "whole cycles, here of 4 episodes: for instance --set training.episodes=8 training.cycles=2"),
+        ({"episodes": 8}, "in whole cycles of 4 episodes: for instance --set training.episodes=8 training.cycles=2"),
     ],
 )
 def test_resume_refuses_a_recipe_that_would_have_led_elsewhere(tmp_path, changes, words):
@@ -110,6 +112,19 @@ def test_a_run_goes_on_beyond_its_end_as_if_that_had_been_asked_for(tmp_path):
     assert not (parts / EVALUATION).exists()
 
 
+def test_a_run_that_stops_beyond_its_end_is_one_of_the_longer_recipe(tmp_path):
+    longer = recipe(episodes=8, schedule="cosine", cycles=2)
+    train(recipe(episodes=4, schedule="cosine"), tmp_path, device="cpu")
+
+    def fail(_):
+        raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        train(longer, tmp_path, device="cpu", resume=True, watch=fail)
+    for name in (BEST, LAST):
+        assert read_checkpoint(tmp_path / name).header.recipe == longer
+
+
 @pytest.mark.parametrize(
     ("training", "words"),
     [({"way": 241}, "need 241 classes, the data has 240"), ({"shot": 99, "query": 2}, "need 101 images a class")],
@@ -124,6 +139,14 @@ def test_a_loss_that_is_not_finite_stops_with_its_episode(tmp_path, monkeypatch)
     monkeypatch.setattr("torch.nn.functional.cross_entropy", lambda logits, _: logits.sum() * math.nan)
     with pytest.raises(ValueError, match="loss of episode 0 is nan: lower"):
         train(recipe(), tmp_path, device="cpu")
+
+
+def test_features_that_are_not_numbers_stop_with_their_episode_kept(tmp_path):
+    run = Run(recipe(), tmp_path, "cpu", "float32")
+    run.method.references.data.fill_(math.nan)
+    with pytest.raises(ValueError, match="loss of episode 0 is nan: lower"):
+        run.step()
+    assert math.isnan(episode_loss(tmp_path / "episode-0.safetensors"))
 
 
 @pytest.mark.parametrize("rate", [1e-3, 1e-6])
@@ -143,10 +166,10 @@ def test_step_schedule_cuts_every_so_many_episodes(episode, rate):
     assert learning_rate(training, episode) == pytest.approx(rate)
 
 
-@pytest.mark.parametrize(("episode", "share"), [(0, 1.0), (10, 0.5), (20, 1.0), (30, 0.5)])
+@pytest.mark.parametrize(("episode", "share"), [(0, 1.0), (10, 0.5), (19, 0.006), (20, 1.0), (30, 0.5), (39, 0.006)])
 def test_cosine_schedule_goes_down_to_zero_in_each_cycle(episode, share):
     training = recipe(learning_rate=1e-2, schedule="cosine", episodes=40, cycles=2).training
-    assert learning_rate(training, episode) == pytest.approx(1e-2 * share, abs=1e-9)
+    assert learning_rate(training, episode) == pytest.approx(1e-2 * share, abs=1e-5)
 
 
 def test_seconds_of_training_beat_no_training_by_far(tmp_path):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tapnet.checkpoint import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,8 +32,7 @@ def new_canvas(width: float, height: float) -> Figure:
 
 def save(figure: Figure, path: Path) -> Path:
     """Write the picture, whole or not at all; the format follows the ending of the name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    figure.savefig(temporary, format=path.suffix.removeprefix(".") or "png")
-    temporary.replace(path)
+    picture = BytesIO()
+    figure.savefig(picture, format=path.suffix.removeprefix(".") or "png")
+    write_atomically(path, picture.getvalue())
     return path

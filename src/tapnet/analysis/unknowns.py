@@ -50,7 +50,7 @@ class Unknowns:
 def measure_unknowns(
     features: NDArray[np.float32],
     labels: NDArray[np.int64],
-    references: torch.Tensor,
+    options: HeadOptions,
     calibration: Calibration,
     way: int = 5,
     shot: int = 5,
@@ -64,7 +64,7 @@ def measure_unknowns(
     for index in range(episodes):
         episode = sampler[index]
         support = torch.from_numpy(features[episode.support[:way].reshape(-1)])
-        head = adapt("tapnet", support, class_labels(way, shot), way, HeadOptions(references))
+        head = adapt("tapnet", support, class_labels(way, shot), way, options)
         queries = features[episode.query.reshape(-1)]
         scores.append(head.scores(queries))
         inside, marks = head.projected(queries), head.projected(head.references)

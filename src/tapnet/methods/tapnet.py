@@ -90,17 +90,12 @@ class TapNet(LinearMethod):
         )
         return logits + self.shift(chosen).unsqueeze(-2)
 
-    def adapt(self, support_features: Tensor, support_labels: Tensor) -> tuple[Tensor, Tensor]:
+    def adapt_to(self, prototypes: Tensor, ordered: bool = True, chosen: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The references that classify, and the errors for the projection to hide, each (..., way, dim).
 
-        Below full dimension the projection depends on the order of the errors: they come in that of the references.
-        """
-        return self.adapt_to(class_averages(support_features, support_labels, way_of(support_labels)))
-
-    def adapt_to(self, prototypes: Tensor, ordered: bool = True, chosen: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The same from class averages (..., way, dim); `ordered` = False leaves the errors in the order of those.
-
-        `chosen` (..., way) says which reference each class takes, in place of `selection`.
+        Below full dimension the projection depends on the order of the errors: they come in that of the references, or
+        with `ordered` = False in that of the class averages. `chosen` (..., way) says which reference each class takes,
+        in place of `selection`.
         """
         if not self.differentiable:
             prototypes = prototypes.detach()  # they serve the projection alone

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from tapnet.batches import EpisodeImages
 from tapnet.checkpoint import write_atomically
+from tapnet.functional import NotANumber
 from tapnet.recipe import Recipe, recipe_from
 from tapnet.training.material import method_for
 
@@ -77,5 +78,8 @@ def episode_loss(path: Path) -> float:
     support, query = (part.contiguous(memory_format=layout) for part in (episode.support_images, episode.query_images))
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)
-        logits = method(support, episode.support_labels, query)
+        try:
+            logits = method(support, episode.support_labels, query)
+        except NotANumber:
+            return math.nan
     return F.cross_entropy(logits, episode.query_labels).item()

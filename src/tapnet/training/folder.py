@@ -16,7 +16,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from tapnet.checkpoint import BEST, LAST, Checkpoint, read_checkpoint, read_header, write_atomically
-from tapnet.recipe import Recipe
+from tapnet.recipe import Recipe, load_recipe
 from tapnet.training.trajectory import TRAJECTORY
 
 CURVE, FACTS, RECIPE, EVALUATION = "curve.jsonl", "run.json", "recipe.yaml", "evaluation.json"
@@ -98,12 +98,15 @@ class RunFolder:
         write_atomically(self.path / RECIPE, text.encode())
 
     def go_on_by(self, recipe: Recipe) -> None:
-        """What is asked now; the best checkpoint becomes one of this recipe, and the evaluation is no longer final."""
-        self._write_recipe(recipe)
-        (self.path / EVALUATION).unlink(missing_ok=True)
+        """Make this the folder of a run by the recipe, where it was by another: no evaluation of that one is final."""
+        with suppress(OSError, ValueError):  # missing or damaged: as by another
+            if load_recipe(str(self.path / RECIPE)) == recipe:
+                return
         if (self.path / BEST).exists():
             best = read_checkpoint(self.path / BEST)
             replace(best, header=replace(best.header, recipe=recipe, calibration={})).write(self.path / BEST)
+        (self.path / EVALUATION).unlink(missing_ok=True)
+        self._write_recipe(recipe)  # last: a process that is killed before does all of it again
 
     def save(self, checkpoint: Checkpoint) -> None:
         """The newest state as last.safetensors, which is whole at every moment; the one before it is kept."""

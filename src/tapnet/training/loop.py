@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -21,16 +22,18 @@ from tapnet.calibration import calibrate_checkpoint
 from tapnet.checkpoint import BEST, LAST, Checkpoint, Header, Running, optimizer_tensors, restore_optimizer
 from tapnet.distribution import agreed, any_of, launched, summed
 from tapnet.evaluation import Evaluator
+from tapnet.functional import NotANumber
 from tapnet.hardware import PRECISIONS, describe, keep_freed_memory, resolve_device, resolve_precision
 from tapnet.methods import references_of
 from tapnet.recipe import Recipe, Training
+from tapnet.training.continuation import refuse_other_past
 from tapnet.training.faults import Diverged, advice, gradients_are_finite, is_sound, save_episode
 from tapnet.training.folder import Point, RunFolder, read_curve
 from tapnet.training.interruption import Interrupted, stop_requests
 from tapnet.training.material import Features, Images, Material
 from tapnet.training.outcome import accounted
 from tapnet.training.provenance import provenance
-from tapnet.training.schedule import learning_rate, refuse_other_past, set_rates
+from tapnet.training.schedule import learning_rate, set_rates
 from tapnet.training.statistics import MeanOfStatistics
 from tapnet.training.trajectory import Trajectory, read_trajectory, smallest_reference_distance
 
@@ -162,7 +165,7 @@ class Run:
     def restore(self) -> None:
         """The newest state that the folder holds; the curve is cut back to it."""
         checkpoint = self.folder.newest()
-        refuse_other_past(checkpoint.header.recipe, self.recipe, checkpoint.header.episode)
+        refuse_other_past(self.folder.path, checkpoint.header.recipe, self.recipe, checkpoint.header.episode)
         if checkpoint.header.data != self._data():
             raise ValueError(f"{self.folder.path} was trained on other data than {self.recipe.data.name} holds now.")
         checkpoint.refuse_unfit(self.method)
@@ -176,14 +179,16 @@ class Run:
             self._trajectory = read_trajectory(self.folder.path)
             self._trajectory.cut_after(self.episode)
             self.folder.clear_leftovers()
-            if header.recipe != self.recipe:
-                self.folder.go_on_by(self.recipe)
             self.folder.write_curve(self._points)
             before = self.folder.facts()
             again = provenance() | self._facts() | {"episode": self.episode}
             self.folder.note(
                 state="running", process=again["process"], resumed=[*before.get("resumed", []), again], ended=None
             )
+        if header.recipe != self.recipe:
+            self.save()
+        if distribution.rank() == 0:
+            self.folder.go_on_by(self.recipe)
 
     def step(self) -> float:
         """Learn from the next meta-batch; gives its mean loss."""
@@ -213,7 +218,10 @@ class Run:
                 stack.enter_context(self._fabric.no_backward_sync(self._module))
             stack.enter_context(_seeded(self.recipe.seed, index))
             episode = self._images(index)
-            logits = self._module(episode.support_images, episode.support_labels, episode.query_images)
+            try:
+                logits = self._module(episode.support_images, episode.support_labels, episode.query_images)
+            except NotANumber:
+                self._keep(index, {index: math.nan})
             loss = F.cross_entropy(logits, episode.query_labels)
             self._fabric.backward(loss * share)
         return loss.item(), (logits.argmax(dim=-1) == episode.query_labels).double().mean().item()
