@@ -99,9 +99,9 @@ MAIN_OMNIGLOT_MINI = PaperTable(
                 "mini-imagenet-conv4-cpu-protonet",
             ),
         ),
-        ("TapNet on a CPU (Conv4)", _ours("omniglot-60way", "omniglot-60way", None, None)),
+        ("TapNet on a CPU (a Conv4 of 32, 64, 128, 128)", _ours("omniglot-60way", "omniglot-60way", None, None)),
         (
-            "TapNet on a CPU (Conv4), gradient through the projection",
+            "TapNet on a CPU (the same Conv4), gradient through the projection",
             _ours("omniglot-60way-gradient", "omniglot-60way-gradient", None, None),
         ),
         (

@@ -52,9 +52,9 @@ def _evaluations(results: list[dict[str, Any]]) -> str:
 
 
 def _commands(results: list[dict[str, Any]]) -> str:
-    hardware = sorted({result["trained"]["hardware"].get("device_name", "unknown hardware") for result in results})
+    hardware = sorted({result["trained"]["hardware"].get("device_name", "unrecorded hardware") for result in results})
     commands = (result["command"] for result in results)
-    return "\n".join([f"Trained on {', '.join(hardware)}. Made by:", "", "```", *commands, "```"])
+    return "\n".join([f"Trained on {' or '.join(hardware)}. Made by:", "", "```", *commands, "```"])
 
 
 def _ablation(ablation: dict[str, Any]) -> str:

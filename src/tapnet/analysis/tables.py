@@ -149,7 +149,7 @@ def _hyperparameters(_: Results) -> Filled:
         )
         settings = zip(_SETTINGS, published, ours, strict=True)
         other = [f"{setting} {value}" for setting, paper, value in settings if value != paper]
-        rows.append((name.replace("-imagenet", ""), *published, ", ".join(other) or "same"))
+        rows.append((name, *published, ", ".join(other) or "same"))
     headings = ("recipe", *_SETTINGS, "ours")
     return Filled("Supplement, Table 2: settings of meta-training", headings, rows, [], [])
 

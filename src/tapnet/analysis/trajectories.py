@@ -16,7 +16,7 @@ from tapnet.training.trajectory import read_trajectory
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_STAMPS = 3  # episode numbers a path
+_STAMPS = ((12, 8), (14, -16), (-38, 10))  # episode numbers a path, and where each stands beside its point
 
 
 def reference_trajectories(run: Path) -> Figure:
@@ -54,16 +54,16 @@ def _draw_all(figure: Figure, axis: Any, paths: Points, episodes: list[int]) -> 
 
 
 def _draw_some(axis: Any, paths: Points, episodes: list[int], chosen: list[int]) -> None:
-    stamped = sorted({round(step) for step in np.linspace(0, len(episodes) - 1, _STAMPS)})
+    stamped = [round(step) for step in np.linspace(0, len(episodes) - 1, len(_STAMPS))]
     for column, (colour, k) in enumerate(zip(COLOURS, chosen, strict=False)):
         path = paths[:, column]
         axis.plot(*path.T, "-", color=colour, linewidth=1.3, marker=".", markersize=4)
         axis.plot(*path[-1], "o", color=colour, markersize=9, label=f"reference {k + 1}")
-        for step in stamped:
+        for step, place in zip(stamped, _STAMPS, strict=True):
             axis.annotate(
                 f"{episodes[step]:,}",
                 path[step],
-                xytext=(12, 8),
+                xytext=place,
                 textcoords="offset points",
                 fontsize=8,
                 color=colour,
