@@ -219,7 +219,9 @@ def load_recipe(name_or_path: str, changes: list[str] | None = None) -> Recipe:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a YAML file: {' '.join(str(error).split())}.") from None
     if not isinstance(values, dict):
-        raise ValueError(f"{path} needs the keys of a recipe, got {type(values).__name__}.")
+        raise ValueError(
+            f"{path} needs the keys of a recipe, got {'nothing' if values is None else type(values).__name__}."
+        )
     return _with_changes(values, str(path), changes or [])
 
 

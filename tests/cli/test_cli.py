@@ -269,6 +269,14 @@ def test_a_finished_run_goes_on_beyond_its_end_or_says_why_not(tmp_path, capsys)
     assert RunFolder(tmp_path / "run").newest().header.episode == 8
 
 
+def test_a_run_goes_on_in_its_own_precision(tmp_path):
+    folder = str(tmp_path / "run")
+    assert main(["train", "quickdraw", "--out", folder, "--device", "cpu", "--precision", "bf16", "--set", *SMALL]) == 0
+    length = ["training.episodes=8", "training.cycles=2"]
+    assert main(["train", "--resume", folder, "--device", "cpu", "--set", *length]) == 0
+    assert RunFolder(tmp_path / "run").facts()["resumed"][0]["hardware"]["precision"] == "bf16"
+
+
 def test_python_m_tapnet_is_the_command_line():
     done = subprocess.run([sys.executable, "-m", "tapnet", "recipes"], capture_output=True, text=True, check=True)
     assert "quickdraw" in done.stdout

@@ -179,3 +179,10 @@ def test_runs_lists_state_and_result(finished, capsys, monkeypatch):
 def test_runs_says_where_it_found_none(tmp_path, capsys):
     assert main(["runs", str(tmp_path)]) == 2
     assert "no run in" in capsys.readouterr().err
+
+
+def test_a_run_whose_states_are_both_damaged_says_so(tmp_path):
+    for name in (LAST, PREVIOUS):
+        (tmp_path / name).write_bytes(b"rubbish")
+    with pytest.raises(ValueError, match="no state to go on from: previous"):
+        RunFolder(tmp_path).newest()

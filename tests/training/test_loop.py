@@ -112,6 +112,22 @@ def test_a_run_goes_on_beyond_its_end_as_if_that_had_been_asked_for(tmp_path):
     assert not (parts / EVALUATION).exists()
 
 
+def test_a_damaged_best_checkpoint_stops_a_run_that_goes_on_before_anything_is_written(tmp_path):
+    train(recipe(episodes=4, schedule="cosine"), tmp_path, device="cpu")
+    (tmp_path / BEST).write_bytes(b"rubbish")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.suffix != ".json"}
+    with pytest.raises(ValueError, match=r"best\.safetensors is damaged .* Remove it and the run goes on without it"):
+        train(recipe(episodes=8, schedule="cosine", cycles=2), tmp_path, device="cpu", resume=True)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.suffix != ".json"} == before
+
+
+def test_a_run_without_its_best_checkpoint_keeps_the_next_one(tmp_path):
+    train(recipe(episodes=4, schedule="cosine"), tmp_path, device="cpu")
+    (tmp_path / BEST).unlink()
+    train(recipe(episodes=8, schedule="cosine", cycles=2), tmp_path, device="cpu", resume=True)
+    assert read_checkpoint(tmp_path / BEST).header.episode > 4
+
+
 def test_a_run_that_stops_beyond_its_end_is_one_of_the_longer_recipe(tmp_path):
     longer = recipe(episodes=8, schedule="cosine", cycles=2)
     train(recipe(episodes=4, schedule="cosine"), tmp_path, device="cpu")

@@ -65,6 +65,8 @@ def run(args: argparse.Namespace) -> None:
         with warnings.catch_warnings(action="ignore"):  # the run warns when it is restored
             header, folder = RunFolder(args.resume).newest().header, args.resume
         recipe = changed(header.recipe, args.set)
+        if args.precision == "auto":
+            args.precision = header.hardware.get("precision", "auto")  # a run does not change it unasked
         if recipe == header.recipe and header.episode == recipe.training.episodes and (folder / EVALUATION).exists():
             print(f"{folder} is finished, after {header.episode} episodes.\nTry: tapnet evaluate {folder}")
             return

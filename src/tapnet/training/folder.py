@@ -97,6 +97,14 @@ class RunFolder:
         text = yaml.safe_dump(recipe.as_dict(), sort_keys=False, allow_unicode=True)
         write_atomically(self.path / RECIPE, text.encode())
 
+    def refuse_damaged_best(self) -> None:
+        """Nothing when there is no best checkpoint or it can be read."""
+        if (self.path / BEST).exists():
+            try:
+                read_checkpoint(self.path / BEST)
+            except ValueError as error:
+                raise ValueError(f"{error} Remove it and the run goes on without it.") from None
+
     def go_on_by(self, recipe: Recipe) -> None:
         """Make this the folder of a run by the recipe, where it was by another: no evaluation of that one is final."""
         with suppress(OSError, ValueError):  # missing or damaged: as by another
@@ -130,9 +138,16 @@ class RunFolder:
         except (ValueError, FileNotFoundError) as error:
             if not (self.path / PREVIOUS).exists():
                 raise
-            checkpoint = read_checkpoint(self.path / PREVIOUS)
+            try:
+                checkpoint = read_checkpoint(self.path / PREVIOUS)
+            except ValueError:
+                raise ValueError(
+                    f"{self.path} has no state to go on from: {PREVIOUS} is damaged, {LAST} damaged or missing. Start "
+                    "the run again in another folder."
+                ) from error
             warnings.warn(
-                f"{error} Going on from the checkpoint before it, after episode {checkpoint.header.episode}.",
+                f"{self.path / LAST} is damaged or missing. Going on from the checkpoint before it, after episode "
+                f"{checkpoint.header.episode}.",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -166,13 +166,15 @@ class Run:
         """The newest state that the folder holds; the curve is cut back to it."""
         checkpoint = self.folder.newest()
         refuse_other_past(self.folder.path, checkpoint.header.recipe, self.recipe, checkpoint.header.episode)
+        self.folder.refuse_damaged_best()
         if checkpoint.header.data != self._data():
             raise ValueError(f"{self.folder.path} was trained on other data than {self.recipe.data.name} holds now.")
         checkpoint.refuse_unfit(self.method)
         self.method.load_state_dict(checkpoint.weights)
         restore_optimizer(self.method, self.optimizer, checkpoint.optimizer)
         header = checkpoint.header
-        self.episode, self.best, self._since_point = header.episode, header.validation, header.since_point
+        self.episode, self._since_point = header.episode, header.since_point
+        self.best = header.validation if (self.folder.path / BEST).exists() else None
         self._saved_episode = self.episode
         self._points = [point for point in read_curve(self.folder.path) if point.episode <= self.episode]
         if distribution.rank() == 0:
