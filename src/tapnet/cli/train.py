@@ -31,6 +31,7 @@ _EXAMPLES = """examples:
   tapnet train my.yaml --out runs/mine --set training.episodes=500 training.query=8
   tapnet train --resume runs/mine
   tapnet train --resume runs/quickdraw --set training.episodes=2400 training.cycles=2
+  tapnet train omniglot-cpu-long --from runs/omniglot-cpu
   tapnet train photos --frozen-backbone
   tapnet train quickdraw --devices 2 --set training.meta_batch=2
 """
@@ -44,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="folder of the run (default: runs/NAME)")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change the recipe")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with a run, also beyond its end")
+    parser.add_argument(
+        "--from", dest="weights", metavar="CHECKPOINT", help="begin with its weights: a file, a run or a bundled name"
+    )
     parser.add_argument("--frozen-backbone", action="store_true", help="train the rest only, over cached features")
     parser.add_argument("--tensorboard", action="store_true", help="write the curve for TensorBoard, too")
     add_device(parser, precision="auto")
@@ -60,8 +64,10 @@ def run(args: argparse.Namespace) -> None:
             "Give a recipe to start a run, or --resume DIR to go on with one; `tapnet recipes` lists them."
         )
     if args.resume is not None:
-        if args.out or args.frozen_backbone:
-            raise ValueError("--resume goes on with the run where it is: leave out --out and --frozen-backbone.")
+        if args.out or args.frozen_backbone or args.weights:
+            raise ValueError(
+                "--resume goes on with the run where it is: leave out --out, --from and --frozen-backbone."
+            )
         with warnings.catch_warnings(action="ignore"):  # the run warns when it is restored
             header, folder = RunFolder(args.resume).newest().header, args.resume
         recipe = changed(header.recipe, args.set)
@@ -76,7 +82,14 @@ def run(args: argparse.Namespace) -> None:
         folder = args.out or Path("runs") / recipe.name
     with processes(args) as fabric:
         best = train_visibly(
-            recipe, folder, args.device, args.precision, args.resume is not None, fabric, args.tensorboard
+            recipe,
+            folder,
+            args.device,
+            args.precision,
+            args.resume is not None,
+            fabric,
+            args.tensorboard,
+            weights=args.weights,
         )
         result = _final_evaluation(recipe, folder, fabric)
         if distribution.rank() == 0:
@@ -116,11 +129,14 @@ def train_visibly(
     tensorboard: bool = False,
     quiet: bool = False,
     again: str | None = None,
+    weights: str | None = None,
 ) -> Path:
     """Train with a progress bar; Ctrl-C says where the state is and how to go on: by `again`, else by --resume."""
     from tapnet import distribution
+    from tapnet.checkpoint import read_checkpoint
     from tapnet.training import Interrupted, train
 
+    first = read_checkpoint(weights) if weights else None
     console = Console(quiet=quiet or distribution.rank() > 0)
     log = _tensorboard(folder) if tensorboard and distribution.rank() == 0 else None
     progress = _progress(console)
@@ -128,7 +144,7 @@ def train_visibly(
     with ExitStack() as shown:
 
         def begin(done: int) -> None:
-            console.print(_asked(recipe), highlight=False)
+            console.print(_asked(recipe) + (f", beginning with {weights}" if weights else ""), highlight=False)
             progress.update(bar, completed=done)
             shown.enter_context(progress)
 
@@ -143,7 +159,7 @@ def train_visibly(
                     log(step.point)
 
         try:
-            return train(recipe, folder, device, precision, resume, watch, fabric=fabric, begun=begin)
+            return train(recipe, folder, device, precision, resume, watch, fabric=fabric, begun=begin, weights=first)
         except Interrupted as stop:
             command = again or f"tapnet train --resume {stop.folder}"
             raise KeyboardInterrupt(f"{stop} Go on with: {command}") from None

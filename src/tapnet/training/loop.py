@@ -26,6 +26,7 @@ from tapnet.functional import NotANumber
 from tapnet.hardware import PRECISIONS, describe, keep_freed_memory, resolve_device, resolve_precision
 from tapnet.methods import references_of
 from tapnet.recipe import Recipe, Training
+from tapnet.training.beginning import take_weights
 from tapnet.training.continuation import refuse_other_past
 from tapnet.training.faults import Diverged, advice, gradients_are_finite, is_sound, save_episode
 from tapnet.training.folder import Point, RunFolder, read_curve
@@ -61,12 +62,14 @@ def train(
     save_seconds: float = SAVE_SECONDS,
     fabric: Fabric | None = None,
     begun: Callable[[int], None] | None = None,
+    weights: Checkpoint | None = None,
 ) -> Path:
     """Train by the recipe and give the path of the checkpoint that was best on validation classes.
 
     The folder receives what `tapnet.training.folder` lists; with `resume` the run goes on from its newest state as if
     it had never stopped. `begun` is called with the episodes done when recipe, data and folder are found to be in
     order, `watch` after every step. `fabric` is a launched Lightning Fabric, where several processes share the run.
+    A fresh run begins with the `weights` of a checkpoint, where one is given, else with random ones.
     """
     with ExitStack() as stack:
         place = resolve_device(device)
@@ -76,7 +79,7 @@ def train(
         fabric = fabric or stack.enter_context(launched(place, precision))
         run = Run(recipe, folder, device, precision, fabric)
         with agreed():
-            stack.enter_context(run.opened(resume))
+            stack.enter_context(run.opened(resume, weights))
         if begun:
             begun(run.episode)
         _ = run.material.validation_features  # computed before Ctrl-C waits for the end of an episode
@@ -115,6 +118,7 @@ class Run:
         self._module, self._optimizer = self._fabric.setup(self.method, self.optimizer)
         self.episode, self._saved_at, self._saved_episode = 0, time.monotonic(), 0
         self.best: dict[str, Any] | None = None
+        self._origin = ""
         self._since_point = _NOTHING
         self._points: list[Point] = []
         self._trajectory = Trajectory()
@@ -144,19 +148,21 @@ class Run:
         return time.monotonic() - self._saved_at
 
     @contextmanager
-    def opened(self, resume: bool) -> Iterator[None]:
+    def opened(self, resume: bool, weights: Checkpoint | None = None) -> Iterator[None]:
         """The folder, held, fresh or restored; whatever ends the run is noted there and said with what to do."""
         writes = distribution.rank() == 0
         with self.folder.held() if writes else nullcontext():
             if resume:
                 self.restore()
             else:
-                self.start()
+                self.start(weights)
             with accounted(self.folder, lambda: self._saved_episode):
                 yield
 
-    def start(self) -> None:
-        """A fresh folder; an older run in it is refused."""
+    def start(self, weights: Checkpoint | None = None) -> None:
+        """A fresh folder; an older run in it is refused, as are weights that do not fit."""
+        if weights is not None:
+            self._origin = take_weights(self.method, weights)
         if distribution.rank() == 0:
             self.folder.begin(self.recipe, provenance() | self._facts())
             self._note_references()
@@ -173,7 +179,7 @@ class Run:
         self.method.load_state_dict(checkpoint.weights)
         restore_optimizer(self.method, self.optimizer, checkpoint.optimizer)
         header = checkpoint.header
-        self.episode, self._since_point = header.episode, header.since_point
+        self.episode, self._since_point, self._origin = header.episode, header.since_point, header.origin
         self.best = header.validation if (self.folder.path / BEST).exists() else None
         self._saved_episode = self.episode
         self._points = [point for point in read_curve(self.folder.path) if point.episode <= self.episode]
@@ -310,6 +316,7 @@ class Run:
             since_point=self._since_point,
             data=self._data(),
             hardware=describe(self.device, self.precision),
+            origin=self._origin,
         )
         return Checkpoint(header, self.method.state_dict(), optimizer or {})
 

@@ -1,0 +1,103 @@
+import dataclasses
+
+import pytest
+import torch
+
+from tapnet.checkpoint import BEST, LAST, Checkpoint, Header, read_checkpoint
+from tapnet.cli import main
+from tapnet.recipe import changed, recipe_from
+from tapnet.training import Interrupted, train
+from tapnet.training.beginning import take_weights
+
+SHAPE = (1, 28, 28)
+RECIPE = recipe_from(
+    {
+        "name": "small",
+        "data": {"name": "quickdraw"},
+        "backbone": {"name": "conv4", "options": {"widths": [4, 4, 4, 4]}},
+        "method": {"name": "tapnet", "options": {"ways": 6}},
+        "training": {"way": 6, "shot": 1, "query": 2, "episodes": 2, "learning_rate": 1e-9},
+        "validation": {"way": 5, "shot": 1, "query": 5, "episodes": 20, "every": 2},
+    },
+    "test",
+)
+
+
+def trained(recipe=RECIPE):
+    """A checkpoint whose weights nothing else has."""
+    method = recipe.build(SHAPE)
+    weights = {name: torch.rand_like(t) if t.is_floating_point() else t for name, t in method.state_dict().items()}
+    return Checkpoint(Header(dataclasses.replace(recipe, name="older"), SHAPE, episode=7, digest="abc" * 9), weights)
+
+
+def test_all_weights_are_taken_where_they_fit():
+    method, checkpoint = RECIPE.build(SHAPE), trained()
+    assert take_weights(method, checkpoint) == "begun with older after 7 episodes (digest abcabcabcabc)"
+    for name, tensor in method.state_dict().items():
+        torch.testing.assert_close(tensor, checkpoint.weights[name], rtol=0, atol=0)
+
+
+def test_references_of_another_number_stay_fresh():
+    method = changed(RECIPE, ["method.options.ways=8", "training.way=8"]).build(SHAPE)
+    before, checkpoint = method.references.detach().clone(), trained()
+    assert take_weights(method, checkpoint).endswith("; fresh: references")
+    torch.testing.assert_close(method.references.detach(), before)
+    name = "backbone.blocks.0.0.weight"
+    torch.testing.assert_close(method.state_dict()[name], checkpoint.weights[name])
+
+
+def test_weights_in_half_precision_are_widened():
+    method, checkpoint = RECIPE.build(SHAPE), trained()
+    half = {name: t.half() if t.is_floating_point() else t for name, t in checkpoint.weights.items()}
+    take_weights(method, dataclasses.replace(checkpoint, weights=half))
+    assert method.references.dtype == torch.float32
+    torch.testing.assert_close(method.references.detach(), half["references"].float())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [["backbone.options.widths=[4, 4, 4, 5]"], ["backbone.name=resnet12-small", "backbone.options.flatten=true"]],
+)
+def test_another_backbone_is_refused_and_nothing_is_taken(changes):
+    method = changed(RECIPE, changes).build(SHAPE)
+    before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
+    with pytest.raises(ValueError, match="those of older, whose backbone is not that of the recipe: backbone"):
+        take_weights(method, trained())
+    for name, tensor in method.state_dict().items():
+        torch.testing.assert_close(tensor, before[name])
+
+
+def test_a_run_begins_with_the_weights_and_says_so_in_its_checkpoints(tmp_path):
+    first = trained()
+    train(RECIPE, tmp_path, device="cpu", weights=first)
+    for name in (BEST, LAST):
+        checkpoint = read_checkpoint(tmp_path / name)
+        assert checkpoint.header.origin.startswith("begun with older after 7 episodes")
+        torch.testing.assert_close(
+            checkpoint.weights["references"], first.weights["references"], atol=1e-6, rtol=0
+        )  # at that learning rate they stay where they were
+
+
+def test_an_interrupted_run_remembers_where_it_began(tmp_path):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    recipe = changed(RECIPE, ["validation.every=1"])
+    with pytest.raises((KeyboardInterrupt, Interrupted)):
+        train(recipe, tmp_path, device="cpu", weights=trained(), watch=interrupt)
+    train(recipe, tmp_path, device="cpu", resume=True)
+    assert read_checkpoint(tmp_path / LAST).header.origin.startswith("begun with older")
+
+
+def test_refused_weights_leave_no_run(tmp_path):
+    other = trained(changed(RECIPE, ["backbone.options.widths=[4, 4, 4, 5]"]))
+    with pytest.raises(ValueError, match="Give those of a network of the same kind and widths"):
+        train(RECIPE, tmp_path / "run", device="cpu", weights=other)
+    assert not (tmp_path / "run" / LAST).exists()
+    assert not (tmp_path / "run" / "recipe.yaml").exists()
+
+
+def test_the_command_line_names_a_missing_checkpoint(tmp_path, capsys):
+    assert main(["train", "quickdraw", "--out", str(tmp_path / "run"), "--from", "nowhere"]) != 0
+    assert "There is no checkpoint nowhere" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
