@@ -1,3 +1,5 @@
+from pathlib import Path
+
 """Every recipe trains for two episodes and is evaluated on ten, on a small stand-in of its dataset."""
 
 import numpy as np
@@ -53,9 +55,13 @@ def test_recipe_trains_and_evaluates(name, tmp_path):
         "validation.query=2",
         "validation.episodes=4",
     ]
-    recipe = load_recipe(name, [*small, f"data.root={tmp_path}"])
+    small.append(f"data.root={tmp_path}")
+    recipe = load_recipe(name, small)
     if recipe.data.name != "quickdraw":
         stand_in(recipe.data.name, tmp_path)
+    if recipe.training.begin_with:
+        train(load_recipe(Path(recipe.training.begin_with).name, small), tmp_path / "first", device="cpu")
+        recipe = load_recipe(name, [*small, f"training.begin_with={tmp_path / 'first'}"])
     train(recipe, tmp_path / "run", device="cpu")
     images = load_dataset(recipe.data.name, "test", tmp_path)
     shot, query = recipe.validation.shot, recipe.validation.query

@@ -68,6 +68,7 @@ class Training:
     weight_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0
     augmentation: str = "none"
     frozen_backbone: bool = False  # train the rest only, over features computed once
+    begin_with: str | None = None  # a checkpoint whose weights take the place of random ones
     meta_batch: Count = 1
 
     def __post_init__(self) -> None:

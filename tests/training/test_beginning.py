@@ -30,6 +30,11 @@ def trained(recipe=RECIPE):
     return Checkpoint(Header(dataclasses.replace(recipe, name="older"), SHAPE, episode=7, digest="abc" * 9), weights)
 
 
+def beginning_with(checkpoint, folder, *changes):
+    checkpoint.write(folder / "older.safetensors")
+    return changed(RECIPE, [f"training.begin_with={folder / 'older.safetensors'}", *changes])
+
+
 def test_all_weights_are_taken_where_they_fit():
     method, checkpoint = RECIPE.build(SHAPE), trained()
     assert take_weights(method, checkpoint) == "begun with older after 7 episodes (digest abcabcabcabc)"
@@ -69,9 +74,9 @@ def test_another_backbone_is_refused_and_nothing_is_taken(changes):
 
 def test_a_run_begins_with_the_weights_and_says_so_in_its_checkpoints(tmp_path):
     first = trained()
-    train(RECIPE, tmp_path, device="cpu", weights=first)
+    train(beginning_with(first, tmp_path), tmp_path / "run", device="cpu")
     for name in (BEST, LAST):
-        checkpoint = read_checkpoint(tmp_path / name)
+        checkpoint = read_checkpoint(tmp_path / "run" / name)
         assert checkpoint.header.origin.startswith("begun with older after 7 episodes")
         torch.testing.assert_close(
             checkpoint.weights["references"], first.weights["references"], atol=1e-6, rtol=0
@@ -82,22 +87,22 @@ def test_an_interrupted_run_remembers_where_it_began(tmp_path):
     def interrupt(_):
         raise KeyboardInterrupt
 
-    recipe = changed(RECIPE, ["validation.every=1"])
+    recipe = beginning_with(trained(), tmp_path, "validation.every=1")
     with pytest.raises((KeyboardInterrupt, Interrupted)):
-        train(recipe, tmp_path, device="cpu", weights=trained(), watch=interrupt)
-    train(recipe, tmp_path, device="cpu", resume=True)
-    assert read_checkpoint(tmp_path / LAST).header.origin.startswith("begun with older")
+        train(recipe, tmp_path / "run", device="cpu", watch=interrupt)
+    (tmp_path / "older.safetensors").unlink()  # no longer needed
+    train(recipe, tmp_path / "run", device="cpu", resume=True)
+    assert read_checkpoint(tmp_path / "run" / LAST).header.origin.startswith("begun with older")
 
 
 def test_refused_weights_leave_no_run(tmp_path):
     other = trained(changed(RECIPE, ["backbone.options.widths=[4, 4, 4, 5]"]))
     with pytest.raises(ValueError, match="Give those of a network of the same kind and widths"):
-        train(RECIPE, tmp_path / "run", device="cpu", weights=other)
-    assert not (tmp_path / "run" / LAST).exists()
-    assert not (tmp_path / "run" / "recipe.yaml").exists()
+        train(beginning_with(other, tmp_path), tmp_path / "run", device="cpu")
+    assert {path.name for path in (tmp_path / "run").iterdir()} <= {".lock"}
 
 
 def test_the_command_line_names_a_missing_checkpoint(tmp_path, capsys):
     assert main(["train", "quickdraw", "--out", str(tmp_path / "run"), "--from", "nowhere"]) != 0
     assert "There is no checkpoint nowhere" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run" / LAST).exists()

@@ -31,7 +31,7 @@ _EXAMPLES = """examples:
   tapnet train my.yaml --out runs/mine --set training.episodes=500 training.query=8
   tapnet train --resume runs/mine
   tapnet train --resume runs/quickdraw --set training.episodes=2400 training.cycles=2
-  tapnet train omniglot-cpu-long --from runs/omniglot-cpu
+  tapnet train my.yaml --from runs/omniglot-cpu
   tapnet train photos --frozen-backbone
   tapnet train quickdraw --devices 2 --set training.meta_batch=2
 """
@@ -78,18 +78,12 @@ def run(args: argparse.Namespace) -> None:
             return
     else:
         frozen = ["training.frozen_backbone=true"] if args.frozen_backbone else []
-        recipe = load_recipe(args.recipe, [*args.set, *frozen])
+        beginning = [f"training.begin_with={args.weights}"] if args.weights else []
+        recipe = load_recipe(args.recipe, [*args.set, *frozen, *beginning])
         folder = args.out or Path("runs") / recipe.name
     with processes(args) as fabric:
         best = train_visibly(
-            recipe,
-            folder,
-            args.device,
-            args.precision,
-            args.resume is not None,
-            fabric,
-            args.tensorboard,
-            weights=args.weights,
+            recipe, folder, args.device, args.precision, args.resume is not None, fabric, args.tensorboard
         )
         result = _final_evaluation(recipe, folder, fabric)
         if distribution.rank() == 0:
@@ -129,14 +123,11 @@ def train_visibly(
     tensorboard: bool = False,
     quiet: bool = False,
     again: str | None = None,
-    weights: str | None = None,
 ) -> Path:
     """Train with a progress bar; Ctrl-C says where the state is and how to go on: by `again`, else by --resume."""
     from tapnet import distribution
-    from tapnet.checkpoint import read_checkpoint
     from tapnet.training import Interrupted, train
 
-    first = read_checkpoint(weights) if weights else None
     console = Console(quiet=quiet or distribution.rank() > 0)
     log = _tensorboard(folder) if tensorboard and distribution.rank() == 0 else None
     progress = _progress(console)
@@ -144,7 +135,7 @@ def train_visibly(
     with ExitStack() as shown:
 
         def begin(done: int) -> None:
-            console.print(_asked(recipe) + (f", beginning with {weights}" if weights else ""), highlight=False)
+            console.print(_asked(recipe), highlight=False)
             progress.update(bar, completed=done)
             shown.enter_context(progress)
 
@@ -159,7 +150,7 @@ def train_visibly(
                     log(step.point)
 
         try:
-            return train(recipe, folder, device, precision, resume, watch, fabric=fabric, begun=begin, weights=first)
+            return train(recipe, folder, device, precision, resume, watch, fabric=fabric, begun=begin)
         except Interrupted as stop:
             command = again or f"tapnet train --resume {stop.folder}"
             raise KeyboardInterrupt(f"{stop} Go on with: {command}") from None
@@ -169,9 +160,10 @@ def _asked(recipe: Recipe) -> str:
     training = recipe.training
     network = f"frozen {recipe.backbone.name}" if training.frozen_backbone else recipe.backbone.name
     first = ", after the features of every image" if training.frozen_backbone else ""
+    beginning = f", beginning with {training.begin_with}" if training.begin_with else ""
     return (
         f"{recipe.name}: {recipe.method.name} with {network} on {recipe.data.name}, {training.episodes} episodes of "
-        f"{training.way}-way {training.shot}-shot, {training.query} queries a class{first}"
+        f"{training.way}-way {training.shot}-shot, {training.query} queries a class{first}{beginning}"
     )
 
 

@@ -19,7 +19,16 @@ from torch.nn import functional as F
 from tapnet import distribution
 from tapnet.batches import EpisodeImages
 from tapnet.calibration import calibrate_checkpoint
-from tapnet.checkpoint import BEST, LAST, Checkpoint, Header, Running, optimizer_tensors, restore_optimizer
+from tapnet.checkpoint import (
+    BEST,
+    LAST,
+    Checkpoint,
+    Header,
+    Running,
+    optimizer_tensors,
+    read_checkpoint,
+    restore_optimizer,
+)
 from tapnet.distribution import agreed, any_of, launched, summed
 from tapnet.evaluation import Evaluator
 from tapnet.functional import NotANumber
@@ -62,14 +71,12 @@ def train(
     save_seconds: float = SAVE_SECONDS,
     fabric: Fabric | None = None,
     begun: Callable[[int], None] | None = None,
-    weights: Checkpoint | None = None,
 ) -> Path:
     """Train by the recipe and give the path of the checkpoint that was best on validation classes.
 
     The folder receives what `tapnet.training.folder` lists; with `resume` the run goes on from its newest state as if
     it had never stopped. `begun` is called with the episodes done when recipe, data and folder are found to be in
     order, `watch` after every step. `fabric` is a launched Lightning Fabric, where several processes share the run.
-    A fresh run begins with the `weights` of a checkpoint, where one is given, else with random ones.
     """
     with ExitStack() as stack:
         place = resolve_device(device)
@@ -79,7 +86,7 @@ def train(
         fabric = fabric or stack.enter_context(launched(place, precision))
         run = Run(recipe, folder, device, precision, fabric)
         with agreed():
-            stack.enter_context(run.opened(resume, weights))
+            stack.enter_context(run.opened(resume))
         if begun:
             begun(run.episode)
         _ = run.material.validation_features  # computed before Ctrl-C waits for the end of an episode
@@ -148,21 +155,21 @@ class Run:
         return time.monotonic() - self._saved_at
 
     @contextmanager
-    def opened(self, resume: bool, weights: Checkpoint | None = None) -> Iterator[None]:
+    def opened(self, resume: bool) -> Iterator[None]:
         """The folder, held, fresh or restored; whatever ends the run is noted there and said with what to do."""
         writes = distribution.rank() == 0
         with self.folder.held() if writes else nullcontext():
             if resume:
                 self.restore()
             else:
-                self.start(weights)
+                self.start()
             with accounted(self.folder, lambda: self._saved_episode):
                 yield
 
-    def start(self, weights: Checkpoint | None = None) -> None:
-        """A fresh folder; an older run in it is refused, as are weights that do not fit."""
-        if weights is not None:
-            self._origin = take_weights(self.method, weights)
+    def start(self) -> None:
+        """A fresh folder; an older run in it is refused, as are weights to begin with that do not fit."""
+        if self.recipe.training.begin_with is not None:
+            self._origin = take_weights(self.method, read_checkpoint(self.recipe.training.begin_with))
         if distribution.rank() == 0:
             self.folder.begin(self.recipe, provenance() | self._facts())
             self._note_references()
