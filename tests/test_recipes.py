@@ -1,6 +1,6 @@
-from pathlib import Path
-
 """Every recipe trains for two episodes and is evaluated on ten, on a small stand-in of its dataset."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
