@@ -200,6 +200,11 @@ def find_recipe(name_or_path: str) -> Path:
     bundled = {file.stem: file for file in bundled_recipes()}
     if name_or_path in bundled:
         return bundled[name_or_path]
+    if path.is_dir():
+        raise IsADirectoryError(
+            f"{path} is a folder, needed is a recipe: its name or a YAML file. A run goes on with "
+            f"`tapnet train --resume {path}`."
+        )
     raise FileNotFoundError(
         f"There is no recipe file {name_or_path!r}, nor a bundled recipe of that name; those are: {', '.join(bundled)}."
     )
@@ -216,7 +221,8 @@ def load_recipe(name_or_path: str, changes: list[str] | None = None) -> Recipe:
     """The recipe in a YAML file with `key.sub=value` changes applied, values written as in YAML."""
     path = find_recipe(name_or_path)
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            values = yaml.safe_load(file)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a YAML file: {' '.join(str(error).split())}.") from None
     if not isinstance(values, dict):

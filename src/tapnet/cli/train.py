@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
             return
     else:
         frozen = ["training.frozen_backbone=true"] if args.frozen_backbone else []
-        beginning = [f"training.begin_with={args.weights}"] if args.weights else []
+        beginning = [f"training.begin_with={json.dumps(args.weights)}"] if args.weights else []
         recipe = load_recipe(args.recipe, [*args.set, *frozen, *beginning])
         folder = args.out or Path("runs") / recipe.name
     with processes(args) as fabric:

@@ -157,7 +157,9 @@ class Run:
     @contextmanager
     def opened(self, resume: bool) -> Iterator[None]:
         """The folder, held, fresh or restored; whatever ends the run is noted there and said with what to do."""
-        writes = distribution.rank() == 0
+        writes, first = distribution.rank() == 0, self.recipe.training.begin_with
+        if first is not None and not resume:
+            self._origin = take_weights(self.method, read_checkpoint(first))
         with self.folder.held() if writes else nullcontext():
             if resume:
                 self.restore()
@@ -167,9 +169,7 @@ class Run:
                 yield
 
     def start(self) -> None:
-        """A fresh folder; an older run in it is refused, as are weights to begin with that do not fit."""
-        if self.recipe.training.begin_with is not None:
-            self._origin = take_weights(self.method, read_checkpoint(self.recipe.training.begin_with))
+        """A fresh folder; an older run in it is refused."""
         if distribution.rank() == 0:
             self.folder.begin(self.recipe, provenance() | self._facts())
             self._note_references()
