@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from tapnet.analysis.tables import training_commands
 from tapnet.calibration import calibrate
 from tapnet.checkpoint import BEST, BUNDLED, Checkpoint, read_checkpoint
 from tapnet.datasets import ImageSet
@@ -23,11 +24,11 @@ from tapnet.evaluation import Evaluation, Evaluator
 TASKS, EPISODES = ((5, 1), (5, 5), (20, 1), (20, 5)), 1000
 CARD = """# {name}
 
-{kind} with {count} references, trained by the recipe `{recipe}` (seed {seed}): {episodes} episodes of {way}-way
+{kind} with {count} references, trained by the recipe `{recipe}` (seed {seed}{origin}): {episodes} episodes of {way}-way
 {shot}-shot on the training classes of `{data}`; the checkpoint after episode {best} was best on the validation classes
 ({validation}). Weights in half precision, {size:,} bytes.
 
-Made with: `tapnet train {recipe}` and `python tools/bundle_checkpoint.py runs/{recipe} {name}`.
+Made with: {commands} and `python tools/bundle_checkpoint.py runs/{recipe} {name}`.
 
 Accuracy on the test classes, which chose nothing, with the half-precision weights ({shown} episodes each):
 
@@ -115,6 +116,8 @@ def card(name: str, checkpoint: Checkpoint, results: list[Evaluation], size: int
         count=len(checkpoint.weights["references"]),
         recipe=recipe.name,
         seed=recipe.seed,
+        origin=f"; {checkpoint.header.origin}" if checkpoint.header.origin else "",
+        commands=", ".join(f"`{command}`" for command in training_commands(recipe.name)),
         episodes=recipe.training.episodes,
         way=recipe.training.way,
         shot=recipe.training.shot,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tapnet.analysis.ablations.rows import task_words
@@ -121,7 +122,13 @@ def _command(recipe: str, tasks: list[Task]) -> str:
         f"--episodes {task.episodes} --record results"
         for task in tasks
     )
-    return " && ".join([f"tapnet train {recipe}", *evaluations])
+    return " && ".join([*training_commands(recipe), *evaluations])
+
+
+def training_commands(recipe: str) -> list[str]:
+    """What trains by a bundled recipe: first the run that it begins with, if any."""
+    first = load_recipe(recipe).training.begin_with
+    return [*(training_commands(Path(first).name) if first else []), f"tapnet train {recipe}"]
 
 
 def _essence(recipe: dict[str, Any]) -> dict[str, Any]:
