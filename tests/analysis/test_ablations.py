@@ -4,10 +4,13 @@ import torch
 from torch import nn
 
 from tapnet.analysis.ablations import ABLATIONS, Task, find_ablation, measure_runs
-from tapnet.analysis.ablations.measured import BatchStatistics, accuracies_by_lot
+from tapnet.analysis.ablations.measured import BatchStatistics, FourTurns, Turned, accuracies_by_lot
 from tapnet.analysis.ablations.rows import paired
 from tapnet.analysis.ablations.trained import recipes_of_compositions
+from tapnet.backbones import make_backbone
+from tapnet.batches import episode_images
 from tapnet.evaluation import Evaluator
+from tapnet.functional import class_averages
 from tapnet.methods import PrototypicalNetwork
 from tapnet.methods.tapnet import CHOICES
 from tapnet.recipe import load_recipe
@@ -82,6 +85,32 @@ def test_batch_statistics_are_transductive_and_those_of_the_episode(judge, small
     layer.register_forward_hook(lambda _layer, _inputs, output: normalised.append(output))
     Evaluator(method, blobs).accuracies(5, 2, 3, episodes=2)
     assert normalised[0].mean(dim=(0, 2, 3)).abs().max() < 1e-5
+
+
+def test_four_turns_are_four_heads_whose_logits_add_up(judge, small_tapnet, blobs):
+    method, episode = Turned(small_tapnet).eval(), episode_images(blobs, blobs.episodes(5, 2, 3)[0])
+    support, query = method.embed(episode.support_images), method.embed(episode.query_images)
+    by_hand = sum(
+        small_tapnet(
+            episode.support_images.rot90(quarters, (2, 3)),
+            episode.support_labels,
+            episode.query_images.rot90(quarters, (2, 3)),
+        )
+        for quarters in range(4)
+    )
+    logits = method.logits(support, episode.support_labels, query)
+    torch.testing.assert_close(logits, by_hand)
+    weight, bias = method.head(class_averages(support, episode.support_labels, 5))
+    torch.testing.assert_close((query @ weight.T + bias).softmax(dim=-1), logits.softmax(dim=-1), atol=1e-4, rtol=1e-3)
+    rows = measured("views", judge)
+    assert rows["as it is"].accuracy == judge.accuracies(5, 2, 3, episodes=12, seed=1).mean()
+    expected = Evaluator(method, blobs).accuracies(5, 2, 3, episodes=12, seed=1).mean()
+    assert rows["four turns"].accuracy == expected
+
+
+def test_oblong_images_are_not_turned():
+    with pytest.raises(ValueError, match="Only square images can be turned, got 16×20"):
+        FourTurns(make_backbone("conv4", (1, 16, 20)))
 
 
 @pytest.mark.parametrize("name", ["selection", "projection-references", "dimension"])

@@ -13,6 +13,7 @@ from tapnet.analysis.ablations.measured import (
     measure_dimension,
     measure_options,
     measure_selection,
+    measure_views,
     measure_ways,
 )
 from tapnet.analysis.ablations.rows import Row, Task, few, task_words
@@ -107,6 +108,11 @@ ABLATIONS: dict[str, Ablation] = {
         measure_batch_statistics,
         episodes=200,
         note="Transductive: the prediction for an image depends on the other images of its episode.",
+    ),
+    "views": Ablation(
+        "is an image seen once, or four times, turned by each quarter?",
+        measure_views,
+        note="Of use where the network was trained on turned images, as those of Omniglot are.",
     ),
 }
 

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from tapnet.analysis.ablations.rows import Row, Task, paired
+from tapnet.backbones import Backbone
 from tapnet.batches import class_labels
 from tapnet.dimension_curve import dimension_accuracies, dimension_curve, random_rotation
 from tapnet.evaluation import Accuracies, Evaluator, mean_and_ci95
 from tapnet.functional import select_references
-from tapnet.methods import Method, TapNet
+from tapnet.methods import LinearMethod, Method, TapNet
 
 Options = dict[str, Any]  # of the method, as in a recipe
 
@@ -109,10 +110,52 @@ class BatchStatistics(Method):
         return logits
 
 
+def measure_views(judge: Evaluator, task: Task) -> list[Row]:
+    """Every image as it is, or turned by each quarter, four heads on four features."""
+    if not isinstance(judge.method, LinearMethod):
+        raise ValueError(f"This ablation needs a method with a linear head, the checkpoint is a {_kind(judge)}.")
+    turned = Evaluator(Turned(judge.method), judge.images, judge.precision, judge.cache)
+    return paired({"as it is": judge.accuracies(**asdict(task)), "four turns": turned.accuracies(**asdict(task))})
+
+
+class FourTurns(Backbone):
+    """A backbone that sees an image four times, each time turned by a further quarter; its features side by side."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        channels, height, width = backbone.image_shape
+        if height != width:
+            raise ValueError(f"Only square images can be turned, got {height}×{width}.")
+        self.once, self.image_shape, self.dim = backbone, (channels, height, width), 4 * backbone.dim
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.cat([self.once(images.rot90(quarters, (-2, -1))) for quarters in range(4)], dim=-1)
+
+
+class Turned(LinearMethod):
+    """A method that classifies each of four turns by itself and adds up the logits."""
+
+    def __init__(self, method: LinearMethod) -> None:
+        super().__init__(FourTurns(method.backbone))
+        self.method = method
+
+    def logits(self, support_features: Tensor, support_labels: Tensor, query_features: Tensor) -> Tensor:
+        turns = zip(support_features.chunk(4, dim=-1), query_features.chunk(4, dim=-1), strict=True)
+        return torch.stack([self.method.logits(support, support_labels, query) for support, query in turns]).sum(dim=0)
+
+    def head(self, prototypes: Tensor) -> tuple[Tensor, Tensor]:
+        weights, biases = zip(*map(self.method.head, prototypes.chunk(4, dim=-1)), strict=True)
+        return torch.cat(weights, dim=-1), torch.stack(biases).sum(dim=0)
+
+
 def _tapnet(judge: Evaluator) -> TapNet:
     if not isinstance(judge.method, TapNet):
-        raise ValueError(f"This ablation is of TapNet, the checkpoint is a {type(judge.method).__name__}.")
+        raise ValueError(f"This ablation is of TapNet, the checkpoint is a {_kind(judge)}.")
     return judge.method
+
+
+def _kind(judge: Evaluator) -> str:
+    return type(judge.method).__name__
 
 
 def _varied(judge: Evaluator, options: Options) -> Evaluator:
