@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from tapnet.analysis.tables import training_commands
 from tapnet.calibration import calibrate
 from tapnet.checkpoint import BEST, BUNDLED, Checkpoint, read_checkpoint
 from tapnet.datasets import ImageSet
@@ -28,7 +27,7 @@ CARD = """# {name}
 {shot}-shot on the training classes of `{data}`; the checkpoint after episode {best} was best on the validation classes
 ({validation}). Weights in half precision, {size:,} bytes.
 
-Made with: {commands} and `python tools/bundle_checkpoint.py runs/{recipe} {name}`.
+Made with: `tapnet train {recipe}` and `python tools/bundle_checkpoint.py runs/{recipe} {name}`.
 
 Accuracy on the test classes, which chose nothing, with the half-precision weights ({shown} episodes each):
 
@@ -117,7 +116,6 @@ def card(name: str, checkpoint: Checkpoint, results: list[Evaluation], size: int
         recipe=recipe.name,
         seed=recipe.seed,
         origin=f"; {checkpoint.header.origin}" if checkpoint.header.origin else "",
-        commands=", ".join(f"`{command}`" for command in training_commands(recipe.name)),
         episodes=recipe.training.episodes,
         way=recipe.training.way,
         shot=recipe.training.shot,

@@ -68,7 +68,9 @@ class Training:
     weight_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0
     augmentation: str = "none"
     frozen_backbone: bool = False  # train the rest only, over features computed once
-    begin_with: str | None = None  # a checkpoint whose weights take the place of random ones
+    begin_with: Annotated[str, Field(min_length=1)] | None = (
+        None  # a checkpoint whose weights take the place of random ones
+    )
     meta_batch: Count = 1
 
     def __post_init__(self) -> None:
@@ -137,6 +139,11 @@ class Recipe:
                 "over a frozen backbone every image has its features once, so training.augmentation needs to be none, "
                 f"got {self.training.augmentation}"
             )
+        if self.training.begin_with is not None:
+            raise ValueError(
+                "over a frozen backbone references begin at random, so training.begin_with (--from) needs to be left "
+                f"out, got {self.training.begin_with}"
+            )
 
     def build(self, image_shape: ImageShape) -> Method:
         """The method with fresh parameters, for images of this shape (channels, height, width)."""
@@ -200,10 +207,10 @@ def find_recipe(name_or_path: str) -> Path:
     bundled = {file.stem: file for file in bundled_recipes()}
     if name_or_path in bundled:
         return bundled[name_or_path]
-    if path.is_dir():
+    if (path / "recipe.yaml").is_file():
         raise IsADirectoryError(
-            f"{path} is a folder, needed is a recipe: its name or a YAML file. A run goes on with "
-            f"`tapnet train --resume {path}`."
+            f"{path} is the folder of a run: `tapnet train --resume {path}` goes on with it, and its recipe is "
+            f"{path / 'recipe.yaml'}."
         )
     raise FileNotFoundError(
         f"There is no recipe file {name_or_path!r}, nor a bundled recipe of that name; those are: {', '.join(bundled)}."

@@ -87,25 +87,37 @@ def test_batch_statistics_are_transductive_and_those_of_the_episode(judge, small
     assert normalised[0].mean(dim=(0, 2, 3)).abs().max() < 1e-5
 
 
-def test_four_turns_are_four_heads_whose_logits_add_up(judge, small_tapnet, blobs):
+def test_four_turns_are_classified_each_by_itself_and_the_logits_added_up(small_tapnet, blobs):
     method, episode = Turned(small_tapnet).eval(), episode_images(blobs, blobs.episodes(5, 2, 3)[0])
-    support, query = method.embed(episode.support_images), method.embed(episode.query_images)
-    by_hand = sum(
-        small_tapnet(
+    turns = [
+        (
             episode.support_images.rot90(quarters, (2, 3)),
             episode.support_labels,
             episode.query_images.rot90(quarters, (2, 3)),
         )
         for quarters in range(4)
-    )
-    logits = method.logits(support, episode.support_labels, query)
-    torch.testing.assert_close(logits, by_hand)
+    ]
+    logits = method(episode.support_images, episode.support_labels, episode.query_images)
+    torch.testing.assert_close(logits, sum(small_tapnet(*turn) for turn in turns))
+
+
+def test_the_head_of_four_turns_has_the_softmax_of_their_logits(small_tapnet, blobs):
+    method, episode = Turned(small_tapnet).eval(), episode_images(blobs, blobs.episodes(5, 2, 3)[0])
+    support, query = method.embed(episode.support_images), method.embed(episode.query_images)
     weight, bias = method.head(class_averages(support, episode.support_labels, 5))
+    logits = method.logits(support, episode.support_labels, query)
     torch.testing.assert_close((query @ weight.T + bias).softmax(dim=-1), logits.softmax(dim=-1), atol=1e-4, rtol=1e-3)
+
+
+def test_views_compare_four_turns_with_none(judge, small_tapnet, blobs):
     rows = measured("views", judge)
-    assert rows["as it is"].accuracy == judge.accuracies(5, 2, 3, episodes=12, seed=1).mean()
-    expected = Evaluator(method, blobs).accuracies(5, 2, 3, episodes=12, seed=1).mean()
-    assert rows["four turns"].accuracy == expected
+    for name, method in (("as it is", small_tapnet), ("four turns", Turned(small_tapnet).eval())):
+        assert rows[name].accuracy == Evaluator(method, blobs).accuracies(5, 2, 3, episodes=12, seed=1).mean()
+
+
+def test_views_need_a_linear_head(small_tapnet, blobs):
+    with pytest.raises(ValueError, match="needs a method with a linear head, the checkpoint is a BatchStatistics"):
+        measured("views", Evaluator(BatchStatistics(small_tapnet).eval(), blobs))
 
 
 def test_oblong_images_are_not_turned():
@@ -118,6 +130,12 @@ def test_another_method_is_refused(name, small_tapnet, blobs):
     other = Evaluator(PrototypicalNetwork(small_tapnet.backbone).eval(), blobs)
     with pytest.raises(ValueError, match="TapNet"):
         measured(name, other)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_variants_that_would_not_begin_at_random_are_refused(name):
+    with pytest.raises(ValueError, match="begin at random, omniglot-cpu-long begins with runs/omniglot-cpu"):
+        TRAINED[name].recipes(load_recipe("omniglot-cpu-long"))
 
 
 @pytest.mark.parametrize("name", TRAINED)

@@ -104,7 +104,6 @@ def test_every_command_explains_itself(command, capsys):
     [
         (["train"], "Give a recipe to start a run"),
         (["train", "nothing"], "no recipe file 'nothing'"),
-        (["train", "."], "A run goes on with `tapnet train --resume .`"),
         (
             ["train", "quickdraw", "--set", "training.episodes=-1"],
             "train: --set training.episodes=-1: `training.episodes`",

@@ -96,7 +96,7 @@ MAIN_OMNIGLOT_MINI = PaperTable(
             ),
         ),
         (
-            "TapNet on a CPU (the same networks, trained twice as long; on Omniglot then with dropout)",
+            "TapNet on a CPU (the same networks trained further, on Omniglot with dropout)",
             _ours(
                 "omniglot-cpu-long",
                 "omniglot-cpu-long",

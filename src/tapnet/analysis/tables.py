@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tapnet.analysis.ablations.rows import task_words
@@ -100,20 +99,19 @@ def _summary(results: Results) -> str:
 
 def _origin(result: dict[str, Any]) -> str:
     """Where a number comes from, in one line."""
-    recipe, task, hardware = result["recipe"], result["evaluation"], result["trained"]["hardware"]
+    recipe, task, trained = result["recipe"], result["evaluation"], result["trained"]
     return (
         f"{recipe['name']}, {task['way']}-way {task['shot']}-shot: seed {recipe['seed']}, kept after {kept(result)}, "
-        f"{hardware.get('device_name', 'hardware unknown')}"
+        f"{trained['hardware'].get('device_name', 'hardware unknown')}"
     )
 
 
 def kept(result: dict[str, Any]) -> str:
-    """After how many training episodes the network was kept, of how many, and whether the run goes on."""
+    """After how many training episodes the network was kept, of how many, and what is to be known of its run."""
     trained, episodes = result["trained"], result["recipe"]["training"]["episodes"]
     unfinished = trained.get("state", "finished") not in ("finished", "unknown")
-    return f"{trained['episodes']:,} of {episodes:,} training episodes" + (
-        " (the run is not finished)" if unfinished else ""
-    )
+    notes = [*(["the run is not finished"] if unfinished else []), *filter(None, [trained.get("origin")])]
+    return f"{trained['episodes']:,} of {episodes:,} training episodes" + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def _command(recipe: str, tasks: list[Task]) -> str:
@@ -122,18 +120,15 @@ def _command(recipe: str, tasks: list[Task]) -> str:
         f"--episodes {task.episodes} --record results"
         for task in tasks
     )
-    return " && ".join([*training_commands(recipe), *evaluations])
-
-
-def training_commands(recipe: str) -> list[str]:
-    """What trains by a bundled recipe: first the run that it begins with, if any."""
     first = load_recipe(recipe).training.begin_with
-    return [*(training_commands(Path(first).name) if first else []), f"tapnet train {recipe}"]
+    return " && ".join([f"tapnet train {recipe}", *evaluations]) + (f"  # begins with {first}" if first else "")
 
 
 def _essence(recipe: dict[str, Any]) -> dict[str, Any]:
-    """A recipe without what does not change the experiment: its seed, and where the data lies."""
-    return recipe | {"seed": None, "data": recipe["data"] | {"root": None}}
+    """A recipe without what does not change the experiment: its seed, and where its data and first weights lie."""
+    training = recipe["training"]
+    begun = {"begin_with": training.get("begin_with") is not None}
+    return recipe | {"seed": None, "data": recipe["data"] | {"root": None}, "training": training | begun}
 
 
 _SETTINGS = ("N_c", "N_q", "rate", "step", "by", "l2", "dropout")

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
             "Give a recipe to start a run, or --resume DIR to go on with one; `tapnet recipes` lists them."
         )
     if args.resume is not None:
-        if args.out or args.frozen_backbone or args.weights:
+        if args.out or args.frozen_backbone or args.weights is not None:
             raise ValueError(
                 "--resume goes on with the run where it is: leave out --out, --from and --frozen-backbone."
             )
@@ -79,7 +79,9 @@ def run(args: argparse.Namespace) -> None:
             return
     else:
         frozen = ["training.frozen_backbone=true"] if args.frozen_backbone else []
-        beginning = [f"training.begin_with={json.dumps(args.weights)}"] if args.weights else []
+        beginning = (
+            [] if args.weights is None else [f"training.begin_with={json.dumps(args.weights, ensure_ascii=False)}"]
+        )
         recipe = load_recipe(args.recipe, [*args.set, *frozen, *beginning])
         folder = args.out or Path("runs") / recipe.name
     with processes(args) as fabric:
@@ -135,8 +137,8 @@ def train_visibly(
     bar = progress.add_task("training", total=recipe.training.episodes, loss="—", validation="—")
     with ExitStack() as shown:
 
-        def begin(done: int) -> None:
-            console.print(_asked(recipe), highlight=False)
+        def begin(done: int, origin: str) -> None:
+            console.print(_asked(recipe) + (f"; {origin}" if origin and not done else ""), highlight=False)
             progress.update(bar, completed=done)
             shown.enter_context(progress)
 
@@ -161,10 +163,9 @@ def _asked(recipe: Recipe) -> str:
     training = recipe.training
     network = f"frozen {recipe.backbone.name}" if training.frozen_backbone else recipe.backbone.name
     first = ", after the features of every image" if training.frozen_backbone else ""
-    beginning = f", beginning with {training.begin_with}" if training.begin_with else ""
     return (
         f"{recipe.name}: {recipe.method.name} with {network} on {recipe.data.name}, {training.episodes} episodes of "
-        f"{training.way}-way {training.shot}-shot, {training.query} queries a class{first}{beginning}"
+        f"{training.way}-way {training.shot}-shot, {training.query} queries a class{first}"
     )
 
 

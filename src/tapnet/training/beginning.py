@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from tapnet.checkpoint import Checkpoint
+from tapnet.checkpoint import Checkpoint, read_checkpoint
 from tapnet.methods import Method
 
 _BACKBONE = "backbone."
 _DIGITS = 12  # of a digest, enough to tell checkpoints apart
+
+
+def begin_with(method: Method, path: str) -> str:
+    """Give the method the weights of a checkpoint, or refuse; gives where they come from, in words."""
+    try:
+        return take_weights(method, read_checkpoint(path))
+    except (ValueError, FileNotFoundError) as error:
+        raise ValueError(f"The weights to begin with (training.begin_with, --from): {error}") from None
 
 
 def take_weights(method: Method, checkpoint: Checkpoint) -> str:
@@ -14,17 +22,18 @@ def take_weights(method: Method, checkpoint: Checkpoint) -> str:
 
     The backbone needs to fit. References are taken, too, when there are as many of the same length, else stay fresh.
     """
-    given, own = checkpoint.method().state_dict(), method.state_dict()
-    fitting = {name: tensor for name, tensor in given.items() if name in own and own[name].shape == tensor.shape}
-    names = {name for name in given.keys() | own.keys() if name.startswith(_BACKBONE)}
-    differing = sorted(names - fitting.keys())
-    header = checkpoint.header
-    if differing or not names:
+    given, own, header = checkpoint.method().state_dict(), method.state_dict(), checkpoint.header
+    taken = {name: tensor for name, tensor in given.items() if name in own and own[name].shape == tensor.shape}
+    unfit = sorted(name for name in (given.keys() | own.keys()) - taken.keys() if name.startswith(_BACKBONE))
+    if unfit:
         raise ValueError(
-            f"The weights to begin with are those of {header.recipe.name}, whose backbone is not that of the recipe: "
-            f"{', '.join(differing[:3]) or 'it is frozen'}. Give those of a network of the same kind and widths."
+            f"{header.recipe.name} has another backbone than the recipe, {', '.join(unfit[:3])} differ. Give a network "
+            "of the same kind, widths and image channels."
         )
-    method.load_state_dict(own | fitting)
-    fresh = sorted(own.keys() - fitting.keys())
-    note = f"; fresh: {', '.join(fresh)}" if fresh else ""
-    return f"begun with {header.recipe.name} after {header.episode} episodes (digest {header.digest[:_DIGITS]}){note}"
+    method.load_state_dict(own | taken)
+    words = [f"begun with {header.recipe.name} after {header.episode} episodes"]
+    words += [f"digest {header.digest[:_DIGITS]}"] if header.digest else []
+    words += [f"itself {header.origin}"] if header.origin else []
+    for what, names in (("fresh", own.keys() - taken.keys()), ("left out", given.keys() - taken.keys() - own.keys())):
+        words += [f"{what}: {', '.join(sorted(names))}"] if names else []
+    return "; ".join(words)

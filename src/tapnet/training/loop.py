@@ -19,23 +19,14 @@ from torch.nn import functional as F
 from tapnet import distribution
 from tapnet.batches import EpisodeImages
 from tapnet.calibration import calibrate_checkpoint
-from tapnet.checkpoint import (
-    BEST,
-    LAST,
-    Checkpoint,
-    Header,
-    Running,
-    optimizer_tensors,
-    read_checkpoint,
-    restore_optimizer,
-)
+from tapnet.checkpoint import BEST, LAST, Checkpoint, Header, Running, optimizer_tensors, restore_optimizer
 from tapnet.distribution import agreed, any_of, launched, summed
 from tapnet.evaluation import Evaluator
 from tapnet.functional import NotANumber
 from tapnet.hardware import PRECISIONS, describe, keep_freed_memory, resolve_device, resolve_precision
 from tapnet.methods import references_of
 from tapnet.recipe import Recipe, Training
-from tapnet.training.beginning import take_weights
+from tapnet.training.beginning import begin_with
 from tapnet.training.continuation import refuse_other_past
 from tapnet.training.faults import Diverged, advice, gradients_are_finite, is_sound, save_episode
 from tapnet.training.folder import Point, RunFolder, read_curve
@@ -70,13 +61,14 @@ def train(
     watch: Callable[[Step], None] | None = None,
     save_seconds: float = SAVE_SECONDS,
     fabric: Fabric | None = None,
-    begun: Callable[[int], None] | None = None,
+    begun: Callable[[int, str], None] | None = None,
 ) -> Path:
     """Train by the recipe and give the path of the checkpoint that was best on validation classes.
 
     The folder receives what `tapnet.training.folder` lists; with `resume` the run goes on from its newest state as if
-    it had never stopped. `begun` is called with the episodes done when recipe, data and folder are found to be in
-    order, `watch` after every step. `fabric` is a launched Lightning Fabric, where several processes share the run.
+    it had never stopped. When recipe, data and folder are found to be in order `begun` is called with the episodes done
+    and where the first weights come from, if they were trained; `watch` is called after every step. `fabric` is a
+    launched Lightning Fabric, where several processes share the run.
     """
     with ExitStack() as stack:
         place = resolve_device(device)
@@ -88,7 +80,7 @@ def train(
         with agreed():
             stack.enter_context(run.opened(resume))
         if begun:
-            begun(run.episode)
+            begun(run.episode, run.origin)
         _ = run.material.validation_features  # computed before Ctrl-C waits for the end of an episode
         stop = stack.enter_context(stop_requests())
         while run.episode < recipe.training.episodes:
@@ -125,7 +117,7 @@ class Run:
         self._module, self._optimizer = self._fabric.setup(self.method, self.optimizer)
         self.episode, self._saved_at, self._saved_episode = 0, time.monotonic(), 0
         self.best: dict[str, Any] | None = None
-        self._origin = ""
+        self.origin = ""
         self._since_point = _NOTHING
         self._points: list[Point] = []
         self._trajectory = Trajectory()
@@ -159,7 +151,7 @@ class Run:
         """The folder, held, fresh or restored; whatever ends the run is noted there and said with what to do."""
         writes, first = distribution.rank() == 0, self.recipe.training.begin_with
         if first is not None and not resume:
-            self._origin = take_weights(self.method, read_checkpoint(first))
+            self.origin = begin_with(self.method, first)
         with self.folder.held() if writes else nullcontext():
             if resume:
                 self.restore()
@@ -186,7 +178,7 @@ class Run:
         self.method.load_state_dict(checkpoint.weights)
         restore_optimizer(self.method, self.optimizer, checkpoint.optimizer)
         header = checkpoint.header
-        self.episode, self._since_point, self._origin = header.episode, header.since_point, header.origin
+        self.episode, self._since_point, self.origin = header.episode, header.since_point, header.origin
         self.best = header.validation if (self.folder.path / BEST).exists() else None
         self._saved_episode = self.episode
         self._points = [point for point in read_curve(self.folder.path) if point.episode <= self.episode]
@@ -323,7 +315,7 @@ class Run:
             since_point=self._since_point,
             data=self._data(),
             hardware=describe(self.device, self.precision),
-            origin=self._origin,
+            origin=self.origin,
         )
         return Checkpoint(header, self.method.state_dict(), optimizer or {})
 
@@ -337,6 +329,7 @@ class Run:
             "data": {"name": self.recipe.data.name} | self._data(),
             "hardware": describe(self.device, self.precision),
             "processes": distribution.size(),
+            "origin": self.origin,
         }
 
 

@@ -1,4 +1,4 @@
-"""Ablations of a trained network: variants at test time, on the features that it has."""
+"""Ablations of a trained network: variants at test time."""
 
 from __future__ import annotations
 

@@ -47,6 +47,11 @@ def _varied(recipe: Recipe, variant: str, options: Options, training: dict[str, 
     values = recipe.as_dict()
     if recipe.method.name != "tapnet":
         raise ValueError(f"The ablations are of TapNet, the recipe {recipe.name} trains {recipe.method.name}.")
+    if recipe.training.begin_with is not None:
+        raise ValueError(
+            f"The variants of an ablation begin at random, {recipe.name} begins with {recipe.training.begin_with}: "
+            "--set training.begin_with=null."
+        )
     values["name"] = f"{recipe.name}-{_slug(variant)}"
     values["method"]["options"] |= options
     values["training"] |= training or {}
