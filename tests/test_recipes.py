@@ -60,7 +60,8 @@ def test_recipe_trains_and_evaluates(name, tmp_path):
     if recipe.data.name != "quickdraw":
         stand_in(recipe.data.name, tmp_path)
     if recipe.training.begin_with:
-        train(load_recipe(Path(recipe.training.begin_with).name, small), tmp_path / "first", device="cpu")
+        first = load_recipe(Path(recipe.training.begin_with).name, [*small, "training.begin_with=null"])
+        train(first, tmp_path / "first", device="cpu")
         recipe = load_recipe(name, [*small, f"training.begin_with={tmp_path / 'first'}"])
     train(recipe, tmp_path / "run", device="cpu")
     images = load_dataset(recipe.data.name, "test", tmp_path)
