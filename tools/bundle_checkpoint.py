@@ -23,9 +23,9 @@ from tapnet.evaluation import Evaluation, Evaluator
 TASKS, EPISODES = ((5, 1), (5, 5), (20, 1), (20, 5)), 1000
 CARD = """# {name}
 
-{kind} with {count} references, trained by the recipe `{recipe}` (seed {seed}{origin}): {episodes} episodes of {way}-way
-{shot}-shot on the training classes of `{data}`; the checkpoint after episode {best} was best on the validation classes
-({validation}). Weights in half precision, {size:,} bytes.
+{kind} with {count} references, trained by the recipe `{recipe}` (seed {seed}): {episodes}
+episodes of {way}-way {shot}-shot on the training classes of `{data}`; the checkpoint after episode {best} was best on
+the validation classes ({validation}). Weights in half precision, {size:,} bytes.{origin}
 
 Made with: `tapnet train {recipe}` and `python tools/bundle_checkpoint.py runs/{recipe} {name}`.
 
@@ -115,7 +115,7 @@ def card(name: str, checkpoint: Checkpoint, results: list[Evaluation], size: int
         count=len(checkpoint.weights["references"]),
         recipe=recipe.name,
         seed=recipe.seed,
-        origin=f"; {checkpoint.header.origin}" if checkpoint.header.origin else "",
+        origin=f"\nThe run was {checkpoint.header.origin}." if checkpoint.header.origin else "",
         episodes=recipe.training.episodes,
         way=recipe.training.way,
         shot=recipe.training.shot,
