@@ -105,7 +105,7 @@ MAIN_OMNIGLOT_MINI = PaperTable(
             ),
         ),
         (
-            "TapNet on a CPU (the last Omniglot network, then on all 1200 characters)",
+            "TapNet on a CPU (that Omniglot network trained further, on all 1200 characters)",
             _ours("omniglot-cpu-1200", "omniglot-cpu-1200", None, None),
         ),
         ("TapNet on a CPU (a Conv4 of 32, 64, 128, 128)", _ours("omniglot-60way", "omniglot-60way", None, None)),
