@@ -1,7 +1,7 @@
 import pytest
 
 from tapnet.analysis.paper import ACCURACIES, HYPERPARAMETERS
-from tapnet.analysis.tables import TABLES, filled_table
+from tapnet.analysis.tables import TABLES, filled_table, kept
 from tapnet.recipe import bundled_recipes, load_recipe
 
 
@@ -136,3 +136,9 @@ def test_our_networks_have_the_published_sizes():
 def test_an_unknown_table_lists_those_there_are():
     with pytest.raises(ValueError, match="main-omniglot-mini, main-tiered"):
         filled_table("table-1", [])
+
+
+def test_a_network_that_did_not_begin_at_random_says_so():
+    begun = {"episodes": 4000, "state": "finished", "origin": "begun with first after 7 episodes; digest abc"}
+    kept_after = kept({"trained": begun, "recipe": {"training": {"episodes": 4800}}})
+    assert kept_after == "4,000 of 4,800 training episodes (begun with first after 7 episodes)"

@@ -110,7 +110,8 @@ def kept(result: dict[str, Any]) -> str:
     """After how many training episodes the network was kept, of how many, and what is to be known of its run."""
     trained, episodes = result["trained"], result["recipe"]["training"]["episodes"]
     unfinished = trained.get("state", "finished") not in ("finished", "unknown")
-    notes = [*(["the run is not finished"] if unfinished else []), *filter(None, [trained.get("origin")])]
+    begun = trained.get("origin", "").partition(";")[0]  # the rest, such as digests, stays in the result
+    notes = [note for note in ("the run is not finished" if unfinished else "", begun) if note]
     return f"{trained['episodes']:,} of {episodes:,} training episodes" + (f" ({'; '.join(notes)})" if notes else "")
 
 
