@@ -129,6 +129,13 @@ def test_the_command_line_takes_a_bundled_name_or_any_path(name, tmp_path, capsy
     assert "begun with quickdraw-60way after 1500 episodes" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_missing_first_run_is_named_with_its_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = changed(RECIPE, ["training.begin_with=runs/quickdraw"])
+    with pytest.raises(ValueError, match=r"no checkpoint runs/quickdraw.*`tapnet train quickdraw` makes that one\.$"):
+        train(recipe, tmp_path / "run", device="cpu")
+
+
 def test_an_unset_name_is_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["train", "quickdraw", "--from", ""]) == 2

@@ -8,7 +8,7 @@ import torch
 
 import tapnet
 from tapnet.checkpoint import BEST, LAST, read_checkpoint
-from tapnet.recipe import recipe_from
+from tapnet.recipe import changed, recipe_from
 from tapnet.training import Interrupted, Run, learning_rate, read_curve, train
 from tapnet.training.faults import episode_loss
 from tapnet.training.folder import EVALUATION, RunFolder
@@ -203,3 +203,9 @@ def test_seconds_of_training_beat_no_training_by_far(tmp_path):
     train(quick, tmp_path, device="cpu", precision="float32")
     accuracy = read_curve(tmp_path)[-1].validation_accuracy
     assert accuracy > 0.6, json.dumps(accuracy)
+
+
+def test_too_few_images_for_validation_are_told_from_those_for_training(tmp_path):
+    with pytest.raises(ValueError, match=r"For validation \(validation\.way, .*5-query episodes need"):
+        train(changed(recipe(), ["validation.shot=96"]), tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()

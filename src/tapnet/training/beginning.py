@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tapnet.checkpoint import Checkpoint, read_checkpoint
 from tapnet.methods import Method
+from tapnet.recipe import bundled_recipes
 
 _BACKBONE = "backbone."
 _DIGITS = 12  # of a digest, enough to tell checkpoints apart
@@ -14,7 +17,10 @@ def begin_with(method: Method, path: str) -> str:
     try:
         return take_weights(method, read_checkpoint(path))
     except (ValueError, FileNotFoundError) as error:
-        raise ValueError(f"The weights to begin with (training.begin_with, --from): {error}") from None
+        name = Path(path).name
+        known = not Path(path).exists() and name in {recipe.stem for recipe in bundled_recipes()}
+        hint = f" `tapnet train {name}` makes that one." if known else ""
+        raise ValueError(f"The weights to begin with (training.begin_with, --from): {error}{hint}") from None
 
 
 def take_weights(method: Method, checkpoint: Checkpoint) -> str:

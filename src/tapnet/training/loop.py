@@ -21,6 +21,7 @@ from tapnet.batches import EpisodeImages
 from tapnet.calibration import calibrate_checkpoint
 from tapnet.checkpoint import BEST, LAST, Checkpoint, Header, Running, optimizer_tensors, restore_optimizer
 from tapnet.distribution import agreed, any_of, launched, summed
+from tapnet.episodes import TooFew
 from tapnet.evaluation import Evaluator
 from tapnet.functional import NotANumber
 from tapnet.hardware import PRECISIONS, describe, keep_freed_memory, resolve_device, resolve_precision
@@ -130,7 +131,10 @@ class Run:
             recipe.data.images(split) for split in (recipe.data.train_split, validation.split)
         )
         self.sampler = self.train_set.episodes(training.way, training.shot, training.query, recipe.seed)
-        self.validation_set.episodes(validation.way, validation.shot, validation.query)  # or refuse now
+        try:
+            self.validation_set.episodes(validation.way, validation.shot, validation.query)
+        except TooFew as error:
+            raise TooFew(f"For validation (validation.way, validation.shot, validation.query), {error}") from None
         kind: Callable[..., Material] = Features if training.frozen_backbone else Images
         with _seeded(recipe.seed):
             self.material = kind(recipe, self.train_set, self.validation_set, self.device, self.precision)
