@@ -44,3 +44,23 @@ def test_turn_turns_all_images_alike_and_each_way_in_time():
         (quarters,) = [k for k in range(4) if torch.equal(changed, images.rot90(k, (-2, -1)))]
         seen.add(quarters)
     assert seen == {0, 1, 2, 3}
+
+
+def test_dihedral_lays_all_images_alike_and_each_of_eight_ways_in_time():
+    images = torch.rand(3, 1, 6, 6)
+    ways = [way for k in range(4) for way in (images.rot90(k, (-2, -1)), images.rot90(k, (-2, -1)).flip(-1))]
+    generator = torch.Generator().manual_seed(0)
+    seen = set()
+    for _ in range(80):
+        changed = AUGMENTATIONS["dihedral"](images, generator)
+        (way,) = [k for k, expected in enumerate(ways) if torch.equal(changed, expected)]
+        seen.add(way)
+    assert seen == set(range(8))
+
+
+def test_affine_keeps_strokes_as_sharp_as_they_were():
+    images = torch.zeros(50, 1, 28, 28)
+    images[:, :, :, 10:12] = 1.0
+    changed = AUGMENTATIONS["affine"](images, torch.Generator().manual_seed(0))
+    assert not torch.equal(changed, images)
+    assert (changed.diff(dim=-1).square().mean() / images.diff(dim=-1).square().mean()).item() > 0.6

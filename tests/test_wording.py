@@ -5,7 +5,14 @@ from tapnet.wording import counted
 
 @pytest.mark.parametrize(
     ("number", "noun", "words"),
-    [(0, "class", "0 classes"), (1, "class", "1 class"), (2, "class", "2 classes"), (1234, "image", "1,234 images")],
+    [
+        (0, "class", "0 classes"),
+        (1, "class", "1 class"),
+        (2, "class", "2 classes"),
+        (1, "query", "1 query"),
+        (3, "query", "3 queries"),
+        (1234, "image", "1,234 images"),
+    ],
 )
 def test_a_number_has_the_right_form_of_its_noun(number, noun, words):
     assert counted(number, noun) == words

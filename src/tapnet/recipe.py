@@ -68,9 +68,7 @@ class Training:
     weight_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0
     augmentation: str = "none"
     frozen_backbone: bool = False  # train the rest only, over features computed once
-    begin_with: Annotated[str, Field(min_length=1)] | None = (
-        None  # a checkpoint whose weights take the place of random ones
-    )
+    begin_with: Annotated[str, Field(min_length=1)] | None = None  # a checkpoint, in place of random weights
     meta_batch: Count = 1
 
     def __post_init__(self) -> None:

@@ -50,6 +50,13 @@ def test_train_says_what_to_do_next(tmp_path, capsys):
     assert "tapnet evaluate" in printed
 
 
+def test_a_trial_can_leave_the_test_classes_alone(tmp_path, capsys):
+    out = tmp_path / "r"
+    assert main(["train", "quickdraw", "--out", str(out), "--device", "cpu", "--no-test", "--set", *SMALL]) == 0
+    assert "Test classes" not in capsys.readouterr().out
+    assert not (out / "evaluation.json").exists()
+
+
 def test_evaluate_json_is_one_object_with_the_promised_keys(run_folder, capsys):
     assert main(["evaluate", str(run_folder), "--episodes", "20", "--json", "--device", "cpu"]) == 0
     result = json.loads(capsys.readouterr().out)

@@ -18,7 +18,7 @@ from rich.table import Column
 from rich.text import Text
 
 from tapnet.cli.options import add_device, add_processes, percent, processes
-from tapnet.wording import half_width
+from tapnet.wording import counted, half_width
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -34,6 +34,7 @@ _EXAMPLES = """examples:
   tapnet train --resume runs/quickdraw --set training.episodes=2400 training.cycles=2
   tapnet train my.yaml --from runs/omniglot-cpu
   tapnet train photos --frozen-backbone
+  tapnet train my.yaml --out runs/trial --no-test
   tapnet train quickdraw --devices 2 --set training.meta_batch=2
 """
 
@@ -50,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from", dest="weights", metavar="CHECKPOINT", help="begin with its weights: a file, a run or a bundled name"
     )
     parser.add_argument("--frozen-backbone", action="store_true", help="train the rest only, over cached features")
+    parser.add_argument("--no-test", action="store_true", help="leave test classes alone: validation judges a trial")
     parser.add_argument("--tensorboard", action="store_true", help="write the curve for TensorBoard, too")
     add_device(parser, precision="auto")
     add_processes(parser)
@@ -88,7 +90,7 @@ def run(args: argparse.Namespace) -> None:
         best = train_visibly(
             recipe, folder, args.device, args.precision, args.resume is not None, fabric, args.tensorboard
         )
-        result = _final_evaluation(recipe, folder, fabric)
+        result = "" if args.no_test else _final_evaluation(recipe, folder, fabric)
         if distribution.rank() == 0:
             Console().print(f"{result}Best checkpoint: {best}\nTry: tapnet evaluate {folder}", highlight=False)
 
@@ -165,7 +167,7 @@ def _asked(recipe: Recipe) -> str:
     first = ", after the features of every image" if training.frozen_backbone else ""
     return (
         f"{recipe.name}: {recipe.method.name} with {network} on {recipe.data.name}, {training.episodes} episodes of "
-        f"{training.way}-way {training.shot}-shot, {training.query} queries a class{first}"
+        f"{training.way}-way {training.shot}-shot, {counted(training.query, 'query')} a class{first}"
     )
 
 
