@@ -13,6 +13,7 @@ from tapnet.analysis.paper import (
     HYPERPARAMETERS,
     PARAMETERS,
     REFERENCES,
+    Cell,
     PaperTable,
     Task,
 )
@@ -47,9 +48,9 @@ def filled_table(name: str, results: Results) -> Filled:
 def _accuracies(table: PaperTable) -> Callable[[Results], Filled]:
     def fill(results: Results) -> Filled:
         rows: list[tuple[str, ...]] = []
-        runs: list[str] = []
+        runs: Results = []
         missing: dict[str, list[Task]] = {}
-        for method, cells in (*table.rows, *table.more):
+        for method, cells in (*table.rows, *((recipe, _own(recipe, table.columns)) for recipe in table.more)):
             if any(cell.published != "—" for cell in cells):
                 rows.append((method, *(cell.published for cell in cells)))
             if not any(cell.recipe for cell in cells):
@@ -58,14 +59,21 @@ def _accuracies(table: PaperTable) -> Callable[[Results], Filled]:
             for cell, task in zip(cells, table.columns, strict=True):
                 found = _found(cell.recipe, task, results) if cell.recipe else []
                 ours.append(_summary(found) if found or cell.recipe else "—")
-                runs += map(_origin, found)
+                runs += found
                 if cell.recipe and not found:
                     missing.setdefault(cell.recipe, []).append(task)
             rows.append((f"{method}, ours", *ours))
         commands = [_command(recipe, tasks) for recipe, tasks in missing.items()]
-        return Filled(table.title, ("method", *(task.heading for task in table.columns)), rows, runs, commands)
+        headings = ("method", *(task.heading for task in table.columns))
+        return Filled(table.title, headings, rows, _origins(runs), commands)
 
     return fill
+
+
+def _own(recipe: str, columns: Sequence[Task]) -> tuple[Cell, ...]:
+    """The cells of a recipe that the paper does not have: those of its dataset."""
+    dataset = load_recipe(recipe).data.name
+    return tuple(Cell("—", recipe if task.dataset == dataset else None) for task in columns)
 
 
 def _found(recipe: str, task: Task, results: Results) -> Results:
@@ -97,13 +105,16 @@ def _summary(results: Results) -> str:
     return f"{mean:.2f} ({len(results)} seeds: {accuracies[0]:.2f} to {accuracies[-1]:.2f})"
 
 
-def _origin(result: dict[str, Any]) -> str:
-    """Where a number comes from, in one line."""
-    recipe, task, trained = result["recipe"], result["evaluation"], result["trained"]
-    return (
-        f"{recipe['name']}, {task['way']}-way {task['shot']}-shot: seed {recipe['seed']}, kept after {kept(result)}, "
-        f"{trained['hardware'].get('device_name', 'hardware unknown')}"
-    )
+def _origins(results: Results) -> list[str]:
+    """Where the numbers come from, a line for each network."""
+    tasks: dict[str, list[str]] = {}
+    for result in results:
+        recipe, task, trained = result["recipe"], result["evaluation"], result["trained"]
+        device = trained["hardware"].get("device_name", "hardware unknown")
+        what = f"{recipe['name']}: {recipe['method']['name']} with {recipe['backbone']['name']}"
+        network = f"{what}, seed {recipe['seed']}, kept after {kept(result)}, {device}"
+        tasks.setdefault(network, []).append(f"{task['way']}-way {task['shot']}-shot")
+    return [f"{network}; {' and '.join(dict.fromkeys(found))}" for network, found in tasks.items()]
 
 
 def kept(result: dict[str, Any]) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from textwrap import fill
 
 from rich.console import Console
 from rich.table import Table
 
 _RESULTS = Path("results")
+_BORDERS, _LEAST = "│  ", 16  # of a column; characters of a name in one line
 _EXAMPLES = """tables:
   main-omniglot-mini    Table 1: Omniglot and miniImageNet
   main-tiered           Table 2: tieredImageNet
@@ -34,12 +36,17 @@ def run(args: argparse.Namespace) -> None:
     if not args.results.is_dir() and args.results != _RESULTS:
         raise FileNotFoundError(f"There is no folder {args.results}: give one that `--record` has filled.")
     filled = filled_table(args.name, [*read_results(args.results), *read_ablations(args.results)])
-    table = Table(title=filled.title, title_justify="left")
-    for heading in filled.headings:
-        table.add_column(heading, no_wrap=heading == "recipe")
-    for row in filled.rows:
-        table.add_row(*row, style="bold" if row[0].endswith(", ours") else "")
     console = Console()
+    first, *headings = filled.headings
+    columns = zip(headings, *(cells for _, *cells in filled.rows), strict=True)
+    widths = [max(map(len, (*heading.split(), *cells))) for heading, *cells in columns]
+    room = console.width - len(f"{_BORDERS} ") - sum(width + len(_BORDERS) for width in widths)
+    table = Table(title=filled.title, title_justify="left")
+    table.add_column(first)
+    for heading, width in zip(headings, widths, strict=True):
+        table.add_column(heading, max_width=width)
+    for name, *cells in filled.rows:  # Rich breaks lines at spaces only, and names of recipes have hyphens
+        table.add_row(fill(name, max(room, _LEAST)), *cells, style="bold" if name.endswith(", ours") else "")
     console.print(table)
     for title, lines in (("Run:", filled.runs), ("Not run; each with its command:", filled.commands)):
         if lines:
