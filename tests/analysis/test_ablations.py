@@ -12,7 +12,7 @@ from tapnet.batches import episode_images
 from tapnet.evaluation import Evaluator
 from tapnet.functional import class_averages
 from tapnet.methods import PrototypicalNetwork
-from tapnet.methods.tapnet import CHOICES
+from tapnet.methods.tapnet import CHOICES, TapNet
 from tapnet.recipe import load_recipe
 
 TASK = Task(way=5, shot=2, query=3, episodes=12, seed=1)
@@ -118,6 +118,12 @@ def test_views_compare_four_turns_with_none(judge, small_tapnet, blobs):
 def test_views_need_a_linear_head(small_tapnet, blobs):
     with pytest.raises(ValueError, match="needs a method with a linear head, the checkpoint is a BatchStatistics"):
         measured("views", Evaluator(BatchStatistics(small_tapnet).eval(), blobs))
+
+
+def test_views_are_not_for_a_network_that_has_them_already(blobs):
+    network = TapNet(make_backbone("resnet12", blobs.image_shape, widths=[2, 2, 2, 4], turned=True), ways=6).eval()
+    with pytest.raises(ValueError, match="sees every image in its four turns already"):
+        measured("views", Evaluator(network, blobs))
 
 
 def test_oblong_images_are_not_turned():

@@ -49,6 +49,25 @@ def test_resnet_can_keep_the_places_of_its_last_maps():
     torch.testing.assert_close(network(images), network.maps(images).reshape(2, -1))
 
 
+def test_resnet_can_see_an_image_in_each_of_its_turns():
+    once, turned = (
+        make_backbone("resnet12-small", (1, 28, 28), widths=[2, 2, 2, 4], flatten=True, turned=turned).eval()
+        for turned in (False, True)
+    )
+    turned.load_state_dict(once.state_dict())
+    images = torch.rand(2, 1, 28, 28)
+    assert turned.dim == turned(images).shape[1] == 4 * once.dim
+    upright, aside = (turned.maps(given).chunk(4, dim=1) for given in (images, images.rot90(1, (2, 3))))
+    torch.testing.assert_close(upright[0], once.maps(images))
+    for turn in range(4):  # maps stand as the image does
+        torch.testing.assert_close(aside[turn], upright[(turn + 1) % 4].rot90(1, (2, 3)))
+
+
+def test_only_square_images_are_turned():
+    with pytest.raises(ValueError, match=r"Only square images can be `turned`, got 28×40\."):
+        make_backbone("resnet12", (1, 28, 40), turned=True)
+
+
 @pytest.mark.parametrize(("name", "kernel"), [("resnet12", (3, 3)), ("resnet12-small", (1, 1))])
 def test_shortcuts_have_the_kernel_of_the_supplement(name, kernel):
     network = make_backbone(name, (3, 28, 28))

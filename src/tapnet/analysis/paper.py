@@ -81,6 +81,7 @@ MAIN_OMNIGLOT_MINI = PaperTable(
         "omniglot-cpu",
         "omniglot-cpu-long",
         "omniglot-cpu-mirrored",
+        "omniglot-cpu-turned",
         "omniglot-cpu-1200",
         "omniglot-cpu-protonet",
         "omniglot-60way",

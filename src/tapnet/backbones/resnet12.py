@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tapnet.backbones.base import BLOCKS, Backbone, ImageShape, convolution, four, halved, halving, normalisation
 
+_QUARTERS = 4  # turns to a whole one
+
 
 class ResNet12(Backbone):
     """Four residual blocks of three 3×3 convolutions, shortcut 3×3, global average pooling; 512 features.
 
-    `flatten` keeps the places of the last maps, as Conv4 does, in place of their average.
+    `flatten` keeps the places of the last maps, as Conv4 does, in place of their average. `turned` lets the same blocks
+    see an image in each of its quarter turns: four times the maps and the work, and no more weights.
     """
 
     default_widths: tuple[int, ...] = (64, 128, 256, 512)
@@ -25,6 +29,7 @@ class ResNet12(Backbone):
         widths: Sequence[int] | None = None,
         dropout: Sequence[float] | float = 0.0,
         flatten: bool = False,
+        turned: bool = False,
     ) -> None:
         super().__init__()
         channels, height, width = image_shape
@@ -32,17 +37,23 @@ class ResNet12(Backbone):
         widths = self.default_widths if widths is None else tuple(widths)
         if len(widths) != BLOCKS:
             raise ValueError(f"`widths` needs {BLOCKS} values, one a block, got {list(widths)}.")
+        if turned and height != width:
+            raise ValueError(f"Only square images can be `turned`, got {height}×{width}.")
         inputs = (channels, *widths[:-1])
         rates = four(dropout, "dropout")
         self.blocks = nn.Sequential(
             *(_Block(i, o, rate, self.shortcut_kernel) for i, o, rate in zip(inputs, widths, rates, strict=True))
         )
-        self.flatten = flatten
-        self.dim = widths[-1] * (halved(height, BLOCKS) * halved(width, BLOCKS) if flatten else 1)
+        self.flatten, self.turned = flatten, turned
+        places = halved(height, BLOCKS) * halved(width, BLOCKS) if flatten else 1
+        self.dim = widths[-1] * places * (_QUARTERS if turned else 1)
 
     def maps(self, images: Tensor) -> Tensor:
-        features: Tensor = self.blocks(images)
-        return features
+        if not self.turned:
+            features: Tensor = self.blocks(images)
+            return features
+        turns = self.blocks(torch.cat([images.rot90(turn, (2, 3)) for turn in range(_QUARTERS)])).chunk(_QUARTERS)
+        return torch.cat([maps.rot90(-turn, (2, 3)) for turn, maps in enumerate(turns)], dim=1)  # upright again
 
     def pool(self, maps: Tensor) -> Tensor:
         return maps.flatten(1) if self.flatten else maps.mean(dim=(2, 3))
