@@ -291,9 +291,14 @@ def rows_of(capsys, *arguments):
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_exported_task_gives_the_same_probabilities(drawing_folders, drawing_task, exported, capsys):
+@pytest.mark.parametrize("network", ["drawings", "characters"])
+def test_exported_task_gives_the_same_probabilities(network, drawing_folders, tmp_path, capsys):
+    task, exported = tmp_path / "a.task", tmp_path / "a.onnx"
+    assert run("fit", drawing_folders / "fit", "--network", network, "--out", task) == 0
+    assert run("export", task, "--onnx", exported) == 0
+    capsys.readouterr()
     for ours, theirs in zip(
-        rows_of(capsys, "predict", drawing_task, drawing_folders / "new"),
+        rows_of(capsys, "predict", task, drawing_folders / "new"),
         rows_of(capsys, "predict", exported, drawing_folders / "new"),
         strict=True,
     ):

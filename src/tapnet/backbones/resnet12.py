@@ -52,8 +52,9 @@ class ResNet12(Backbone):
         if not self.turned:
             features: Tensor = self.blocks(images)
             return features
-        turns = self.blocks(torch.cat([images.rot90(turn, (2, 3)) for turn in range(_QUARTERS)])).chunk(_QUARTERS)
-        return torch.cat([maps.rot90(-turn, (2, 3)) for turn, maps in enumerate(turns)], dim=1)  # upright again
+        turns = self.blocks(torch.cat([images.rot90(turn, (2, 3)) for turn in range(_QUARTERS)]))
+        each = turns.unflatten(0, (_QUARTERS, -1))
+        return torch.cat([each[turn].rot90(-turn, (2, 3)) for turn in range(_QUARTERS)], dim=1)  # upright again
 
     def pool(self, maps: Tensor) -> Tensor:
         return maps.flatten(1) if self.flatten else maps.mean(dim=(2, 3))

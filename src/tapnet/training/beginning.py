@@ -39,7 +39,7 @@ def take_weights(method: Method, checkpoint: Checkpoint) -> str:
     method.load_state_dict(own | taken)
     words = [f"begun with {header.recipe.name} after {header.episode} episodes"]
     words += [f"digest {header.digest[:_DIGITS]}"] if header.digest else []
-    words += [f"itself {header.origin}"] if header.origin else []
     for what, names in (("fresh", own.keys() - taken.keys()), ("left out", given.keys() - taken.keys() - own.keys())):
         words += [f"{what}: {', '.join(sorted(names))}"] if names else []
+    words += [f"itself {header.origin}"] if header.origin else []
     return "; ".join(words)
