@@ -58,9 +58,9 @@ def test_dihedral_lays_all_images_alike_and_each_of_eight_ways_in_time():
     assert seen == set(range(8))
 
 
-def test_affine_keeps_strokes_as_sharp_as_they_were():
+def test_affine_keeps_most_of_the_sharpness_of_strokes():
     images = torch.zeros(50, 1, 28, 28)
     images[:, :, :, 10:12] = 1.0
     changed = AUGMENTATIONS["affine"](images, torch.Generator().manual_seed(0))
     assert not torch.equal(changed, images)
-    assert (changed.diff(dim=-1).square().mean() / images.diff(dim=-1).square().mean()).item() > 0.6
+    assert (changed.diff(dim=-1).square().mean() / images.diff(dim=-1).square().mean()).item() > 0.6  # bilinear: 0.49

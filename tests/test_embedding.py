@@ -65,6 +65,15 @@ def test_other_weights_data_or_precision_have_another_key(blobs, small_tapnet):
     assert len(keys) == 5
 
 
+def test_options_of_a_backbone_that_no_weight_shows_have_another_key(blobs):
+    keys = set()
+    for option in ({}, {"flatten": True}, {"turned": True}):
+        torch.manual_seed(0)
+        network = make_backbone("resnet12", blobs.image_shape, widths=[2, 2, 2, 4], **option)
+        keys.add(feature_key(PrototypicalNetwork(network), blobs, "float32"))
+    assert len(keys) == 3
+
+
 def test_the_cache_forgets_what_was_used_longest_ago(blobs, small_tapnet, tmp_path, monkeypatch):
     monkeypatch.setattr(embedding, "CACHE_BYTES", 10_000)
     cached_features(small_tapnet, blobs, "float32", tmp_path)

@@ -11,6 +11,7 @@ from tapnet.wording import counted
         (2, "class", "2 classes"),
         (1, "query", "1 query"),
         (3, "query", "3 queries"),
+        (2, "way", "2 ways"),
         (1234, "image", "1,234 images"),
     ],
 )

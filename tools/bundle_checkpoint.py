@@ -29,7 +29,7 @@ the validation classes ({validation}). Weights in half precision, {size:,} bytes
 
 Made with: `tapnet train {recipe}` and `python tools/bundle_checkpoint.py runs/{recipe} {name}`.
 
-Accuracy on the test classes, which chose nothing, with the half-precision weights ({shown} episodes each):
+Accuracy on the test classes, which chose no checkpoint, with the half-precision weights ({shown} episodes each):
 
 | task | accuracy | over episodes | over classes |
 |---|---|---|---|

@@ -56,9 +56,9 @@ def crop(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def affine(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Turned by up to 10 degrees, scaled by up to 10% and shifted by up to 5%; for characters, where a mirror lies.
+    """Turned by up to 10 degrees, scaled by up to 10% and shifted by up to 5%; for characters.
 
-    Sampled bicubically: bilinear sampling would take half the contrast from the edges of thin strokes.
+    Sampled bicubically: bilinear sampling blurs thin strokes.
     """
     count = len(images)
     angle = _uniform((count,), -math.pi / 18, math.pi / 18, generator)

@@ -49,22 +49,33 @@ def test_resnet_can_keep_the_places_of_its_last_maps():
     torch.testing.assert_close(network(images), network.maps(images).reshape(2, -1))
 
 
-def test_resnet_can_see_an_image_in_each_of_its_turns():
-    once, turned = (
-        make_backbone("resnet12-small", (1, 28, 28), widths=[2, 2, 2, 4], flatten=True, turned=turned).eval()
-        for turned in (False, True)
-    )
+@pytest.fixture
+def once_and_turned():
+    """A network that sees an image once, and one with the same weights that sees each of its turns."""
+    options = {"widths": [2, 2, 2, 4], "flatten": True}
+    once = make_backbone("resnet12-small", (1, 28, 28), **options).eval()
+    turned = make_backbone("resnet12-small", (1, 28, 28), **options, turned=True).eval()
     turned.load_state_dict(once.state_dict())
+    return once, turned
+
+
+def test_turned_resnet_has_the_features_of_all_four_turns(once_and_turned):
+    once, turned = once_and_turned
     images = torch.rand(2, 1, 28, 28)
     assert turned.dim == turned(images).shape[1] == 4 * once.dim
+    torch.testing.assert_close(turned.maps(images)[:, :4], once.maps(images))
+
+
+def test_maps_of_a_turned_resnet_stand_as_the_image_does(once_and_turned):
+    _, turned = once_and_turned
+    images = torch.rand(2, 1, 28, 28)
     upright, aside = (turned.maps(given).chunk(4, dim=1) for given in (images, images.rot90(1, (2, 3))))
-    torch.testing.assert_close(upright[0], once.maps(images))
-    for turn in range(4):  # maps stand as the image does
+    for turn in range(4):
         torch.testing.assert_close(aside[turn], upright[(turn + 1) % 4].rot90(1, (2, 3)))
 
 
 def test_only_square_images_are_turned():
-    with pytest.raises(ValueError, match=r"Only square images can be `turned`, got 28×40\."):
+    with pytest.raises(ValueError, match=r"Only square images can be `turned`, got 28×40: leave it out"):
         make_backbone("resnet12", (1, 28, 40), turned=True)
 
 

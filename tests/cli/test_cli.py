@@ -53,7 +53,9 @@ def test_train_says_what_to_do_next(tmp_path, capsys):
 def test_a_trial_can_leave_the_test_classes_alone(tmp_path, capsys):
     out = tmp_path / "r"
     assert main(["train", "quickdraw", "--out", str(out), "--device", "cpu", "--no-test", "--set", *SMALL]) == 0
-    assert "Test classes" not in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Test classes" not in printed
+    assert "--split val" in printed
     assert not (out / "evaluation.json").exists()
 
 
@@ -78,6 +80,16 @@ def test_compare_prints_the_paired_difference(run_folder, capsys):
     printed = capsys.readouterr().out
     assert "TapNet" in printed
     assert "difference" in printed
+
+
+def test_a_table_fits_80_columns_and_breaks_names_at_hyphens(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["table", "main-omniglot-mini"]) == 0
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert max(map(len, table)) <= 80
+    assert any(line.startswith("│ mini-imagenet-conv4-cpu- │") for line in table)
+    assert not any("…" in line for line in table)
 
 
 def test_recipes_lists_the_quickstart(capsys):

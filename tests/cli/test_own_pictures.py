@@ -293,13 +293,13 @@ def rows_of(capsys, *arguments):
 
 @pytest.mark.parametrize("network", ["drawings", "characters"])
 def test_exported_task_gives_the_same_probabilities(network, drawing_folders, tmp_path, capsys):
-    task, exported = tmp_path / "a.task", tmp_path / "a.onnx"
+    task, onnx = tmp_path / "a.task", tmp_path / "a.onnx"
     assert run("fit", drawing_folders / "fit", "--network", network, "--out", task) == 0
-    assert run("export", task, "--onnx", exported) == 0
+    assert run("export", task, "--onnx", onnx) == 0
     capsys.readouterr()
     for ours, theirs in zip(
         rows_of(capsys, "predict", task, drawing_folders / "new"),
-        rows_of(capsys, "predict", exported, drawing_folders / "new"),
+        rows_of(capsys, "predict", onnx, drawing_folders / "new"),
         strict=True,
     ):
         expected = {entry["class"]: entry["probability"] for entry in ours["top"]}

@@ -52,6 +52,17 @@ def test_references_of_another_number_stay_fresh():
     torch.testing.assert_close(method.state_dict()[name], checkpoint.weights[name])
 
 
+def test_a_network_that_sees_four_turns_begins_with_one_that_sees_one():
+    backbone = 'backbone={"name": "resnet12", "options": {"widths": [2, 2, 2, 8], "turned": %s}}'
+    older = trained(changed(RECIPE, [backbone % "false"]))
+    older = dataclasses.replace(older, header=dataclasses.replace(older.header, origin="begun with something"))
+    method = changed(RECIPE, [backbone % "true"]).build(SHAPE)
+    words = take_weights(method, older)
+    assert words.endswith("; fresh: references; itself begun with something")
+    name = "backbone.blocks.0.layers.0.weight"
+    torch.testing.assert_close(method.state_dict()[name], older.weights[name])
+
+
 def test_weights_in_half_precision_are_widened():
     method, checkpoint = RECIPE.build(SHAPE), trained()
     half = {name: t.half() if t.is_floating_point() else t for name, t in checkpoint.weights.items()}

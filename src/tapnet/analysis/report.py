@@ -16,7 +16,8 @@ _HEAD = """# Results
 What was really run. This page is made from the files in `results/` by `make results`; a test fails when they disagree.
 *Over episodes* is the usual 95% interval, for these test classes; *over classes* is the one for other classes and
 images of the same kind ([how](docs/method.md)). Neither knows about another training seed. What was not run says so,
-with its command.
+with its command. A row of a table that has the name of a recipe is ours, for smaller machines; `recipes/NAME.yaml` says
+where it departs from the paper.
 """
 
 

@@ -19,6 +19,7 @@ class Backbone(nn.Module):
 
     dim: int
     image_shape: ImageShape  # (channels, height, width)
+    turned = False  # whether it sees every image in its four quarter turns
 
     def maps(self, images: Tensor) -> Tensor:
         raise NotImplementedError

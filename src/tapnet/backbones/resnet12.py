@@ -38,7 +38,7 @@ class ResNet12(Backbone):
         if len(widths) != BLOCKS:
             raise ValueError(f"`widths` needs {BLOCKS} values, one a block, got {list(widths)}.")
         if turned and height != width:
-            raise ValueError(f"Only square images can be `turned`, got {height}×{width}.")
+            raise ValueError(f"Only square images can be `turned`, got {height}×{width}: leave it out.")
         inputs = (channels, *widths[:-1])
         rates = four(dropout, "dropout")
         self.blocks = nn.Sequential(
@@ -48,12 +48,15 @@ class ResNet12(Backbone):
         places = halved(height, BLOCKS) * halved(width, BLOCKS) if flatten else 1
         self.dim = widths[-1] * places * (_QUARTERS if turned else 1)
 
+    def extra_repr(self) -> str:
+        return f"flatten={self.flatten}, turned={self.turned}"  # no weight shows them
+
     def maps(self, images: Tensor) -> Tensor:
         if not self.turned:
             features: Tensor = self.blocks(images)
             return features
-        turns = self.blocks(torch.cat([images.rot90(turn, (2, 3)) for turn in range(_QUARTERS)]))
-        each = turns.unflatten(0, (_QUARTERS, -1))
+        turns = self.blocks(torch.cat([images.rot90(turn, (2, 3)) for turn in range(_QUARTERS)]))  # (4·n, C, h, w)
+        each = turns.unflatten(0, (_QUARTERS, -1))  # a `chunk` would fix n in an ONNX file
         return torch.cat([each[turn].rot90(-turn, (2, 3)) for turn in range(_QUARTERS)], dim=1)  # upright again
 
     def pool(self, maps: Tensor) -> Tensor:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 from textwrap import fill
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
+if TYPE_CHECKING:
+    from tapnet.analysis.tables import Filled
+
 _RESULTS = Path("results")
-_BORDERS, _LEAST = "│  ", 16  # of a column; characters of a name in one line
+_FRAME, _LEAST = 3, 16  # characters: the border and spaces of a column, a name in one line
 _EXAMPLES = """tables:
   main-omniglot-mini    Table 1: Omniglot and miniImageNet
   main-tiered           Table 2: tieredImageNet
@@ -20,6 +24,8 @@ _EXAMPLES = """tables:
   network-sizes         supplement, Table 3: miniImageNet by the size of the network
   network-sizes-tiered  supplement, Table 4: tieredImageNet with Conv4
   parameters            supplement, Table 5: number of parameters
+
+A row with the name of a recipe is ours, made for smaller machines; the recipe says where it departs from the paper.
 """
 
 
@@ -37,17 +43,22 @@ def run(args: argparse.Namespace) -> None:
         raise FileNotFoundError(f"There is no folder {args.results}: give one that `--record` has filled.")
     filled = filled_table(args.name, [*read_results(args.results), *read_ablations(args.results)])
     console = Console()
-    first, *headings = filled.headings
-    columns = zip(headings, *(cells for _, *cells in filled.rows), strict=True)
-    widths = [max(map(len, (*heading.split(), *cells))) for heading, *cells in columns]
-    room = console.width - len(f"{_BORDERS} ") - sum(width + len(_BORDERS) for width in widths)
-    table = Table(title=filled.title, title_justify="left")
-    table.add_column(first)
-    for heading, width in zip(headings, widths, strict=True):
-        table.add_column(heading, max_width=width)
-    for name, *cells in filled.rows:  # Rich breaks lines at spaces only, and names of recipes have hyphens
-        table.add_row(fill(name, max(room, _LEAST)), *cells, style="bold" if name.endswith(", ours") else "")
-    console.print(table)
+    console.print(_laid_out(filled, console.width))
     for title, lines in (("Run:", filled.runs), ("Not run; each with its command:", filled.commands)):
         if lines:
             console.print(title, *(f"  {line}" for line in lines), sep="\n", highlight=False, soft_wrap=True)
+
+
+def _laid_out(filled: Filled, width: int) -> Table:
+    """Columns as narrow as their cells, so that names have the room; these break at hyphens, too."""
+    first, *headings = filled.headings
+    columns = zip(headings, *(cells for _, *cells in filled.rows), strict=True)
+    widths = [max(map(len, (*heading.split(), *cells))) for heading, *cells in columns]
+    room = width - 1 - _FRAME - sum(each + _FRAME for each in widths)
+    table = Table(title=filled.title, title_justify="left")
+    table.add_column(first)
+    for heading, each in zip(headings, widths, strict=True):
+        table.add_column(heading, max_width=each)
+    for name, *cells in filled.rows:
+        table.add_row(fill(name, max(room, _LEAST)), *cells, style="bold" if name.endswith(", ours") else "")
+    return table

@@ -92,7 +92,8 @@ def run(args: argparse.Namespace) -> None:
         )
         result = "" if args.no_test else _final_evaluation(recipe, folder, fabric)
         if distribution.rank() == 0:
-            Console().print(f"{result}Best checkpoint: {best}\nTry: tapnet evaluate {folder}", highlight=False)
+            split = " --split val" if args.no_test else ""
+            Console().print(f"{result}Best checkpoint: {best}\nTry: tapnet evaluate {folder}{split}", highlight=False)
 
 
 def _final_evaluation(recipe: Recipe, folder: Path, fabric: Fabric) -> str:

@@ -114,7 +114,7 @@ def measure_views(judge: Evaluator, task: Task) -> list[Row]:
     """Every image as it is, or turned by each quarter, four heads on four features."""
     if not isinstance(judge.method, LinearMethod):
         raise ValueError(f"This ablation needs a method with a linear head, the checkpoint is a {_kind(judge)}.")
-    if getattr(judge.method.backbone, "turned", False):
+    if judge.method.backbone.turned:
         raise ValueError(
             "This backbone sees every image in its four turns already: give a checkpoint of one that does not."
         )
