@@ -18,6 +18,12 @@ def test_temperature_of_the_right_scale_is_found():
     assert fit_temperature(scores, answers) == pytest.approx(3, rel=0.05)
 
 
+def test_answers_that_are_all_right_make_nobody_certain():
+    answers = np.tile(np.arange(2), 100)
+    scores = np.where(np.arange(2) == answers[:, None], 5.0, 0.0)
+    assert softmax(scores / fit_temperature(scores, answers), axis=1).max() == pytest.approx(1 - 1 / 202, abs=1e-4)
+
+
 def test_temperature_between_the_cells_lies_between_theirs():
     assert Calibration(TABLE).temperature("tapnet", [2, 2, 2, 2]) == pytest.approx(4)
 

@@ -111,9 +111,17 @@ def scores_and_answers(
 
 
 def fit_temperature(scores: Scores, answers: NDArray[np.int64]) -> float:
-    """The temperature of least cross-entropy, between e⁻⁷ and e⁷."""
+    """The temperature of least cross-entropy, between e⁻⁷ and e⁷, as if of two answers more one had been wrong.
+
+    This is Platt's correction: where all answers are right, the least cross-entropy alone would be that of certainty.
+    """
+    count, way = scores.shape
+    wrong = 1 / (count + 2)
 
     def loss(log_temperature: float) -> float:
-        return float(-log_softmax(scores / np.exp(log_temperature), axis=1)[np.arange(len(scores)), answers].mean())
+        logs = log_softmax(scores / np.exp(log_temperature), axis=1)
+        right = logs[np.arange(count), answers]
+        others = (logs.sum(axis=1) - right) / (way - 1)
+        return float(-((1 - wrong) * right + wrong * others).mean())
 
     return float(np.exp(minimize_scalar(loss, bounds=(-7, 7), method="bounded").x))

@@ -20,6 +20,9 @@ def constructed(what: str, kind: Callable[..., T], first: object, options: Mappi
         raise ValueError(f"{what} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}.")
     if lacking:
         raise ValueError(f"{what} needs the option {', '.join(lacking)}.")
+    for each in parameters:
+        if each.annotation in (bool, "bool") and not isinstance(options.get(each.name, False), bool):
+            raise ValueError(f"{what}: `{each.name}` is true or false, got {options[each.name]!r}.")
     try:
         return kind(first, **options)
     except TypeError as error:

@@ -128,6 +128,8 @@ def test_features_are_relu_before_pooling_as_in_the_paper(name):
         (lambda: make_backbone("conv4", (1, 28, 28), widths=64), "does not take these options"),
         (lambda: make_backbone("conv4", (1, 28, 28), widths=[64, 64]), "needs 4 values"),
         (lambda: make_backbone("resnet12", (1, 28, 28), dropout=[0.1]), "one value or 4"),
+        (lambda: make_backbone("resnet12", (1, 28, 28), turned=3), "`turned` is true or false, got 3"),
+        (lambda: make_backbone("resnet12", (1, 28, 28), flatten="no"), "`flatten` is true or false, got 'no'"),
         (lambda: make_backbone("conv4", (1, 8, 8), average_top=True), "too small for the average pooling"),
         (lambda: make_backbone("conv4", (1, 28, 28))(torch.rand(2, 3, 28, 28)), "1×28×28"),
     ],

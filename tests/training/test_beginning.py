@@ -137,7 +137,7 @@ def test_the_command_line_takes_a_bundled_name_or_any_path(name, tmp_path, capsy
         shutil.copy(find_checkpoint("drawings"), name)
     small = ["training.episodes=1", "training.query=1", "validation.episodes=2"]
     assert main(["train", "quickdraw", "--device", "cpu", "--from", name, "--set", *small]) == 0
-    assert "begun with quickdraw-60way after 1500 episodes" in " ".join(capsys.readouterr().out.split())
+    assert "begun with quickdraw-60way after 1,500 episodes" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_missing_first_run_is_named_with_its_command(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -121,7 +122,7 @@ def kept(result: dict[str, Any]) -> str:
     """After how many training episodes the network was kept, of how many, and what is to be known of its run."""
     trained, episodes = result["trained"], result["recipe"]["training"]["episodes"]
     unfinished = trained.get("state", "finished") not in ("finished", "unknown")
-    begun = trained.get("origin", "").partition(";")[0]  # the rest, such as digests, stays in the result
+    begun = re.split(r";| \(digest", trained.get("origin", ""))[0]  # the rest stays in the result
     notes = [note for note in ("the run is not finished" if unfinished else "", begun) if note]
     return f"{trained['episodes']:,} of {episodes:,} training episodes" + (f" ({'; '.join(notes)})" if notes else "")
 

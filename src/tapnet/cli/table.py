@@ -56,9 +56,9 @@ def _laid_out(filled: Filled, width: int) -> Table:
     widths = [max(map(len, (*heading.split(), *cells))) for heading, *cells in columns]
     room = width - 1 - _FRAME - sum(each + _FRAME for each in widths)
     table = Table(title=filled.title, title_justify="left")
-    table.add_column(first)
+    table.add_column(first, overflow="fold")
     for heading, each in zip(headings, widths, strict=True):
-        table.add_column(heading, max_width=each)
+        table.add_column(heading, max_width=each, overflow="fold")
     for name, *cells in filled.rows:
         table.add_row(fill(name, max(room, _LEAST)), *cells, style="bold" if name.endswith(", ours") else "")
     return table

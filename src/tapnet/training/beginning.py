@@ -7,6 +7,7 @@ from pathlib import Path
 from tapnet.checkpoint import Checkpoint, read_checkpoint
 from tapnet.methods import Method
 from tapnet.recipe import bundled_recipes
+from tapnet.wording import counted
 
 _BACKBONE = "backbone."
 _DIGITS = 12  # of a digest, enough to tell checkpoints apart
@@ -37,7 +38,7 @@ def take_weights(method: Method, checkpoint: Checkpoint) -> str:
             "of the same kind, widths and image channels."
         )
     method.load_state_dict(own | taken)
-    words = [f"begun with {header.recipe.name} after {header.episode} episodes"]
+    words = [f"begun with {header.recipe.name} after {counted(header.episode, 'episode')}"]
     words += [f"digest {header.digest[:_DIGITS]}"] if header.digest else []
     for what, names in (("fresh", own.keys() - taken.keys()), ("left out", given.keys() - taken.keys() - own.keys())):
         words += [f"{what}: {', '.join(sorted(names))}"] if names else []
