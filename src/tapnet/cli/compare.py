@@ -60,7 +60,7 @@ def _table(args: argparse.Namespace, dataset: str, rows: list[dict[str, Any]]) -
     for heading in ("checkpoint", "method"):
         table.add_column(heading, overflow="fold")
     for heading in ("accuracy", "over episodes", "difference", "paired interval"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right", max_width=len("difference"))  # headings break, names need the room
     for row in rows:
         paired = (None, None) if row is rows[0] else (row["difference"], row["difference_ci95"])
         cells = row["checkpoint"], row["method"], percent(row["accuracy"]), half_width(row["ci95"])
