@@ -7,9 +7,9 @@ import torch
 from pairs import Row, compared
 
 from tapnet.backbones import make_backbone
-from tapnet.batches import as_input
-from tapnet.datasets import load_dataset
-from tapnet.embedding import embed, fused
+from tapnet.data import load_dataset
+from tapnet.data.batches import as_input
+from tapnet.evaluation.embedding import embed, fused
 from tapnet.methods import PrototypicalNetwork
 
 BATCH = 256

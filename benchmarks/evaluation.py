@@ -14,11 +14,11 @@ from pairs import Row, compared
 from torch import Tensor
 
 from tapnet.backbones import Backbone
-from tapnet.batches import class_labels
-from tapnet.datasets import ImageSet
-from tapnet.dimension_curve import dimension_curve
-from tapnet.episodes import EpisodeSampler
-from tapnet.evaluation import Evaluator
+from tapnet.data import ImageSet
+from tapnet.data.batches import class_labels
+from tapnet.data.episodes import EpisodeSampler
+from tapnet.evaluation.dimension_curve import dimension_curve
+from tapnet.evaluation.evaluator import Evaluator
 from tapnet.functional import class_averages, projection_errors, select_references
 from tapnet.methods import TapNet
 

@@ -14,11 +14,11 @@ import torch
 from evaluation import Nothing
 from pairs import Row
 
-from tapnet.analysis.plotting import COLOURS, new_figure, save
-from tapnet.batches import as_input
-from tapnet.datasets import ImageSet
-from tapnet.evaluation import Evaluator
+from tapnet.data import ImageSet
+from tapnet.data.batches import as_input
+from tapnet.evaluation.evaluator import Evaluator
 from tapnet.methods import TapNet
+from tapnet.plotting import COLOURS, new_figure, save
 
 BASE = {"way": 5, "shot": 5, "query": 15, "dim": 512}
 AXES = {

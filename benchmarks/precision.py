@@ -25,7 +25,7 @@ from scipy.stats import t as student
 from torch import Tensor, nn
 
 from tapnet.checkpoint import load
-from tapnet.evaluation import Evaluator
+from tapnet.evaluation.evaluator import Evaluator
 from tapnet.hardware import resolve_device, resolve_precision
 from tapnet.recipe import Recipe, load_recipe
 from tapnet.training import train

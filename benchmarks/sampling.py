@@ -12,8 +12,8 @@ import torch
 from pairs import compared
 
 from tapnet.backbones import make_backbone
-from tapnet.batches import EpisodeImages, episode_images
-from tapnet.datasets import load_dataset
+from tapnet.data import load_dataset
+from tapnet.data.batches import EpisodeImages, episode_images
 from tapnet.methods import TapNet
 
 WAY, SHOT, QUERY = 20, 5, 8

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from training_step import QUERY, SHOT, WAY, steps
 
 from tapnet.backbones import make_backbone
-from tapnet.batches import class_labels
+from tapnet.data.batches import class_labels
 from tapnet.functional import class_averages, projection_errors
 from tapnet.hardware import resolve_precision
 from tapnet.methods import TapNet

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tapnet.backbones import make_backbone
-from tapnet.batches import class_labels
+from tapnet.data.batches import class_labels
 from tapnet.hardware import describe, keep_freed_memory, resolve_precision
 from tapnet.methods import TapNet
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import settings
 
 from tapnet.backbones import Conv4
-from tapnet.datasets import ImageSet
+from tapnet.data import ImageSet
 from tapnet.methods import TapNet
 
 os.environ["OMP_NUM_THREADS"] = "1"  # small tensors: threads cost more than they give, much more on a busy machine
@@ -57,7 +57,7 @@ def drawing_folders(tmp_path_factory):
     """fit/ and new/ with four classes of bundled drawings as large PNG files, dark on light, three and two each."""
     from PIL import Image
 
-    from tapnet.datasets import load_dataset
+    from tapnet.data import load_dataset
 
     root = tmp_path_factory.mktemp("drawings")
     images = load_dataset("quickdraw", "val")

@@ -1,4 +1,4 @@
-"""The same work by one, two and three processes, for test_distribution.py: python shared_runs.py FOLDER.
+"""The same work by one, two and three processes, for test_distributed.py: python shared_runs.py FOLDER.
 
 The processes are forked from one with everything imported, and find each other as those of torchrun do.
 """
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
-from tapnet import distribution
-from tapnet.datasets import load_dataset
-from tapnet.distribution import launched
-from tapnet.evaluation import Evaluator
+from tapnet import distributed
+from tapnet.data import load_dataset
+from tapnet.distributed import launched
+from tapnet.evaluation.evaluator import Evaluator
 from tapnet.recipe import recipe_from
 from tapnet.training import train
 
@@ -37,7 +37,7 @@ def evaluate(_, path):
     torch.manual_seed(0)
     judge = Evaluator(recipe_from(RECIPE, "test").build((1, 28, 28)).eval(), load_dataset("quickdraw", "test"))
     result = judge.evaluate(5, 1, 5, episodes=1000, bootstrap=False)
-    if distribution.rank() == 0:
+    if distributed.rank() == 0:
         path.write_text(repr((result.accuracy, result.ci95)))
 
 
@@ -46,12 +46,12 @@ def refused(fabric, path):
     try:
         step(fabric, path / "run")
     except (ValueError, SystemExit) as end:
-        (path / f"rank-{distribution.rank()}").write_text(str(end))
+        (path / f"rank-{distributed.rank()}").write_text(str(end))
 
 
 def diverged(fabric, path):
     """The second process alone has a loss that is not finite."""
-    if distribution.rank() == 1:
+    if distributed.rank() == 1:
         torch.nn.functional.cross_entropy = lambda logits, _: logits.sum() * math.nan
     refused(fabric, path)
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from tapnet.checkpoint import Checkpoint, Header, read_checkpoint, read_header
 from tapnet.recipe import recipe_from
 from tapnet.training.faults import episode_loss
-from tapnet.training.folder import read_curve, summary
+from tapnet.training.run_folder import read_curve, summary
 
 RECIPE = recipe_from(
     {

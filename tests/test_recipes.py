@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tapnet.checkpoint import load
-from tapnet.datasets import DATASETS, load_dataset
-from tapnet.datasets.packed import IMAGES, MANIFEST, Manifest, sha256_of
-from tapnet.evaluation import Evaluator
+from tapnet.data import DATASETS, load_dataset
+from tapnet.data.packed import IMAGES, MANIFEST, Manifest, sha256_of
+from tapnet.evaluation.evaluator import Evaluator
 from tapnet.recipe import bundled_recipes, load_recipe
 from tapnet.training import train
 

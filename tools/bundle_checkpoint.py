@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from tapnet.calibration import calibrate
 from tapnet.checkpoint import BEST, BUNDLED, Checkpoint, read_checkpoint
-from tapnet.datasets import ImageSet
-from tapnet.embedding import embed
-from tapnet.evaluation import Evaluation, Evaluator
+from tapnet.data import ImageSet
+from tapnet.evaluation.calibration import calibrate
+from tapnet.evaluation.embedding import embed
+from tapnet.evaluation.evaluator import Evaluation, Evaluator
 
 TASKS, EPISODES = ((5, 1), (5, 5), (20, 1), (20, 5)), 1000
 CARD = """# {name}

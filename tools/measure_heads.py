@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tapnet.batches import class_labels
 from tapnet.checkpoint import read_checkpoint
-from tapnet.datasets import load_dataset
-from tapnet.embedding import default_cache
-from tapnet.episodes import EpisodeSampler
-from tapnet.evaluation import Evaluator, mean_and_ci95
+from tapnet.data import load_dataset
+from tapnet.data.batches import class_labels
+from tapnet.data.episodes import EpisodeSampler
+from tapnet.evaluation.embedding import default_cache
+from tapnet.evaluation.evaluator import Evaluator, mean_and_ci95
 from tapnet.heads import HEADS, HeadOptions, adapt
 from tapnet.methods import PrototypicalNetwork, TapNet
 from tapnet.training.provenance import provenance

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import torch
 
-from tapnet.analysis.unknowns import measure_unknowns
-from tapnet.calibration import Calibration
 from tapnet.checkpoint import read_checkpoint
-from tapnet.datasets import load_dataset
-from tapnet.embedding import default_cache
-from tapnet.evaluation import Evaluator
+from tapnet.data import load_dataset
+from tapnet.evaluation.calibration import Calibration
+from tapnet.evaluation.embedding import default_cache
+from tapnet.evaluation.evaluator import Evaluator
 from tapnet.heads import HeadOptions
+from tapnet.inference.unknowns import measure_unknowns
 from tapnet.training.provenance import provenance
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tapnet.datasets.base import listed_splits
+from tapnet.data.dataset import listed_splits
 
 IMAGES_PER_CLASS = 40
 

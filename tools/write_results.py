@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tapnet.analysis.report import report
+from tapnet.paper.report import report
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -9,22 +9,22 @@ from tapnet._version import __version__
 
 if TYPE_CHECKING:
     from tapnet.backbones import make_backbone
-    from tapnet.batches import EpisodeBatchSampler, episode_images
     from tapnet.checkpoint import load
-    from tapnet.classifier import TapNetClassifier
-    from tapnet.datasets import load_dataset
-    from tapnet.episodes import EpisodeSampler
+    from tapnet.data import load_dataset
+    from tapnet.data.batches import EpisodeBatchSampler, episode_images
+    from tapnet.data.episodes import EpisodeSampler
+    from tapnet.inference.classifier import TapNetClassifier
     from tapnet.methods import PrototypicalNetwork, TapNet
 
 _HOMES = {
-    "EpisodeBatchSampler": "tapnet.batches",
-    "EpisodeSampler": "tapnet.episodes",
+    "EpisodeBatchSampler": "tapnet.data.batches",
+    "EpisodeSampler": "tapnet.data.episodes",
     "PrototypicalNetwork": "tapnet.methods",
     "TapNet": "tapnet.methods",
-    "TapNetClassifier": "tapnet.classifier",
-    "episode_images": "tapnet.batches",
+    "TapNetClassifier": "tapnet.inference.classifier",
+    "episode_images": "tapnet.data.batches",
     "load": "tapnet.checkpoint",
-    "load_dataset": "tapnet.datasets",
+    "load_dataset": "tapnet.data",
     "make_backbone": "tapnet.backbones",
 }
 

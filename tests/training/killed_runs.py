@@ -15,7 +15,7 @@ import torch
 from tapnet.checkpoint import LAST
 from tapnet.recipe import recipe_from
 from tapnet.training import train
-from tapnet.training.folder import PREVIOUS
+from tapnet.training.run_folder import PREVIOUS
 
 RECIPE = {
     "name": "small",

@@ -11,7 +11,7 @@ from tapnet.checkpoint import BEST, LAST, read_checkpoint
 from tapnet.recipe import changed, recipe_from
 from tapnet.training import Interrupted, Run, learning_rate, read_curve, train
 from tapnet.training.faults import episode_loss
-from tapnet.training.folder import EVALUATION, RunFolder
+from tapnet.training.run_folder import EVALUATION, RunFolder
 
 
 def recipe(**training):

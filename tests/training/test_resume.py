@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tapnet.checkpoint import BEST, LAST
-from tapnet.training.folder import CURVE, RunFolder
+from tapnet.training.run_folder import CURVE, RunFolder
 from tapnet.training.trajectory import TRAJECTORY
 
 SCRIPT = Path(__file__).with_name("killed_runs.py")

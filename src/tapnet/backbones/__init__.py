@@ -10,7 +10,7 @@ from tapnet.backbones.conv4 import Conv4
 from tapnet.backbones.efficientnet_lite0 import EfficientNetLite0
 from tapnet.backbones.hugging_face import HuggingFace
 from tapnet.backbones.resnet12 import ResNet12, ResNet12Small
-from tapnet.construction import constructed
+from tapnet.registry import constructed
 
 BACKBONES: dict[str, Callable[..., Backbone]] = {
     "conv4": Conv4,

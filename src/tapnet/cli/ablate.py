@@ -19,9 +19,9 @@ from tapnet.cli.train import train_visibly
 from tapnet.wording import difference, half_width
 
 if TYPE_CHECKING:
-    from tapnet.analysis.ablations import Ablation, Row, Task
     from tapnet.checkpoint import Header
-    from tapnet.evaluation import Evaluator
+    from tapnet.evaluation.evaluator import Evaluator
+    from tapnet.paper.ablations import Ablation, Row, Task
 
 _EXAMPLES = """examples:
   tapnet ablate                                            what there is
@@ -45,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.analysis.ablations import ABLATIONS, Task, find_ablation, task_words
-    from tapnet.results import ablation_result, record_ablation
+    from tapnet.paper.ablations import ABLATIONS, Task, find_ablation, task_words
+    from tapnet.paper.results import ablation_result, record_ablation
 
     if args.name is None:
         if args.json:
@@ -91,8 +91,8 @@ def _measured(ablation: Ablation, args: argparse.Namespace, task: Task) -> tuple
 
 def _trained(ablation: Ablation, args: argparse.Namespace, task: Task) -> tuple[Header, Evaluator, list[Row]]:
     """The same of the first of the variants, after each has been trained."""
-    from tapnet.analysis.ablations import measure_runs, refuse_unmeasurable, train_variants
     from tapnet.checkpoint import read_checkpoint
+    from tapnet.paper.ablations import measure_runs, refuse_unmeasurable, train_variants
     from tapnet.recipe import load_recipe
 
     assert ablation.recipes is not None
@@ -129,7 +129,7 @@ def _print_list(ablations: dict[str, Ablation]) -> None:
 
 
 def _print_rows(rows: list[Row], title: str, note: str) -> None:
-    from tapnet.analysis.ablations import few
+    from tapnet.paper.ablations import few
 
     table = Table()
     is_paired = any(row.difference is not None for row in rows)

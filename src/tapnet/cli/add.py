@@ -26,10 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.datasets.source import normal
-    from tapnet.tasks.file import read_task, write_task
-    from tapnet.tasks.folders import picture_files
-    from tapnet.tasks.task import with_examples
+    from tapnet.data.source import normal
+    from tapnet.inference.folders import picture_files
+    from tapnet.inference.task import with_examples
+    from tapnet.inference.task_file import read_task, write_task
 
     if args.name is not None and not args.name.strip():
         raise ValueError(f"--class needs the name of a class, got {args.name!r}.")

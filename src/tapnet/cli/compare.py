@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.evaluation import mean_and_ci95
+    from tapnet.evaluation.evaluator import mean_and_ci95
 
     if len(args.checkpoints) < 2:
         raise ValueError(f"A comparison needs at least 2 checkpoints, got {len(args.checkpoints)}.")

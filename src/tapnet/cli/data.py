@@ -15,9 +15,9 @@ from rich.progress import Progress
 from tapnet.wording import counted
 
 if TYPE_CHECKING:
-    from tapnet.datasets import Dataset
-    from tapnet.datasets.checking import Finding
-    from tapnet.datasets.packing import Wishes
+    from tapnet.data import Dataset
+    from tapnet.data.checking import Finding
+    from tapnet.data.packing import Wishes
 
 _EXAMPLES = """examples:
   tapnet data list
@@ -90,8 +90,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _list(args: argparse.Namespace) -> None:
-    from tapnet.datasets import DATASETS, own_sets
-    from tapnet.datasets.packed import data_root, is_packed
+    from tapnet.data import DATASETS, own_sets
+    from tapnet.data.packed import data_root, is_packed
 
     root = data_root(args.root)
     _say(f"Prepared datasets are kept in {root}")
@@ -116,7 +116,7 @@ def _entry(name: str, state: str, summary: str, command: str) -> None:
 
 def _prepared(folder: Path, published: int | None = None) -> tuple[str, str]:
     """What is there, and how many classes from what; of a published set also if it is a part."""
-    from tapnet.datasets.packed import open_packed
+    from tapnet.data.packed import open_packed
 
     try:
         packed = open_packed(folder)
@@ -134,7 +134,7 @@ def _size(shape: tuple[int, int, int]) -> str:
 
 
 def _command(name: str, ready: bool) -> str:
-    from tapnet.datasets.downloading import DOWNLOADS
+    from tapnet.data.downloading import DOWNLOADS
 
     if ready:
         return f"tapnet data show {name} --out {name}.png"
@@ -147,9 +147,9 @@ def _prepare(args: argparse.Namespace) -> None:
 
 
 def _pack(args: argparse.Namespace, dataset: Dataset, path: Path) -> None:
-    from tapnet.datasets.checking import differences, facts
-    from tapnet.datasets.packed import data_root
-    from tapnet.datasets.packing import Hearing, prepare
+    from tapnet.data.checking import differences, facts
+    from tapnet.data.packed import data_root
+    from tapnet.data.packing import Hearing, prepare
 
     try:
         with _progress("packing") as progress:
@@ -162,7 +162,7 @@ def _pack(args: argparse.Namespace, dataset: Dataset, path: Path) -> None:
 
 
 def _wishes(args: argparse.Namespace) -> Wishes:
-    from tapnet.datasets.packing import Wishes
+    from tapnet.data.packing import Wishes
 
     return Wishes(
         name=args.own_name,
@@ -178,9 +178,9 @@ def _wishes(args: argparse.Namespace) -> Wishes:
 
 
 def _check(args: argparse.Namespace) -> None:
-    from tapnet.datasets import DATASETS, own_sets
-    from tapnet.datasets.checking import check
-    from tapnet.datasets.packed import data_root, open_packed
+    from tapnet.data import DATASETS, own_sets
+    from tapnet.data.checking import check
+    from tapnet.data.packed import data_root, open_packed
 
     root = data_root(args.root)
     choices = [*DATASETS, *own_sets(root)]
@@ -193,9 +193,9 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _download(args: argparse.Namespace) -> None:
-    from tapnet.datasets.downloading import DOWNLOADS, download
-    from tapnet.datasets.packed import data_root
-    from tapnet.datasets.packing import name_for
+    from tapnet.data.downloading import DOWNLOADS, download
+    from tapnet.data.packed import data_root
+    from tapnet.data.packing import name_for
 
     dataset = _preparable(args.name)
     if args.name not in DOWNLOADS:
@@ -216,8 +216,8 @@ def _download(args: argparse.Namespace) -> None:
 
 
 def _show(args: argparse.Namespace) -> None:
-    from tapnet.datasets import load_dataset
-    from tapnet.datasets.sheets import contact_sheet, episode_sheet, fitting_sampler
+    from tapnet.data import load_dataset
+    from tapnet.data.preview import contact_sheet, episode_sheet, fitting_sampler
 
     for option, least in (("classes", 1), ("images", 1)):
         if getattr(args, option) < least:
@@ -242,7 +242,7 @@ def _show(args: argparse.Namespace) -> None:
 
 
 def _preparable(name: str) -> Dataset:
-    from tapnet.datasets import DATASETS
+    from tapnet.data import DATASETS
 
     choices = [each for each, dataset in DATASETS.items() if dataset.forms]
     if name not in choices:

@@ -25,8 +25,8 @@ from tapnet.wording import counted, half_width, overlap_note
 
 if TYPE_CHECKING:
     from tapnet.backbones import ImageShape
-    from tapnet.datasets import ImageSet
-    from tapnet.evaluation import Evaluation, Evaluator
+    from tapnet.data import ImageSet
+    from tapnet.evaluation.evaluator import Evaluation, Evaluator
     from tapnet.methods import Method
     from tapnet.recipe import Data
 
@@ -51,12 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet import distribution
+    from tapnet import distributed
 
     with processes(args):
         judge = evaluator(args.checkpoint, args)
         result = judge.evaluate(args.way, args.shot, args.query, args.episodes, args.seed)
-        if distribution.rank() > 0:
+        if distributed.rank() > 0:
             return
     overlap = overlaps(judge.method, result.dataset)
     if args.json:
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> None:
         console.print(EXPLANATION, highlight=False)
     if args.record:
         from tapnet.checkpoint import read_checkpoint
-        from tapnet.results import record
+        from tapnet.paper.results import record
 
         header = read_checkpoint(args.checkpoint).header
         print(f"Kept as {record(args.record, header, result, overlap, run_state(args.checkpoint))}", file=sys.stderr)
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> None:
 
 def run_state(checkpoint: str) -> str:
     """Whether the run that a checkpoint is of came to its end; not known of a single file."""
-    from tapnet.training.folder import RunFolder
+    from tapnet.training.run_folder import RunFolder
 
     return str(RunFolder(Path(checkpoint)).facts().get("state", "unknown"))
 
@@ -85,8 +85,8 @@ def run_state(checkpoint: str) -> str:
 def evaluator(checkpoint: str, args: argparse.Namespace) -> Evaluator:
     """The evaluator that the options ask for."""
     from tapnet.checkpoint import read_checkpoint
-    from tapnet.embedding import default_cache
-    from tapnet.evaluation import Evaluator
+    from tapnet.evaluation.embedding import default_cache
+    from tapnet.evaluation.evaluator import Evaluator
     from tapnet.hardware import resolve_device
 
     loaded = read_checkpoint(checkpoint)

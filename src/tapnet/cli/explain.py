@@ -25,10 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.analysis.explanation import explanation_figure
-    from tapnet.datasets.source import Unreadable
-    from tapnet.tasks.file import read_task
-    from tapnet.tasks.pictures import read_picture, shown_picture
+    from tapnet.data.source import Unreadable
+    from tapnet.inference.explanation import explanation_figure
+    from tapnet.inference.images import read_picture, shown_picture
+    from tapnet.inference.task_file import read_task
 
     task = read_task(args.task)
     network = network_of(task, args.network, "cpu")

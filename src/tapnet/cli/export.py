@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.tasks.export import export_onnx
-    from tapnet.tasks.file import read_task
+    from tapnet.inference.onnx_export import export_onnx
+    from tapnet.inference.task_file import read_task
 
     task = read_task(args.task)
     network = network_of(task, args.network, "cpu")

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.analysis.plotting import save
+    from tapnet.plotting import save
 
     figure = FIGURES[args.name](args)
     for kind in _KINDS:
@@ -49,41 +49,41 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _projection(args: argparse.Namespace) -> Figure:
-    from tapnet.analysis.projection import projection_figure
     from tapnet.cli.evaluate import evaluator
+    from tapnet.paper.projection import projection_figure
 
     judge = evaluator(args.source, args)
     return projection_figure(judge.method, judge.images, args.way, args.shot, args.query, args.seed)
 
 
 def _reference_distance(args: argparse.Namespace) -> Figure:
-    from tapnet.analysis.learning_curve import reference_distance
+    from tapnet.paper.learning_curve import reference_distance
 
     return reference_distance(Path(args.source))
 
 
 def _reference_trajectories(args: argparse.Namespace) -> Figure:
-    from tapnet.analysis.trajectories import reference_trajectories
+    from tapnet.paper.trajectories import reference_trajectories
 
     return reference_trajectories(Path(args.source))
 
 
 def _learning_curve(args: argparse.Namespace) -> Figure:
-    from tapnet.analysis.learning_curve import learning_curve
+    from tapnet.paper.learning_curve import learning_curve
 
     return learning_curve(Path(args.source))
 
 
 def _dimension(args: argparse.Namespace) -> Figure:
-    from tapnet.analysis.ablation_figures import dimension_figure
-    from tapnet.results import read_ablation
+    from tapnet.paper.ablation_figures import dimension_figure
+    from tapnet.paper.results import read_ablation
 
     return dimension_figure(read_ablation(Path(args.source)))
 
 
 def _episode_composition(args: argparse.Namespace) -> Figure:
-    from tapnet.analysis.ablation_figures import episode_composition_figure
-    from tapnet.results import read_ablation
+    from tapnet.paper.ablation_figures import episode_composition_figure
+    from tapnet.paper.results import read_ablation
 
     return episode_composition_figure(read_ablation(Path(args.source)))
 

@@ -33,10 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.tasks.file import write_task
-    from tapnet.tasks.folders import class_folders
-    from tapnet.tasks.networks import load_network, proposed_network
-    from tapnet.tasks.task import Settings, fit_task, leave_one_out, refuse_alike
+    from tapnet.inference.folders import class_folders
+    from tapnet.inference.networks import load_network, proposed_network
+    from tapnet.inference.task import Settings, fit_task, leave_one_out, refuse_alike
+    from tapnet.inference.task_file import write_task
 
     classes = class_folders(args.folder)
     refuse_alike(list(classes))

@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.chainer import import_chainer
     from tapnet.checkpoint import BEST
+    from tapnet.paper.chainer import import_chainer
     from tapnet.recipe import load_recipe
 
     if (args.out / BEST).exists():

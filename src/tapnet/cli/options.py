@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-    from tapnet.evaluation import Evaluation
+    from tapnet.evaluation.evaluator import Evaluation
 
 
 def add_device(parser: argparse.ArgumentParser, precision: str) -> None:
@@ -28,7 +28,7 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
 
 def processes(args: argparse.Namespace) -> AbstractContextManager[Fabric]:
     """The processes that the options ask for, started."""
-    from tapnet.distribution import Layout, launched
+    from tapnet.distributed import Layout, launched
     from tapnet.hardware import resolve_device, resolve_precision
 
     device = resolve_device(args.device)

@@ -13,10 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tapnet.wording import counted
 
 if TYPE_CHECKING:
-    from tapnet.tasks.networks import Network
-    from tapnet.tasks.pictures import Example, Preprocessing
-    from tapnet.tasks.prediction import Predictor
-    from tapnet.tasks.task import Examples, Task
+    from tapnet.inference.images import Example, Preprocessing
+    from tapnet.inference.networks import Network
+    from tapnet.inference.prediction import Predictor
+    from tapnet.inference.task import Examples, Task
 
 ERRORS = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -30,8 +30,8 @@ class Reader:
 
     def read(self, files: Iterable[Path]) -> Iterator[tuple[Path, Example]]:
         """The readable ones, in order; a broken one is named as it is met."""
-        from tapnet.datasets.source import Unreadable
-        from tapnet.tasks.pictures import read_pictures
+        from tapnet.data.source import Unreadable
+        from tapnet.inference.images import read_pictures
 
         with _progress() as progress:
             bar = progress.add_task("", total=self.total)
@@ -59,7 +59,7 @@ def read_examples(classes: dict[str, list[Path]], network: Network, reader: Read
     """The labelled examples in class folders; a class without a readable picture and a picture in two are refused."""
     import numpy as np
 
-    from tapnet.tasks.task import Examples
+    from tapnet.inference.task import Examples
 
     owners = {path: label for label, files in enumerate(classes.values()) for path in files}
     read = [(owners[path], path, example) for path, example in reader.read(owners)]
@@ -86,7 +86,7 @@ def _refuse_doubles(pictures: list[tuple[str, Path, str]]) -> None:
 
 def network_of(task: Task, args_network: str | None, device: str) -> Network:
     """The network that a task belongs to, by the name in its file or as given; another one is refused."""
-    from tapnet.tasks.networks import FEATURES, load_network
+    from tapnet.inference.networks import FEATURES, load_network
 
     if task.network == FEATURES:
         raise ValueError("The task was fitted to feature vectors, not to pictures: use it by TapNetClassifier.load.")
@@ -106,11 +106,11 @@ def network_of(task: Task, args_network: str | None, device: str) -> Network:
 def predictor_of(path: Path, network: str | None, device: str) -> Predictor:
     """What predicts by a task file or by an exported one."""
     if path.suffix.lower() == ".onnx":
-        from tapnet.tasks.onnx_predictor import OnnxPredictor
+        from tapnet.inference.onnx_predictor import OnnxPredictor
 
         return OnnxPredictor(path)
-    from tapnet.tasks.file import read_task
-    from tapnet.tasks.torch_predictor import TaskPredictor
+    from tapnet.inference.task_file import read_task
+    from tapnet.inference.torch_predictor import TaskPredictor
 
     task = read_task(path)
     return TaskPredictor(task, network_of(task, network, device))

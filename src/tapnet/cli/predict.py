@@ -15,7 +15,7 @@ from tapnet.cli.rows import FORMATS
 from tapnet.wording import counted
 
 if TYPE_CHECKING:
-    from tapnet.tasks.prediction import Prediction
+    from tapnet.inference.prediction import Prediction
 
 _EXAMPLES = """examples:
   tapnet predict birds.task new_photos/
@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.tasks.folders import picture_files
-    from tapnet.tasks.prediction import UNKNOWN, predictions
+    from tapnet.inference.folders import picture_files
+    from tapnet.inference.prediction import UNKNOWN, predictions
 
     form = _format(args)
     if not 0 <= args.reject <= 1:

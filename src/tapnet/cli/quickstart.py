@@ -24,15 +24,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.analysis.learning_curve import learning_curve
-    from tapnet.analysis.plotting import save
-    from tapnet.analysis.projection import projection_figure
     from tapnet.checkpoint import LAST, load
-    from tapnet.evaluation import Evaluator
+    from tapnet.evaluation.evaluator import Evaluator
     from tapnet.hardware import resolve_device
     from tapnet.methods import TapNet
+    from tapnet.paper.learning_curve import learning_curve
+    from tapnet.paper.projection import projection_figure
+    from tapnet.plotting import save
     from tapnet.recipe import load_recipe
-    from tapnet.training.folder import RunFolder
+    from tapnet.training.run_folder import RunFolder
 
     console = Console()
     other = [] if args.method == "tapnet" else [f"method={{name: {args.method}}}", f"name=quickdraw-{args.method}"]

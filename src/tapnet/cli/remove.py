@@ -25,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.tasks.file import read_task, write_task
-    from tapnet.tasks.task import without
+    from tapnet.inference.task import without
+    from tapnet.inference.task_file import read_task, write_task
 
     task = read_task(args.task)
     network = network_of(task, args.network, "cpu")

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from tapnet.tasks.prediction import Prediction
+    from tapnet.inference.prediction import Prediction
 
 
 class Rows(ABC):

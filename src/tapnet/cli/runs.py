@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.training.folder import find_runs
+    from tapnet.training.run_folder import find_runs
 
     found = find_runs(args.folder)
     if not found:

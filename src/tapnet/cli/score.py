@@ -16,8 +16,8 @@ from tapnet.cli.pictures import ERRORS, Reader, predictor_of
 from tapnet.wording import counted
 
 if TYPE_CHECKING:
-    from tapnet.analysis.confusion import Confusion
-    from tapnet.tasks.pictures import Example
+    from tapnet.inference.confusion import Confusion
+    from tapnet.inference.images import Example
 
 _WIDEST, _MISTAKES = 12, 10  # classes in the table, lines of mistakes below it
 _EXAMPLES = """examples:
@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.analysis.confusion import Confusion, confusion_figure
-    from tapnet.tasks.folders import class_folders
-    from tapnet.tasks.prediction import predictions
+    from tapnet.inference.confusion import Confusion, confusion_figure
+    from tapnet.inference.folders import class_folders
+    from tapnet.inference.prediction import predictions
 
     predictor = predictor_of(args.task, args.network, args.device)
     folders = class_folders(args.folder)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from tapnet.analysis.tables import Filled
+    from tapnet.paper.tables import Filled
 
 _RESULTS = Path("results")
 _FRAME, _LEAST = 3, 16  # characters: the border and spaces of a column, a name in one line
@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.analysis.tables import filled_table
-    from tapnet.results import read_ablations, read_results
+    from tapnet.paper.results import read_ablations, read_results
+    from tapnet.paper.tables import filled_table
 
     if not args.results.is_dir() and args.results != _RESULTS:
         raise FileNotFoundError(f"There is no folder {args.results}: give one that `--record` has filled.")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tapnet.recipe import Recipe
     from tapnet.training import Step
-    from tapnet.training.folder import Point
+    from tapnet.training.run_folder import Point
 
 _EXAMPLES = """examples:
   tapnet train quickdraw
@@ -58,9 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet import distribution
+    from tapnet import distributed
     from tapnet.recipe import changed, load_recipe
-    from tapnet.training.folder import EVALUATION, RunFolder
+    from tapnet.training.run_folder import EVALUATION, RunFolder
 
     if (args.recipe is None) == (args.resume is None):
         raise ValueError(
@@ -91,19 +91,19 @@ def run(args: argparse.Namespace) -> None:
             recipe, folder, args.device, args.precision, args.resume is not None, fabric, args.tensorboard
         )
         result = "" if args.no_test else _final_evaluation(recipe, folder, fabric)
-        if distribution.rank() == 0:
+        if distributed.rank() == 0:
             split = " --split val" if args.no_test else ""
             Console().print(f"{result}Best checkpoint: {best}\nTry: tapnet evaluate {folder}{split}", highlight=False)
 
 
 def _final_evaluation(recipe: Recipe, folder: Path, fabric: Fabric) -> str:
     """A line with the accuracy on test classes, which the run folder keeps, or why there is none."""
-    from tapnet import distribution
+    from tapnet import distributed
     from tapnet.checkpoint import load
-    from tapnet.datasets.packed import NoSplit
-    from tapnet.episodes import TooFew
-    from tapnet.evaluation import Evaluator
-    from tapnet.training.folder import RunFolder
+    from tapnet.data.episodes import TooFew
+    from tapnet.data.packed import NoSplit
+    from tapnet.evaluation.evaluator import Evaluator
+    from tapnet.training.run_folder import RunFolder
 
     task = recipe.validation
     try:
@@ -113,7 +113,7 @@ def _final_evaluation(recipe: Recipe, folder: Path, fabric: Fabric) -> str:
         return f"Not evaluated on test classes: {reason}\n"
     judge = Evaluator(load(folder, fabric.device), images)
     result = judge.evaluate(task.way, task.shot, task.query, max(task.episodes, FINAL_EPISODES))
-    if distribution.rank() == 0:
+    if distributed.rank() == 0:
         RunFolder(folder).record_evaluation([result.as_dict()])
     accuracy = f"{percent(result.accuracy)} {half_width(result.ci95)} over episodes"
     return f"Test classes, {task.way}-way {task.shot}-shot: {accuracy}\n"
@@ -131,11 +131,11 @@ def train_visibly(
     again: str | None = None,
 ) -> Path:
     """Train with a progress bar; Ctrl-C says where the state is and how to go on: by `again`, else by --resume."""
-    from tapnet import distribution
+    from tapnet import distributed
     from tapnet.training import Interrupted, train
 
-    console = Console(quiet=quiet or distribution.rank() > 0)
-    log = _tensorboard(folder) if tensorboard and distribution.rank() == 0 else None
+    console = Console(quiet=quiet or distributed.rank() > 0)
+    log = _tensorboard(folder) if tensorboard and distributed.rank() == 0 else None
     progress = _progress(console)
     bar = progress.add_task("training", total=recipe.training.episodes, loss="—", validation="—")
     with ExitStack() as shown:

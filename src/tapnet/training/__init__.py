@@ -1,9 +1,9 @@
 """Training: the loop, and the folder of a run that explains itself and survives faults."""
 
 from tapnet.training.faults import Diverged
-from tapnet.training.folder import CURVE, Point, RunFolder, find_runs, read_curve
 from tapnet.training.interruption import Interrupted
 from tapnet.training.loop import Run, Step, train
+from tapnet.training.run_folder import CURVE, Point, RunFolder, find_runs, read_curve
 from tapnet.training.schedule import learning_rate
 from tapnet.training.trajectory import smallest_reference_distance
 

@@ -14,11 +14,11 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.nn import functional as F
 
-from tapnet.batches import EpisodeImages
 from tapnet.checkpoint import write_atomically
+from tapnet.data.batches import EpisodeImages
 from tapnet.functional import NotANumber
 from tapnet.recipe import Recipe, recipe_from
-from tapnet.training.material import method_for
+from tapnet.training.sources import method_for
 
 EXPLODED = 1e6  # a loss above this has left every useful range
 _KEY = "tapnet-episode"

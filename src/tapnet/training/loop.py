@@ -16,26 +16,26 @@ from lightning_fabric import Fabric
 from torch import Tensor
 from torch.nn import functional as F
 
-from tapnet import distribution
-from tapnet.batches import EpisodeImages
-from tapnet.calibration import calibrate_checkpoint
+from tapnet import distributed
 from tapnet.checkpoint import BEST, LAST, Checkpoint, Header, Running, optimizer_tensors, restore_optimizer
-from tapnet.distribution import agreed, any_of, launched, summed
-from tapnet.episodes import TooFew
-from tapnet.evaluation import Evaluator
+from tapnet.data.batches import EpisodeImages
+from tapnet.data.episodes import TooFew
+from tapnet.distributed import agreed, any_of, launched, summed
+from tapnet.evaluation.calibration import calibrate_checkpoint
+from tapnet.evaluation.evaluator import Evaluator
 from tapnet.functional import NotANumber
 from tapnet.hardware import PRECISIONS, describe, keep_freed_memory, resolve_device, resolve_precision
 from tapnet.methods import references_of
 from tapnet.recipe import Recipe, Training
-from tapnet.training.beginning import begin_with
-from tapnet.training.continuation import refuse_other_past
 from tapnet.training.faults import Diverged, advice, gradients_are_finite, is_sound, save_episode
-from tapnet.training.folder import Point, RunFolder, read_curve
+from tapnet.training.initialization import begin_with
 from tapnet.training.interruption import Interrupted, stop_requests
-from tapnet.training.material import Features, Images, Material
 from tapnet.training.outcome import accounted
 from tapnet.training.provenance import provenance
+from tapnet.training.resume import refuse_other_past
+from tapnet.training.run_folder import Point, RunFolder, read_curve
 from tapnet.training.schedule import learning_rate, set_rates
+from tapnet.training.sources import Features, Images, Material
 from tapnet.training.statistics import MeanOfStatistics
 from tapnet.training.trajectory import Trajectory, read_trajectory, smallest_reference_distance
 
@@ -66,7 +66,7 @@ def train(
 ) -> Path:
     """Train by the recipe and give the path of the checkpoint that was best on validation classes.
 
-    The folder receives what `tapnet.training.folder` lists; with `resume` the run goes on from its newest state as if
+    The folder receives what `tapnet.training.run_folder` lists; with `resume` the run goes on from its newest state as if
     it had never stopped. When recipe, data and folder are found to be in order `begun` is called with the episodes done
     and where the first weights come from, if they were trained; `watch` is called after every step. `fabric` is a
     launched Lightning Fabric, where several processes share the run.
@@ -153,7 +153,7 @@ class Run:
     @contextmanager
     def opened(self, resume: bool) -> Iterator[None]:
         """The folder, held, fresh or restored; whatever ends the run is noted there and said with what to do."""
-        writes, first = distribution.rank() == 0, self.recipe.training.begin_with
+        writes, first = distributed.rank() == 0, self.recipe.training.begin_with
         if first is not None and not resume:
             self.origin = begin_with(self.method, first)
         with self.folder.held() if writes else nullcontext():
@@ -166,7 +166,7 @@ class Run:
 
     def start(self) -> None:
         """A fresh folder; an older run in it is refused."""
-        if distribution.rank() == 0:
+        if distributed.rank() == 0:
             self.folder.begin(self.recipe, provenance() | self._facts())
             self._note_references()
         self.save()
@@ -186,7 +186,7 @@ class Run:
         self.best = header.validation if (self.folder.path / BEST).exists() else None
         self._saved_episode = self.episode
         self._points = [point for point in read_curve(self.folder.path) if point.episode <= self.episode]
-        if distribution.rank() == 0:
+        if distributed.rank() == 0:
             self._trajectory = read_trajectory(self.folder.path)
             self._trajectory.cut_after(self.episode)
             self.folder.clear_leftovers()
@@ -198,14 +198,14 @@ class Run:
             )
         if header.recipe != self.recipe:
             self.save()
-        if distribution.rank() == 0:
+        if distributed.rank() == 0:
             self.folder.go_on_by(self.recipe)
 
     def step(self) -> float:
         """Learn from the next meta-batch; gives its mean loss."""
         training, first = self.recipe.training, self.episode
         set_rates(self.optimizer, training, first)
-        mine = range(first + distribution.rank(), first + training.meta_batch, distribution.size())
+        mine = range(first + distributed.rank(), first + training.meta_batch, distributed.size())
         statistics = MeanOfStatistics(self.method) if training.meta_batch > 1 else None
         self.method.train()
         losses, hits = {}, 0.0
@@ -225,7 +225,7 @@ class Run:
     def _learn(self, index: int, share: float, last: bool) -> tuple[float, float]:
         """Add this share of an episode's gradient; gives its loss and its accuracy."""
         with ExitStack() as stack:
-            if not last and distribution.size() > 1:  # gradients meet once a step
+            if not last and distributed.size() > 1:  # gradients meet once a step
                 stack.enter_context(self._fabric.no_backward_sync(self._module))
             stack.enter_context(_seeded(self.recipe.seed, index))
             episode = self._images(index)
@@ -252,7 +252,7 @@ class Run:
             return
         found = any_of(bool(guilty))
         with agreed():
-            if guilty or (not found and distribution.rank() == 0):
+            if guilty or (not found and distributed.rank() == 0):
                 self._keep([*guilty, *losses][0], losses)
 
     def _keep(self, index: int, losses: dict[int, float]) -> NoReturn:
@@ -263,7 +263,7 @@ class Run:
 
     def _count(self, loss: float, hits: float) -> float:
         """Add the sums of a step to the running ones; gives the mean loss over the meta-batch of all processes."""
-        if distribution.size() > 1:
+        if distributed.size() > 1:
             loss, hits = summed(torch.tensor([loss, hits], dtype=torch.float64)).tolist()
         since, episodes = self._since_point, self.recipe.training.meta_batch
         self._since_point = Running(since.episodes + episodes, since.loss + loss, since.hits + hits)
@@ -291,7 +291,7 @@ class Run:
         better = self.best is None or result.accuracy > self.best["accuracy"]
         if better:
             self.best = {"accuracy": result.accuracy, "ci95": result.ci95, "episode": self.episode} | asdict(settings)
-        if distribution.rank() == 0:
+        if distributed.rank() == 0:
             self.folder.write_curve(self._points)
             self._note_references()
             if better:
@@ -306,7 +306,7 @@ class Run:
             self._trajectory.write(self.folder.path)
 
     def save(self) -> None:
-        if distribution.rank() == 0:
+        if distributed.rank() == 0:
             self.folder.save(self._checkpoint(optimizer_tensors(self.method, self.optimizer)))
         self._saved_at, self._saved_episode = time.monotonic(), self.episode
 
@@ -332,14 +332,14 @@ class Run:
             "seed": self.recipe.seed,
             "data": {"name": self.recipe.data.name} | self._data(),
             "hardware": describe(self.device, self.precision),
-            "processes": distribution.size(),
+            "processes": distributed.size(),
             "origin": self.origin,
         }
 
 
 def _refuse_uneven_work(training: Training) -> None:
-    if training.meta_batch % distribution.size():
-        processes = distribution.size()
+    if training.meta_batch % distributed.size():
+        processes = distributed.size()
         raise ValueError(
             f"{processes} processes need training.meta_batch to be a multiple of {processes}, got "
             f"{training.meta_batch}: for instance --set training.meta_batch={processes}."

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from tapnet import distribution
-from tapnet.training.folder import RunFolder
+from tapnet import distributed
 from tapnet.training.interruption import Interrupted
 from tapnet.training.provenance import now
+from tapnet.training.run_folder import RunFolder
 
 
 @contextmanager
@@ -26,13 +26,13 @@ def accounted(folder: RunFolder, saved_episode: Callable[[], int]) -> Iterator[N
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, SystemExit):  # `distribution.agreed` lets one process speak for all
+    if isinstance(error, SystemExit):  # `distributed.agreed` lets one process speak for all
         return "Another process of this run was refused, and said why."
     return " ".join(str(error).split())
 
 
 def _note(folder: RunFolder, **facts: Any) -> None:
-    if distribution.rank() == 0:
+    if distributed.rank() == 0:
         with suppress(OSError):  # on a full disk the error itself has to do
             folder.note(**facts)
 
@@ -40,7 +40,7 @@ def _note(folder: RunFolder, **facts: Any) -> None:
 def _explain(error: BaseException, folder: RunFolder, saved: int) -> None:
     """A fault of the disk, the data or another process, raised again in words."""
     rest = f"the checkpoint after episode {saved} is whole; go on with: tapnet train --resume {folder.path}"
-    if isinstance(error, RuntimeError) and distribution.lost_process(error):
+    if isinstance(error, RuntimeError) and distributed.lost_process(error):
         raise ConnectionError(f"Another process of this run has ended or cannot be reached: {rest}") from error
     if isinstance(error, OSError):
         where = f" ({error.filename})" if error.filename else ""

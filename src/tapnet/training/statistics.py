@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from tapnet.distribution import summed
+from tapnet.distributed import summed
 
 
 class MeanOfStatistics:

@@ -1,0 +1,62 @@
+"""The contract of a dataset: its name, its splits, its expected counts, and the public forms in which it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+
+from tapnet.data.image_set import ImageSet
+from tapnet.data.packed import Packed, data_root, is_packed, open_packed
+from tapnet.data.readers import Form, Splits
+from tapnet.data.source import SPLITS, Source
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What is known of a dataset before any image is read; where nothing is published, the field is empty."""
+
+    name: str
+    summary: str
+    row_shape: tuple[int, int, int]  # height, width, channels
+    origin: str  # where it comes from and under which terms
+    splits: Splits = field(default_factory=dict)  # the classes of each split, in the order of their labels
+    images: int | None = None  # in the published set
+    images_per_class: int | None = None
+    forms: tuple[Form, ...] = ()
+    filter: str = "lanczos"
+    published_filter: str = ""  # what is known of how the published images were resized
+    ink: str | None = None  # what drawings become when packed
+    turns: Mapping[str, int] = field(default_factory=dict)  # splits that have rotations as classes by themselves
+    refine: Callable[[Source], Source] | None = None  # which of the images found are of the set
+
+    @property
+    def classes(self) -> set[str]:
+        """Every class that the published set has."""
+        return {name for split in SPLITS for name in self.splits.get(split, ())}
+
+    def load(self, split: str, root: Path | None = None, turns: int | None = None) -> ImageSet:
+        """One split of it; `root` is where prepared datasets are kept, `turns` = 4 adds rotations as classes."""
+        return self.open(root).image_set(split, self.turns.get(split, 1) if turns is None else turns)
+
+    def open(self, root: Path | None = None) -> Packed:
+        """All of it as it was prepared in `root`."""
+        folder = data_root(root) / self.name
+        if not is_packed(folder):
+            raise FileNotFoundError(
+                f"Dataset {self.name!r} is not prepared in {folder.parent}: run `tapnet data prepare {self.name} "
+                "--from PATH`, or name the folder that holds it (--root, or the variable TAPNET_DATA)."
+            )
+        return open_packed(folder)
+
+
+def listed_splits(name: str, *more: str) -> dict[str, tuple[str, ...]]:
+    """The committed class lists of a dataset: train, val, test and more by name, the first word of every line."""
+    folder = files("tapnet.data.catalog") / "splits" / name
+    lists = {}
+    for split in (*SPLITS, *more):
+        ending = "csv" if (folder / f"{split}.csv").is_file() else "txt"
+        lines = (folder / f"{split}.{ending}").read_text("utf-8").splitlines()
+        lists[split] = tuple(line.partition(",")[0] for line in lines)
+    return lists

@@ -1,0 +1,183 @@
+"""Preparing a dataset: recognise what is at a path, decode every image once, and write the packed form."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from tapnet._version import __version__
+from tapnet.data.catalog import DATASETS
+from tapnet.data.dataset import Dataset
+from tapnet.data.packed import IMAGES, MANIFEST, ROWS, Manifest, Packed, is_packed, open_packed, sha256_of
+from tapnet.data.preprocessing import Decoded, Geometry, decode, quiet_decoders
+from tapnet.data.recognition import recognise, splits_for
+from tapnet.data.source import Raw, Source, Unreadable, normal, some
+from tapnet.data.staging import DONE, RESIZED, TODO, Staging, locked, room
+
+BATCH, PIECE = 64, 16  # images in memory at once, and in one task
+BATCH_BYTES = 16_000_000
+WORKERS = 4
+Bad = dict[int, str]  # row: why it cannot be read
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """How the caller wants it packed; None is what the dataset does of itself."""
+
+    name: str | None = None
+    size: int | None = None
+    channels: int | None = None
+    filter: str | None = None
+    fit: str = "squash"
+    ink: str | None = None
+    seed: int = 0
+    skip_bad: bool = False
+    overwrite: bool = False
+
+
+@dataclass(frozen=True)
+class Hearing:
+    """Who is told what is going on: sentences, and images done of all."""
+
+    say: Callable[[str], None] = lambda _: None
+    progress: Callable[[int, int], None] = lambda _done, _all: None
+
+
+def prepare(dataset: Dataset, path: Path, root: Path, wishes: Wishes, hearing: Hearing) -> Packed:
+    """The packed dataset, made from what is at `path`; one that is there already is kept unless to be overwritten."""
+    name = name_for(dataset, root, wishes)
+    geometry = geometry_for(dataset, wishes)
+    with locked(root, name):
+        source = recognise(dataset, path, hearing.say)
+        shape = (len(source), *geometry.shape)
+        with room(root, int(np.prod(shape, dtype=np.int64))):
+            place = Staging(root / f".{name}.partial", _plan(source, path, geometry), shape)
+            try:
+                bad = _pack(source, place, geometry, hearing)
+                if bad and not wishes.skip_bad:
+                    raise ValueError(_complaint(source, bad))
+                manifest = _manifest(name, dataset, source, geometry, wishes.seed, place, bad)
+                place.add(ROWS, (f"{normal(key)}\n" for key in _keys(source)))
+                place.add(MANIFEST, [manifest.to_json()])
+            finally:
+                place.close()
+            place.publish(root / name)
+    return open_packed(root / name)
+
+
+def name_for(dataset: Dataset, root: Path, wishes: Wishes) -> str:
+    """The name to keep it under, if it is free."""
+    name = wishes.name or dataset.name
+    if not re.fullmatch(r"[^\W_][\w.-]*", name):
+        raise ValueError(f"A dataset needs a plain name of letters, digits, dots and dashes, got {name!r}.")
+    if name in DATASETS and name != dataset.name:
+        raise ValueError(f"The name {name} belongs to another dataset: give your {dataset.name} a name of its own.")
+    if is_packed(root / name) and not wishes.overwrite:
+        raise FileExistsError(f"{name} is prepared already in {root / name}: use it, or add --overwrite to redo it.")
+    return name
+
+
+def geometry_for(dataset: Dataset, wishes: Wishes) -> Geometry:
+    """What every image is made into: the dataset's own shape unless wished otherwise."""
+    height, width, channels = dataset.row_shape
+    if wishes.size is not None:
+        height = width = wishes.size
+    if wishes.ink is not None and dataset.ink is None:
+        raise ValueError(f"{dataset.name} is no set of drawings: leave --ink out.")
+    invert = dataset.ink is not None and (wishes.ink or dataset.ink) == "bright"  # files have dark ink on white
+    return Geometry(height, width, wishes.channels or channels, wishes.filter or dataset.filter, wishes.fit, invert)
+
+
+def _plan(source: Source, path: Path, geometry: Geometry) -> str:
+    """A text that is the same for two preparations exactly if one can go on where the other stopped."""
+    digest = hashlib.sha256(repr((source.form, geometry)).encode())
+    for name, keys in source.classes.items():
+        digest.update(repr((name, keys)).encode())
+    status = path.stat()
+    changed = (status.st_size, status.st_mtime_ns) if path.is_file() else ()
+    return f"{path.resolve()} {changed} {digest.hexdigest()}"
+
+
+def _pack(source: Source, place: Staging, geometry: Geometry, hearing: Hearing) -> Bad:
+    """Decodes every image that is not done yet; the rows that could not be, with the reasons."""
+    todo = {key: row for row, key in enumerate(_keys(source)) if place.state[row] == TODO}
+    total = len(source)
+    done = total - len(todo)
+    bad: Bad = {}
+    if done:
+        hearing.say(f"Going on with an earlier preparation: {done:,} of {total:,} images are done.")
+    try:
+        with quiet_decoders(), ThreadPoolExecutor(WORKERS) as pool:
+            for batch in _batches(source.read(todo)):
+                pieces = [batch[start : start + PIECE] for start in range(0, BATCH, PIECE)]
+                images = pool.map(lambda piece: [decode(raw, geometry) for _, raw in piece], pieces)
+                for (key, _), image in zip(batch, chain.from_iterable(images), strict=True):
+                    _keep(place, bad, todo[key], image)
+                done += len(batch)
+                hearing.progress(done, total)
+    finally:
+        place.save()
+    lost = np.flatnonzero(place.state == TODO).tolist()
+    return dict.fromkeys(lost, "gone when its turn came") | bad
+
+
+def _batches(found: Iterable[tuple[str, Raw]]) -> Iterator[list[tuple[str, Raw]]]:
+    """Up to BATCH images at once, and fewer of large files."""
+    batch: list[tuple[str, Raw]] = []
+    size = 0
+    for key, raw in found:
+        batch.append((key, raw))
+        size += len(raw) if isinstance(raw, bytes) else 0
+        if len(batch) == BATCH or size > BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _keep(place: Staging, bad: Bad, row: int, image: Decoded | Unreadable) -> None:
+    if isinstance(image, Unreadable):
+        bad[row] = image.reason
+    else:
+        place.write(row, image.pixels, RESIZED if image.resized else DONE)
+
+
+def _keys(source: Source) -> Iterator[str]:
+    return (key for keys in source.classes.values() for key in keys)
+
+
+def _complaint(source: Source, bad: Bad) -> str:
+    keys = list(_keys(source))
+    listed = some([f"{keys[row]} ({reason})" for row, reason in sorted(bad.items())], 10)
+    return (
+        f"{len(bad):,} of {len(keys):,} images cannot be read: {listed}. Mend them, or add --skip-bad to go on "
+        "without; what was packed so far is kept."
+    )
+
+
+def _manifest(
+    name: str, dataset: Dataset, source: Source, geometry: Geometry, seed: int, place: Staging, bad: Bad
+) -> Manifest:
+    return Manifest(
+        name=name,
+        dataset=dataset.name,
+        form=source.form,
+        row_shape=geometry.shape,
+        filter=geometry.filter,
+        fit=geometry.fit,
+        resized=int((place.state == RESIZED).sum()),
+        ink=None if dataset.ink is None else ("bright" if geometry.invert else "dark"),
+        classes={label: len(keys) for label, keys in source.classes.items()},
+        splits=splits_for(dataset, source, seed),
+        left_out={str(row): reason for row, reason in sorted(bad.items())},
+        notes=tuple(source.notes),
+        sha256=sha256_of(place.folder / IMAGES),
+        tapnet=__version__,
+    )

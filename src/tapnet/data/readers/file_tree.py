@@ -1,0 +1,241 @@
+"""Folders, zips and tars seen alike: a tree of files, listed once and read in the cheapest order. Nothing is extracted.
+
+Where a set is handed out as archives inside (the ILSVRC tars, one a class; Omniglot's two zips), these are looked into
+as folders of their names.
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+import re
+import stat
+import struct
+import tarfile
+import zipfile
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Generator, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from functools import cache, cached_property
+from pathlib import Path
+from typing import IO
+
+from tapnet.data.readers import zips
+from tapnet.data.source import Raw, Unreadable
+
+LARGEST_FILE = 100_000_000  # bytes of one encoded image; far beyond any photograph, and small enough to hold
+INNER = re.compile(r"(^|/)(n\d{8}\.tar|images_(background|evaluation)\.zip)$")
+HIDDEN = re.compile(r"(^|/)(\.|__MACOSX(/|$))")
+DAMAGES = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    NotImplementedError,
+)
+
+
+class Tree(ABC):
+    """Files under one path, named by their path from there with `/`; hidden ones do not exist."""
+
+    def __init__(self, path: Path, focus: str | None = None) -> None:
+        self.path = path
+        self.focus = focus  # the one file that was pointed at, if it was one of several of a dataset
+        self.empty: list[str] = []  # folders with nothing in them, known once `names` is; of archives none
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Every file, sorted; a name that leads out of the tree is refused."""
+        return sorted(set(self._list()))
+
+    @abstractmethod
+    def _list(self) -> Iterator[str]: ...
+
+    @abstractmethod
+    def read(self, names: Collection[str]) -> Iterator[tuple[str, Raw]]:
+        """The bytes of each of these files once, in the cheapest order."""
+
+    @abstractmethod
+    def open(self, name: str) -> AbstractContextManager[IO[bytes]]:
+        """One large file, as a stream that can seek."""
+
+
+class Folder(Tree):
+    """A directory; links are followed, each directory once."""
+
+    def _list(self) -> Iterator[str]:
+        for name in self._files():
+            if INNER.search(name):
+                prefix = self._prefix(name)
+                yield from (prefix + inner for inner in open_tree(self.path / name).names)
+            else:
+                yield name
+
+    def _files(self) -> Iterator[str]:
+        seen: set[str] = set()
+        for folder, folders, files in os.walk(self.path, followlinks=True, onerror=_give_up):
+            if (real := os.path.realpath(folder)) in seen:
+                folders.clear()
+                continue
+            seen.add(real)
+            folders[:] = sorted(name for name in folders if not HIDDEN.search(name))
+            inside = Path(folder).relative_to(self.path)
+            if not folders and all(map(HIDDEN.search, files)):
+                self.empty.append(inside.as_posix())
+            for name in files:
+                # an archive beside the folder that was extracted from it would give every image twice
+                if not HIDDEN.search(name) and not (INNER.search(name) and name.rpartition(".")[0] in folders):
+                    yield (inside / name).as_posix()
+
+    def read(self, names: Collection[str]) -> Iterator[tuple[str, Raw]]:
+        archived: dict[str, set[str]] = {}
+        for name in names:
+            archive = self._archive(name.rpartition("/")[0])
+            if archive is None:
+                yield name, _file_bytes(self.path / name)
+            else:
+                archived.setdefault(archive, set()).add(name.removeprefix(self._prefix(archive)))
+        for archive, members in archived.items():
+            prefix = self._prefix(archive)
+            yield from ((prefix + name, raw) for name, raw in open_tree(self.path / archive).read(members))
+
+    @staticmethod
+    def _prefix(archive: str) -> str:
+        return archive.rpartition(".")[0] + "/"
+
+    @cache  # noqa: B019  # a tree lives as long as one preparation
+    def _archive(self, folder: str) -> str | None:
+        """The archive that this folder of the listing is really inside of."""
+        if not folder or (self.path / folder).is_dir():
+            return None
+        found = (name for name in (f"{folder}.tar", f"{folder}.zip") if INNER.search(name))
+        return next((name for name in found if (self.path / name).is_file()), self._archive(folder.rpartition("/")[0]))
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[IO[bytes]]:
+        with (self.path / name).open("rb") as stream:
+            yield stream
+
+
+class Zip(Tree):
+    """A zip archive."""
+
+    def _list(self) -> Iterator[str]:
+        with _whole(self.path):
+            names = (_safe(member.name, self.path) for member in zips.members(self.path))
+            yield from (name for name in names if not HIDDEN.search(name))
+
+    def read(self, names: Collection[str]) -> Iterator[tuple[str, Raw]]:
+        with _whole(self.path), self.path.open("rb") as file:
+            for member in zips.members(self.path):
+                if (name := _safe(member.name, self.path)) in names:
+                    yield name, _zip_bytes(file, member)
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[IO[bytes]]:
+        with _whole(self.path), zipfile.ZipFile(self.path) as archive:
+            info = next(info for info in archive.infolist() if _safe(info.filename, self.path) == name)
+            with archive.open(info) as stream:
+                yield stream
+
+
+class Tar(Tree):
+    """A tar archive, plain or compressed, read from front to back."""
+
+    def _list(self) -> Iterator[str]:
+        return (name for name, _ in self._members())
+
+    def read(self, names: Collection[str]) -> Iterator[tuple[str, Raw]]:
+        with _whole(self.path):
+            yield from ((name, _tar_bytes(stream)) for name, stream in self._members() if name in names)
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[IO[bytes]]:
+        with _whole(self.path), closing(self._members()) as members:
+            yield next(stream for found, stream in members if found == name)
+
+    def _members(self) -> Generator[tuple[str, IO[bytes]]]:
+        with _whole(self.path), tarfile.open(self.path) as archive:
+            for name, stream in _walk(archive, self.path):
+                if not INNER.search(name):
+                    yield name, stream
+                    continue
+                with tarfile.open(fileobj=stream, mode="r:") as inner:
+                    prefix = name.removesuffix(".tar")
+                    yield from ((f"{prefix}/{part}", found) for part, found in _walk(inner, self.path))
+
+
+def open_tree(path: Path) -> Tree:
+    """The tree at a path: a directory, a zip or a tar, by what it is and not by its name."""
+    if not path.exists():
+        raise FileNotFoundError(f"Nothing is at {path}: give the folder or archive that holds the images.")
+    if path.is_dir():
+        return Folder(path)
+    if zipfile.is_zipfile(path):
+        return Zip(path)
+    with path.open("rb") as file:
+        start = file.read(6)
+    # tarfile takes a cut-off gzip for no tar at all, so the first bytes decide for compressed ones
+    if start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ")) or tarfile.is_tarfile(path):
+        return Tar(path)
+    raise ValueError(f"{path} is no folder, zip or tar (or one that is cut off): give one of these.")
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    """Says in one sentence that an archive is damaged, whatever its reader says."""
+    try:
+        yield
+    except DAMAGES as error:
+        raise ValueError(f"{path} is damaged or cut off ({error}): fetch or make it again.") from None
+
+
+def _safe(name: str, archive: Path) -> str:
+    clean = name.replace("\\", "/").removeprefix("./")
+    if clean.startswith("/") or re.match(r"[A-Za-z]:", clean) or ".." in clean.split("/"):
+        raise ValueError(f"{archive} holds the unsafe path {name!r}, which leads out of it: it is not read.")
+    return clean
+
+
+def _walk(archive: tarfile.TarFile, path: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    while (member := archive.next()) is not None:
+        archive.members = []  # type: ignore[attr-defined]  # else every header stays in memory, a kilobyte a file
+        name = _safe(member.name, path)
+        stream = archive.extractfile(member) if member.isfile() else None
+        if stream is not None and not HIDDEN.search(name):
+            yield name, stream
+
+
+def _give_up(error: OSError) -> None:
+    """A folder that cannot be listed would be a class that silently is not there."""
+    raise error
+
+
+def _file_bytes(path: Path) -> Raw:
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return Unreadable("not a regular file")
+        return _too_large(status.st_size) or path.read_bytes()
+    except OSError as error:
+        return Unreadable(error.strerror or str(error))
+
+
+def _zip_bytes(file: IO[bytes], member: zips.Member) -> Raw:
+    try:
+        return _too_large(max(member.size, member.packed)) or zips.content(file, member)
+    except (zipfile.BadZipFile, zlib.error, struct.error) as error:
+        return Unreadable(f"damaged in the archive: {error}")
+
+
+def _tar_bytes(stream: IO[bytes]) -> Raw:
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(0)
+    return _too_large(size) or stream.read()
+
+
+def _too_large(size: int) -> Unreadable | None:
+    return Unreadable(f"{size:,} bytes, more than {LARGEST_FILE:,}") if size > LARGEST_FILE else None

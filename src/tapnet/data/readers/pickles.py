@@ -1,0 +1,74 @@
+"""Pickles as data: what they hold, read without trust and within the memory there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from tapnet.data.readers.unpickling import Array, Bounded, Reader, Refused, text
+
+HEADROOM = 500_000_000
+
+
+def load_pickle(stream: IO[bytes], name: str, size: int, say: Callable[[str], None]) -> Any:
+    """What the pickle holds: containers, numbers, text (bytes, if it was written by Python 2), read-only arrays.
+
+    All of it is in memory at once, which is announced, and refused where there is not as much.
+    """
+    needed, free = size + HEADROOM, available_memory()
+    if needed > free:
+        raise ValueError(
+            f"{name} is a pickle of {size / 1e9:.1f} GB, which needs up to {needed / 1e9:.1f} GB of memory at once, "
+            f"and {free / 1e9:.1f} GB are free: close other programs, or use another form of the dataset."
+        )
+    say(f"Reading {name}: a pickle has to be in memory whole, up to {needed / 1e9:.1f} GB.")
+    try:
+        return _plain(Reader(Bounded(stream, size), encoding="bytes").load())
+    except Refused as error:
+        raise ValueError(
+            f"{name} is refused: it asks for {error}, and a pickled dataset needs only arrays and plain containers. "
+            "Nothing of it was run; do not open it with other programs."
+        ) from None
+    except Exception as error:  # damaged opcodes raise almost anything
+        raise ValueError(f"{name} is no whole pickle ({error or type(error).__name__}): fetch it again.") from None
+
+
+def _plain(value: Any, known: dict[int, Any] | None = None) -> Any:
+    """Stand-ins replaced by what they stand for, at any depth; a dictionary's byte keys become text.
+
+    `known` holds the containers already made: one that is shared a million times is not copied a million times.
+    """
+    known = {} if known is None else known
+    if isinstance(value, Array):
+        return _plain(value.value, known) if isinstance(value.value, list) else value.value
+    if not isinstance(value, dict | list | tuple):
+        return value
+    if id(value) not in known:
+        if isinstance(value, dict):
+            made: Any = {text(key): _plain(item, known) for key, item in value.items()}
+        else:
+            made = [_plain(item, known) for item in value]
+        known[id(value)] = made
+    return known[id(value)]
+
+
+def size_of(stream: IO[bytes]) -> int:
+    """Bytes of a stream, which is left at its start."""
+    size = stream.seek(0, 2)
+    stream.seek(0)
+    return size
+
+
+def available_memory() -> float:
+    """Bytes that could be had now, as the system and the control group say; infinite where neither says."""
+    free = [float("inf")]
+    try:
+        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        free.append(1024.0 * int(lines["MemAvailable"].split()[0]))
+        group = Path("/sys/fs/cgroup")
+        limit, used = (group / "memory.max").read_text(), (group / "memory.current").read_text()
+        free.append(float(limit) - float(used) if limit.strip() != "max" else float("inf"))
+    except (OSError, KeyError, ValueError):
+        pass
+    return min(free)

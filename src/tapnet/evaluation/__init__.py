@@ -1,0 +1,1 @@
+"""Accuracy on episodes: features once, then evaluation, intervals and calibration over them."""

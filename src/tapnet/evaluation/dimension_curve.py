@@ -1,0 +1,131 @@
+"""Accuracy at every projection dimension D at once: the curve from which D is chosen on validation classes.
+
+Below full dimension the projection is not unique: a rotation of the null space gives another that is as good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tapnet.evaluation.evaluator import Accuracies, Evaluator
+from tapnet.functional import reflections
+from tapnet.methods import TapNet
+
+_BLOCKS = 64  # of neighbouring coordinates, summed side by side
+_VALUES = 2**19  # queries and scores at a time, 2 MB
+
+
+def dimension_curve(
+    evaluator: Evaluator,
+    way: int,
+    shot: int,
+    query: int,
+    episodes: int,
+    seed: int = 0,
+    rotation: Tensor | None = None,
+) -> Accuracies:
+    """The mean accuracy over episodes for each D from 1 to L - way, shape (L - way,)."""
+    batches = _accuracies(evaluator, way, shot, query, episodes, seed, rotation)
+    curve: Accuracies = np.asarray(sum(batch.double().sum(dim=0) for batch in batches)) / episodes
+    return curve
+
+
+def dimension_accuracies(
+    evaluator: Evaluator,
+    way: int,
+    shot: int,
+    query: int,
+    episodes: int,
+    seed: int = 0,
+    rotation: Tensor | None = None,
+) -> Accuracies:
+    """The accuracy of each episode for each D, shape (episodes, L - way), in a null space turned by `rotation`."""
+    return torch.cat([*_accuracies(evaluator, way, shot, query, episodes, seed, rotation)]).double().numpy()
+
+
+def random_rotation(size: int, generator: torch.Generator) -> Tensor:
+    """An orthogonal matrix (size, size), each as likely as any other."""
+    basis, triangle = torch.linalg.qr(torch.randn(size, size, generator=generator, dtype=torch.float64))
+    rotation: Tensor = basis * triangle.diagonal().sign()
+    return rotation.float()
+
+
+@torch.inference_mode()
+def _accuracies(
+    evaluator: Evaluator, way: int, shot: int, query: int, episodes: int, seed: int, rotation: Tensor | None
+) -> Iterator[Tensor]:
+    """Some episodes after the others, each (episodes, L - way), on the CPU."""
+    method = evaluator.method
+    if not isinstance(method, TapNet):
+        raise ValueError(f"Only TapNet has a projection dimension to choose, this is {type(method).__name__}.")
+    rotation = None if rotation is None else rotation.to(evaluator.device)
+    sampler = evaluator.images.episodes(way, shot, query, seed)
+    length = method.backbone.dim
+    size = max(1, _VALUES // (way * query * (length + (way - 1) * _BLOCKS)))
+    for start in range(0, episodes, 16 * size):
+        block = sampler.batch(start, min(start + 16 * size, episodes))
+        prototypes = evaluator.prototypes(block.support)
+        chosen = method.choose(prototypes)
+        references, errors = method.adapt_to(prototypes, chosen=chosen)
+        vectors, triangle = reflections(errors)
+        references, shift = _coordinates(references, vectors, triangle, rotation), method.shift(chosen)
+        for first in range(0, len(block), size):
+            part = slice(first, first + size)
+            queries = evaluator.gathered(block.query[part])
+            queries = _coordinates(queries, vectors[part], triangle[part], rotation)
+            hits = _hits(_woven(queries).unflatten(1, (way, 1, query)), _woven(references[part]), shift[part])
+            yield hits.mT.flatten(1)[:, way:length].cpu() / (way * query)
+
+
+def _coordinates(values: Tensor, vectors: Tensor, triangle: Tensor, rotation: Tensor | None) -> Tensor:
+    """Coordinates of vectors (episodes, n, L) in the null space, after `way` zeros for the axes of the errors."""
+    way = vectors.shape[-2]
+    values = torch.baddbmm(values, values @ (triangle.mT @ vectors).mT, vectors, alpha=-1)
+    values[..., :way] = 0
+    if rotation is not None:
+        values[..., way:] = values[..., way:] @ rotation
+    return values
+
+
+def _woven(values: Tensor) -> Tensor:
+    """(..., L) as (..., step, block): neighbours go to one block, so that all blocks take a step at once."""
+    steps = -(-values.shape[-1] // _BLOCKS)
+    padded = F.pad(values, (0, steps * _BLOCKS - values.shape[-1]))
+    woven: Tensor = padded.unflatten(-1, (_BLOCKS, steps)).mT.contiguous()
+    return woven
+
+
+def _hits(queries: Tensor, references: Tensor, shift: Tensor) -> Tensor:
+    """How many queries of each episode are nearest to their own reference, for every D, (episodes, step, block).
+
+    With coordinates x of a query and r of the references, another class k wins over the true one y at D when its lead,
+    the sum over the first D coordinates of x(r_k - r_y) - (r_k² - r_y²) / 2, and half of what its `shift` is more, is
+    positive. The first pass over the steps gives the leads at the end of each block, the second goes back from there.
+    """
+    weights, costs = _over_rivals(references), _over_rivals(references.square() / 2)
+    first, *later = [(queries[..., j, :], weights[..., j, :], costs[..., j, :]) for j in range(queries.shape[-2])]
+    leads = torch.addcmul(-costs.sum(dim=-2), *first[:2])  # (episodes, way, way - 1, query, block)
+    for x, weight, _ in later:
+        leads.addcmul_(x, weight)
+    leads = leads.cumsum(dim=-1).add_(_over_rivals(shift.unsqueeze(-1) / 2))
+    hits = [_won(leads)]
+    for x, weight, cost in reversed(later):
+        leads.addcmul_(x, weight, value=-1).add_(cost)
+        hits.append(_won(leads))
+    return torch.stack(hits[::-1], dim=1)
+
+
+def _won(leads: Tensor) -> Tensor:
+    return leads.amax(dim=2).lt_(0).sum(dim=(1, 2))
+
+
+def _over_rivals(values: Tensor) -> Tensor:
+    """Of every class the difference of each other one from it, (episodes, way, way - 1, 1, …)."""
+    way = values.shape[1]
+    rivals = torch.cat([values, values], dim=1).unfold(1, way - 1, 1)[:, 1 : way + 1]
+    return (rivals.movedim(-1, 2) - values.unsqueeze(2)).unsqueeze(3)

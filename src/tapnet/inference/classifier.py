@@ -1,0 +1,215 @@
+"""TapNetClassifier: a few labelled pictures in, a classifier out, by the rules of scikit-learn."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from PIL.Image import Image
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import assert_all_finite
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from torch import Tensor
+
+from tapnet.data.source import Unreadable
+from tapnet.evaluation.calibration import Calibration
+from tapnet.inference.images import Example, Picture, read_pictures
+from tapnet.inference.networks import FEATURES, Foundation, Network, load_network, proposed_network
+from tapnet.inference.task import Examples, Settings, fit_task, with_examples
+from tapnet.inference.task_file import read_task, write_task
+from tapnet.wording import counted
+
+AUTO = "auto"
+
+
+class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Classifies pictures, or feature vectors, from a few examples a class.
+
+    `X` is a list of pictures (paths, PIL images, arrays of uint8 or of floats in [0, 1]), an array of pictures
+    (n, height, width[, channels]), or an array of feature vectors (n, dim). `network_` is the network that `fit` took.
+
+    Parameters
+    ----------
+    network
+        A bundled network ("drawings", "characters", "efficientnet-lite0"), a checkpoint, the folder of a run or
+        "hf:MODEL". Feature vectors take its references when they have its dimension. With "auto" colour pictures take
+        "efficientnet-lite0" (the extra `tapnet[photos]`), all else "drawings".
+    head
+        "tapnet" (the paper's), "centroid" (the nearest average direction, which needs no references) or "logistic".
+    selection
+        How classes take references: "optimal", whatever the order of the classes, or the paper's "closest".
+    projection_dim
+        Dimension of TapNet's projection; `None` is that of the network, or all there is. At another one the
+        temperature is not fitted, only scaled by the dimension.
+    device
+        "cpu", "cuda", "mps" or "auto".
+    """
+
+    def __init__(
+        self,
+        network: str = AUTO,
+        head: str = "tapnet",
+        selection: str = "optimal",
+        projection_dim: int | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.network = network
+        self.head = head
+        self.selection = selection
+        self.projection_dim = projection_dim
+        self.device = device
+
+    def fit(self, X: Any, y: ArrayLike) -> Self:
+        """Learn the classes `y` of the examples `X`; classes may have any number of examples."""
+        features, hashes, thumbnails = self._read(X, reset=True)
+        self.classes_, labels = _classes(y, len(features))
+        if len(self.classes_) < 2:
+            raise ValueError(f"A classifier needs at least 2 classes, got {len(self.classes_)} class.")
+        order = np.argsort(labels, kind="stable")
+        examples = Examples(
+            features[order].astype(np.float32),
+            labels[order],
+            tuple(hashes[i] for i in order),
+            tuple(thumbnails[i] for i in order),
+        )
+        settings = Settings(self.head, self.selection, self.projection_dim)
+        self.task_ = fit_task([str(name) for name in self.classes_], examples, self._foundation(), settings)
+        return self
+
+    def add(self, X: Any, y: ArrayLike) -> Self:
+        """Learn further examples, of known classes or of new ones; the pictures learnt before are not needed."""
+        check_is_fitted(self)
+        features, hashes, thumbnails = self._read(X, reset=False)
+        names, labels = _classes(y, len(features))
+        more = Examples(features.astype(np.float32), labels, tuple(hashes), tuple(thumbnails))
+        task = with_examples(self.task_, [str(name) for name in names], more, self._foundation())
+        known = {str(name): name for name in (*self.classes_, *names)}
+        self.classes_ = np.array([known[name] for name in task.classes])
+        self.task_ = task
+        return self
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Scores (n, classes), or (n,) for two classes: of the second over the first."""
+        check_is_fitted(self)
+        scores = self.task_.adapted.scores(self._read(X, reset=False)[0]) / self.task_.temperature
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Calibrated probabilities (n, classes)."""
+        check_is_fitted(self)
+        return self.task_.probabilities(self._read(X, reset=False)[0])
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The most probable class of each picture."""
+        best = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[best]  # type: ignore[no-any-return]
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted task to a file that `tapnet predict` and `TapNetClassifier.load` read."""
+        check_is_fitted(self)
+        write_task(self.task_, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path, network: str | None = None, device: str = "cpu") -> Self:
+        """The classifier in a task file; `network` where its checkpoint lies elsewhere now."""
+        task = read_task(path)
+        settings = task.settings
+        model = cls(network or task.network, settings.head, settings.selection, settings.projection_dim, device)
+        model.task_, model.classes_, model.network_ = task, np.array(task.classes), model.network
+        model.n_features_in_ = task.adapted.weight.shape[1]
+        if task.network != FEATURES:
+            task.refuse_other_network(model._foundation())
+        return model
+
+    def _chosen(self, X: Any) -> str:
+        if self.network != AUTO:
+            return self.network
+        return proposed_network(X) if are_pictures(X) else "drawings"
+
+    def _network(self) -> Network:
+        return load_network(self.network_, self.device)
+
+    def _foundation(self) -> Foundation:
+        """That of the network, unless the features are no features of it."""
+        foreign = Foundation(FEATURES, "0" * 64, None, Calibration())
+        if self.network_ == FEATURES:
+            return foreign
+        network = self._network()
+        if network.dim == self.n_features_in_:
+            return network.foundation
+        return replace(foreign, references=network.foundation.references)
+
+    def _read(self, X: Any, reset: bool) -> tuple[NDArray[np.floating], list[str], list[bytes]]:
+        """Features, hashes and thumbnails of pictures; feature vectors have no thumbnails."""
+        _refuse_unusable(X)
+        if reset:
+            self.network_ = self._chosen(X)
+        if not are_pictures(X):
+            vectors = validate_data(self, X, reset=reset, dtype=np.float64)
+            return vectors, [sha256(row.tobytes()).hexdigest() for row in vectors], [b""] * len(vectors)
+        network = self._network()
+        examples = [_readable(*read) for read in read_pictures(X, network.preprocessing)]
+        if reset:
+            self.n_features_in_ = network.dim
+        features = network.embed(example.pixels for example in examples)
+        return features, [example.sha256 for example in examples], [example.thumbnail for example in examples]
+
+
+def _refuse_unusable(X: Any) -> None:
+    """Nothing, or an error that says what was given in place of several pictures or vectors."""
+    if isinstance(X, str | Path | Image):
+        raise ValueError(f"Needed a list of pictures, got one {type(X).__name__}: put it in a list.")
+    if isinstance(X, np.ndarray) and X.ndim == 3 and X.shape[2] in (3, 4):
+        raise ValueError(f"Needed a list of pictures, got what looks like one, of shape {X.shape}: put it in a list.")
+    first = X[0] if isinstance(X, Sequence) and len(X) else X
+    if isinstance(first, Tensor) and first.dim() > (2 if first is X else 1):
+        raise ValueError(
+            f"Needed pictures as arrays (height, width, channels), got a tensor of shape {tuple(first.shape)}: give "
+            "tensor.permute(0, 2, 3, 1).numpy() of a batch."
+        )
+    if first is None or isinstance(first, bytes):
+        raise ValueError(f"Needed paths, PIL images, arrays or feature vectors, got {type(first).__name__}.")
+    if (isinstance(X, Sequence) and not len(X)) or (isinstance(X, np.ndarray) and X.shape[:1] == (0,)):
+        raise ValueError("Needed at least one picture or feature vector, got none.")
+
+
+def _classes(y: ArrayLike, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The classes in the labels of so many pictures, and which each has."""
+    if isinstance(y, str):
+        raise ValueError(f"Needed a list of labels, one a picture, got {y!r}.")
+    answers = column_or_1d(y, warn=True)
+    if answers.dtype == object and any(answer is None for answer in answers):
+        raise ValueError("Needed a label for every picture, got None among them.")
+    assert_all_finite(answers, input_name="y")
+    with warnings.catch_warnings():  # as many classes as examples are usual here
+        warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
+        check_classification_targets(answers)
+    if len(answers) != count:
+        raise ValueError(
+            f"Needed one label a picture, got {counted(count, 'picture')} and {counted(len(answers), 'label')}."
+        )
+    classes, labels = np.unique(answers, return_inverse=True)
+    return classes, labels.astype(np.int64)
+
+
+def are_pictures(X: Any) -> bool:
+    """Whether these are pictures and not feature vectors, by what the first of them is."""
+    if isinstance(X, np.ndarray) and X.ndim != 1:
+        return X.ndim in (3, 4)
+    if not isinstance(X, Sequence | np.ndarray) or isinstance(X, str) or len(X) == 0:
+        return False
+    return isinstance(X[0], str | Path | Image) or (isinstance(X[0], np.ndarray) and X[0].ndim in (2, 3))
+
+
+def _readable(picture: Picture, example: Example | Unreadable) -> Example:
+    if isinstance(example, Unreadable):
+        name = picture if isinstance(picture, str | Path) else "A picture"
+        raise ValueError(f"{name} cannot be read: {example.reason}.")
+    return example

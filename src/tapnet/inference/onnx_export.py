@@ -1,0 +1,81 @@
+"""A fitted task as one ONNX file: pixels in, probabilities out, any number of pictures at a time."""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tapnet.checkpoint import write_atomically
+from tapnet.inference.networks import Network
+from tapnet.inference.onnx_predictor import METADATA
+from tapnet.inference.task import Task
+
+OPSET = 18
+
+
+class ExportedTask(nn.Module):
+    """Everything between the pixels and the probabilities: scaling to [0, 1], backbone, head, temperature."""
+
+    def __init__(self, task: Task, network: Network) -> None:
+        super().__init__()
+        self.method = network.method
+        self.unit_length = task.adapted.unit_length
+        weight, bias = (
+            torch.from_numpy(part).double() / task.temperature for part in (task.adapted.weight, task.adapted.bias)
+        )
+        self.register_buffer("weight", weight.float())
+        self.register_buffer("bias", bias.float())
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Probabilities (n, way) of uint8 images (n, height, width, channels)."""
+        features = self.method.embed(images.permute(0, 3, 1, 2).float() / 255)
+        if self.unit_length:
+            features = F.normalize(features, dim=1)
+        return F.linear(features, self.weight, self.bias).softmax(dim=1)  # type: ignore[arg-type]
+
+
+def export_onnx(task: Task, network: Network, path: Path) -> None:
+    """Write the file, whole or not at all; its metadata hold the class names and the preprocessing."""
+    task.refuse_other_network(network.foundation)
+    model = _model(ExportedTask(task, network).cpu().eval(), network)
+    described = {
+        "classes": task.classes,
+        "preprocessing": network.preprocessing.as_dict(),
+        "network": task.network,
+        "network_sha256": task.network_sha256,
+        "head": task.settings.head,
+    }
+    entry = model.metadata_props.add()
+    entry.key, entry.value = METADATA, json.dumps(described, sort_keys=True, ensure_ascii=False)
+    write_atomically(path, model.SerializeToString(deterministic=True))
+
+
+def _model(module: nn.Module, network: Network) -> Any:
+    try:
+        import onnxscript  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ValueError(f"Exporting needs {error.name}: pip install 'tapnet[onnx]'.") from None
+    geometry = network.preprocessing.geometry
+    images = torch.zeros(2, *geometry.shape, dtype=torch.uint8)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # what it says of packages that we do not use
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's, about itself
+        program = torch.onnx.export(
+            module,
+            (images,),
+            input_names=["images"],
+            output_names=["probabilities"],
+            dynamic_shapes={"images": {0: torch.export.Dim("batch")}},
+            opset_version=OPSET,
+            dynamo=True,
+            verbose=False,
+            external_data=False,
+        )
+    return program.model_proto  # type: ignore[union-attr]

@@ -1,0 +1,103 @@
+"""Numbers: how well a task tells pictures of its classes from pictures of others, and how honest it is about itself."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import softmax
+from scipy.stats import rankdata
+
+from tapnet.data.batches import class_labels
+from tapnet.data.episodes import EpisodeSampler
+from tapnet.evaluation.calibration import Calibration
+from tapnet.heads import HeadOptions, adapt
+
+QUERY = 5
+_BINS = 15
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Detection:
+    """A score that is high for known pictures: the area under its ROC curve, and what catching unknowns costs."""
+
+    auroc: float
+    knowns_lost_at_80: float  # share of known pictures rejected when 80% of the unknown are
+    knowns_lost_at_95: float
+
+
+@dataclass(frozen=True)
+class Unknowns:
+    """What was measured over episodes; half of the queries are of classes that the task does not know."""
+
+    way: int
+    shot: int
+    episodes: int
+    accuracy: float  # on known pictures
+    calibration_error_before: float  # expected calibration error, temperature 1
+    calibration_error_after: float
+    by_probability: Detection
+    by_distance: Detection
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def measure_unknowns(
+    features: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    options: HeadOptions,
+    calibration: Calibration,
+    way: int = 5,
+    shot: int = 5,
+    episodes: int = 500,
+    seed: int = 0,
+) -> Unknowns:
+    """Episodes of twice as many classes: the first half are known, the second half are not."""
+    sampler = EpisodeSampler(labels, 2 * way, shot, QUERY, seed)
+    temperature = calibration.temperature("tapnet", [shot] * way)
+    scores, distances = [], []
+    for index in range(episodes):
+        episode = sampler[index]
+        support = torch.from_numpy(features[episode.support[:way].reshape(-1)])
+        head = adapt("tapnet", support, class_labels(way, shot), way, options)
+        queries = features[episode.query.reshape(-1)]
+        scores.append(head.scores(queries))
+        inside, marks = head.projected(queries), head.projected(head.references)
+        distances.append(np.square(inside[:, None] - marks).sum(axis=-1).min(axis=1))
+    logits = np.stack(scores)  # (episodes, 2 · way · QUERY, way)
+    known = np.tile(np.repeat([True, False], way * QUERY), episodes)
+    answers = np.tile(np.repeat(np.arange(way), QUERY), episodes)
+    flat = logits.reshape(-1, way)
+    sure = softmax(flat / temperature, axis=1).max(axis=1)
+    right = flat[known].argmax(axis=1) == answers
+    return Unknowns(
+        way=way,
+        shot=shot,
+        episodes=episodes,
+        accuracy=float(right.mean()),
+        calibration_error_before=calibration_error(softmax(flat[known], axis=1).max(axis=1), right),
+        calibration_error_after=calibration_error(sure[known], right),
+        by_probability=detection(sure, known),
+        by_distance=detection(-np.concatenate(distances), known),
+    )
+
+
+def detection(score: Values, known: NDArray[np.bool_]) -> Detection:
+    """From a score of each picture and whether it is of a known class."""
+    ranks = rankdata(score)
+    knowns, unknowns = int(known.sum()), int((~known).sum())
+    auroc = (ranks[known].sum() - knowns * (knowns + 1) / 2) / (knowns * unknowns)
+    lost = [float((score[known] < np.quantile(score[~known], share)).mean()) for share in (0.8, 0.95)]
+    return Detection(float(auroc), *lost)
+
+
+def calibration_error(sure: Values, right: NDArray[np.bool_]) -> float:
+    """The expected calibration error: how far confidence and accuracy lie apart, over 15 bins of equal width."""
+    bins = np.minimum((sure * _BINS).astype(int), _BINS - 1)
+    gaps = [abs(sure[bins == k].mean() - right[bins == k].mean()) * (bins == k).mean() for k in np.unique(bins)]
+    return float(sum(gaps))

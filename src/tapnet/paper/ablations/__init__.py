@@ -1,0 +1,123 @@
+"""Ablations: what each part of TapNet does for its accuracy. To add one: a line in `ABLATIONS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from tapnet.evaluation.evaluator import Evaluator
+from tapnet.paper.ablations.measured import (
+    ROTATIONS,
+    Options,
+    measure_batch_statistics,
+    measure_dimension,
+    measure_options,
+    measure_selection,
+    measure_views,
+    measure_ways,
+)
+from tapnet.paper.ablations.rows import Row, Task, few, task_words
+from tapnet.paper.ablations.trained import (
+    Recipes,
+    measure_runs,
+    recipes_of_compositions,
+    recipes_of_options,
+    refuse_unmeasurable,
+    train_variants,
+)
+from tapnet.recipe import Recipe
+
+__all__ = [
+    "ABLATIONS",
+    "Ablation",
+    "Row",
+    "Task",
+    "few",
+    "find_ablation",
+    "measure_runs",
+    "refuse_unmeasurable",
+    "task_words",
+    "train_variants",
+]
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """A question, and how it is answered: from a checkpoint (`measure`), by training (`recipes`), or both."""
+
+    question: str
+    measure: Callable[[Evaluator, Task], list[Row]] | None = None
+    recipes: Callable[[Recipe], Recipes] | None = None
+    episodes: int = 2000  # unless asked otherwise
+    note: str = ""
+    varies_way: bool = False  # whether each row has ways, and so episodes, of its own
+
+
+def _by_training(question: str, variants: dict[str, Options]) -> Ablation:
+    return Ablation(question, recipes=partial(recipes_of_options, variants))
+
+
+def _both_ways(question: str, variants: dict[str, Options]) -> Ablation:
+    return Ablation(question, partial(measure_options, variants), partial(recipes_of_options, variants))
+
+
+ABLATIONS: dict[str, Ablation] = {
+    "selection": Ablation("which references do the classes of a new task take?", measure_selection),
+    "projection-references": _both_ways(
+        "is the projection built from modified references (eq. 2) or from the original ones?",
+        {name: {"projection_references": name} for name in ("modified", "original")},
+    ),
+    "classification-references": _both_ways(
+        "do the original or the modified references classify?",
+        {name: {"classification_references": name} for name in ("original", "modified")},
+    ),
+    "initial-norm": _by_training(
+        "how long are the references before training?",
+        {f"norm {norm}": {"initial_norm": float(norm)} for norm in (1, 3, 10)},
+    ),
+    "dimension": Ablation(
+        "how many dimensions D does the projection keep?",
+        measure_dimension,
+        episodes=500,
+        note=f"Below full D the projection is not unique: the band is over {ROTATIONS} random rotations of the null "
+        "space. To choose D, measure on validation classes (--split val).",
+    ),
+    "ways": Ablation(
+        "how does the accuracy fall with the number of classes?",
+        measure_ways,
+        note="Each row has ways, and so episodes, of its own, whatever --way says.",
+        varies_way=True,
+    ),
+    "episode-composition": Ablation(
+        "many ways or many queries, at as many images a training episode?", recipes=recipes_of_compositions
+    ),
+    "gradient": _by_training(
+        "do gradients pass the projection?",
+        {
+            name: {"differentiable": through, "projection_dim": None}  # they can at full dimension only
+            for name, through in (("constant", False), ("through", True))
+        },
+    ),
+    "distance": _by_training(
+        "squared or Euclidean distance in the logits? (Of one network both predict the same.)",
+        {name: {"distance": name} for name in ("squared", "euclidean")},
+    ),
+    "batch-statistics": Ablation(
+        "batch normalisation by running statistics or by those of the episode?",
+        measure_batch_statistics,
+        episodes=200,
+        note="Transductive: the prediction for an image depends on the other images of its episode.",
+    ),
+    "views": Ablation(
+        "is an image seen once, or four times, turned by each quarter?",
+        measure_views,
+        note="Of use where the network was trained on turned images, as those of Omniglot are.",
+    ),
+}
+
+
+def find_ablation(name: str) -> Ablation:
+    if name not in ABLATIONS:
+        raise ValueError(f"An ablation is one of {', '.join(ABLATIONS)}, got {name!r}.")
+    return ABLATIONS[name]

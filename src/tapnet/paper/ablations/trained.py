@@ -1,0 +1,111 @@
+"""Ablations that train: a recipe a variant, and its run in a folder of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from tapnet.checkpoint import LAST, read_checkpoint
+from tapnet.data import ImageSet
+from tapnet.evaluation.evaluator import Evaluator
+from tapnet.paper.ablations.measured import Options
+from tapnet.paper.ablations.rows import Row, Task, paired
+from tapnet.recipe import Recipe, recipe_from
+from tapnet.training.run_folder import RunFolder
+
+Recipes = dict[str, Recipe]
+
+SHARES = (1, 1 / 4, 1 / 2, 3 / 4, 5 / 4, 3 / 2)  # of the recipe's ways; of 20 they are the paper's six
+
+
+class Trainer(Protocol):
+    """What trains by a recipe in a folder."""
+
+    def __call__(self, recipe: Recipe, folder: Path, *, resume: bool) -> object: ...
+
+
+def recipes_of_options(variants: dict[str, Options], recipe: Recipe) -> Recipes:
+    """The recipe with other options of its method."""
+    return {name: _varied(recipe, name, options=options) for name, options in variants.items()}
+
+
+def recipes_of_compositions(recipe: Recipe) -> Recipes:
+    """More ways with fewer queries, and the reverse, at as many images an episode; the recipe's own first."""
+    training = recipe.training
+    images, recipes = training.way * (training.shot + training.query), {}
+    for way in (round(share * training.way) for share in SHARES):
+        query = round(images / way) - training.shot
+        if query >= 1 and way >= recipe.validation.way:
+            name, changes = f"{way}-way {query}-query", {"way": way, "query": query}
+            recipes[name] = _varied(recipe, name, training=changes, options={"ways": way})
+    return recipes
+
+
+def _varied(recipe: Recipe, variant: str, options: Options, training: dict[str, Any] | None = None) -> Recipe:
+    values = recipe.as_dict()
+    if recipe.method.name != "tapnet":
+        raise ValueError(f"The ablations are of TapNet, the recipe {recipe.name} trains {recipe.method.name}.")
+    if recipe.training.begin_with is not None:
+        raise ValueError(
+            f"The variants of an ablation begin at random, {recipe.name} begins with {recipe.training.begin_with}: "
+            "--set training.begin_with=null."
+        )
+    values["name"] = f"{recipe.name}-{_slug(variant)}"
+    values["method"]["options"] |= options
+    values["training"] |= training or {}
+    return recipe_from(values, f"{recipe.name}, {variant}")
+
+
+def _slug(variant: str) -> str:
+    return variant.replace(" ", "-")
+
+
+def train_variants(recipes: Recipes, out: Path, train: Trainer, say: Callable[[str], None]) -> dict[str, Path]:
+    """Train each variant in a folder of its own in `out`, and give those.
+
+    A run that is finished is not trained again, which is said; an interrupted one goes on.
+    """
+    _refuse_impossible(recipes)
+    folders = {variant: out / _slug(variant) for variant in recipes}
+    for variant, folder in folders.items():
+        if _is_finished(recipes[variant], folder):
+            say(f"{variant}: trained already, in {folder}")
+        else:
+            train(recipes[variant], folder, resume=(folder / LAST).exists())
+    return folders
+
+
+def measure_runs(judges: Mapping[str, Evaluator], task: Task, training_episodes: int) -> list[Row]:
+    """The trained variants on the same episodes, paired with the first."""
+    rows = paired({variant: judge.accuracies(**asdict(task)) for variant, judge in judges.items()})
+    return [replace(row, training_episodes=training_episodes) for row in rows]
+
+
+def refuse_unmeasurable(recipes: Recipes, images: ImageSet, task: Task) -> None:
+    """Nothing, or an error when the task could not be done after the training."""
+    images.episodes(task.way, task.shot, task.query)
+    for variant, recipe in recipes.items():
+        if recipe.training.way < task.way:
+            raise ValueError(
+                f"The variant {variant} has {recipe.training.way} references, too few for tasks of {task.way} classes: "
+                "give a smaller --way."
+            )
+
+
+def _refuse_impossible(recipes: Recipes) -> None:
+    """Nothing, or an error before the first variant is trained."""
+    data = next(iter(recipes.values())).data
+    images = data.images(data.train_split)
+    for recipe in recipes.values():
+        images.episodes(recipe.training.way, recipe.training.shot, recipe.training.query)
+        recipe.outline(images.image_shape)
+
+
+def _is_finished(recipe: Recipe, folder: Path) -> bool:
+    if RunFolder(folder).facts().get("state") != "finished":
+        return False
+    if read_checkpoint(folder).header.recipe != recipe:
+        raise ValueError(f"{folder} holds a run of another recipe: give another --out.")
+    return True

@@ -1,0 +1,71 @@
+"""Figures of a run: validation accuracy, and the smallest distance between references (the paper's Figure 3)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tapnet.plotting import COLOURS, new_figure
+from tapnet.training.run_folder import Point, read_curve
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def learning_curve(run: Path) -> Figure:
+    """Draw the curve of a run, and beside it the distance where there are references."""
+    points = _points(run)
+    if points[0].reference_distance is None:
+        figure, axis = new_figure(5.5, 3.8)
+        _draw_accuracy(axis, points)
+    else:
+        figure, axes = new_figure(10, 3.8, columns=2)
+        _draw_accuracy(axes[0], points)
+        _draw_distance(axes[1], points)
+    return figure
+
+
+def reference_distance(run: Path) -> Figure:
+    """The distance alone."""
+    points = _points(run)
+    if points[0].reference_distance is None:
+        raise ValueError(f"The method of {run} has no references: give the folder of a TapNet run.")
+    figure, axis = new_figure(5.5, 3.8)
+    _draw_distance(axis, points)
+    return figure
+
+
+def _points(run: Path) -> list[Point]:
+    points = read_curve(run)
+    if not points:
+        raise ValueError(f"{run} has no point on its learning curve yet: let it train until its first validation.")
+    return points
+
+
+def _draw_accuracy(axis: Any, points: list[Point]) -> None:
+    episodes = [point.episode for point in points]
+    accuracies = [100 * point.validation_accuracy for point in points]
+    widths = [100 * point.validation_ci95 for point in points]
+    axis.plot(episodes, accuracies, color=COLOURS[0], label="validation classes")
+    low, high = ([a + sign * w for a, w in zip(accuracies, widths, strict=True)] for sign in (-1, 1))
+    axis.fill_between(episodes, low, high, color=COLOURS[0], alpha=0.2, label="95% over episodes")
+    best = _best(points)
+    axis.plot(best.episode, 100 * best.validation_accuracy, "o", color=COLOURS[1], label="best on validation classes")
+    _finish(axis, "accuracy (%)", "Accuracy on classes not trained on")
+
+
+def _draw_distance(axis: Any, points: list[Point]) -> None:
+    best = _best(points)
+    axis.plot([point.episode for point in points], [point.reference_distance for point in points], color=COLOURS[2])
+    axis.plot(best.episode, best.reference_distance, "o", color=COLOURS[1], label="best on validation classes")
+    _finish(axis, "Euclidean distance", "Smallest distance between normalised references")
+
+
+def _best(points: list[Point]) -> Point:
+    return max(points, key=lambda point: point.validation_accuracy)
+
+
+def _finish(axis: Any, ylabel: str, title: str) -> None:
+    axis.set(xlabel="training episodes", ylabel=ylabel, title=title)
+    axis.legend(loc="best")
+    axis.grid(alpha=0.3)

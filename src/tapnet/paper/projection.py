@@ -1,0 +1,99 @@
+"""Figure: an episode in embedding space and in projection space (the paper's Figure 2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional as F
+
+from tapnet.data import ImageSet
+from tapnet.data.batches import EpisodeImages, episode_images
+from tapnet.functional import class_averages, contrasts, null_space
+from tapnet.methods import Method, TapNet
+from tapnet.methods.base import way_of
+from tapnet.paper.tsne import Points, tsne
+from tapnet.plotting import COLOURS, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SIDE = 17.0  # of a picture on the page, in points
+
+
+def projection_figure(
+    method: Method, images: ImageSet, way: int = 5, shot: int = 5, query: int = 15, seed: int = 0
+) -> Figure:
+    """t-SNE of one episode before and after its projection: the query images, and the references as circles.
+
+    It shows directions. Lengths are no part of what the projection matches, and a short run leaves references so short
+    beside the features that all would lie in one place.
+    """
+    if not isinstance(method, TapNet):
+        raise ValueError(f"Only TapNet has a projection to draw, this is {type(method).__name__}.")
+    if way > len(COLOURS):
+        raise ValueError(f"The picture tells {len(COLOURS)} classes apart, got way={way}.")
+    episode = images.episodes(way, shot, query, seed)[0]
+    spaces = _spaces(method, episode_images(images, episode, next(method.parameters()).device))
+    pictures = images.gather(episode.query)  # (way, query, height, width, channels)
+
+    figure, axes = new_figure(11, 6, columns=2)
+    for axis, points, title in zip(axes, spaces, ("Embedding space", "Projection space"), strict=True):
+        _draw(axis, tsne(points), pictures)
+        axis.set(title=title, xticks=[], yticks=[], xlabel="t-SNE 1", ylabel="t-SNE 2")
+    names = [images.class_names[label] for label in episode.classes]
+    _legend(figure, axes[0], names, method.projection_references)
+    figure.suptitle(f"Directions of features, {way}-way {shot}-shot, {images.split} classes of {images.name}")
+    return figure
+
+
+@torch.inference_mode()
+def _spaces(method: TapNet, episode: EpisodeImages) -> tuple[Points, Points]:
+    """Directions of query features and then of the references that built the projection, as they are and projected."""
+    support, query = (method.embed(part) for part in (episode.support_images, episode.query_images))
+    prototypes = class_averages(support, episode.support_labels, way_of(episode.support_labels))
+    chosen = method.choose(prototypes)
+    references, modified = method.references[chosen], method.projection_references == "modified"
+    points = torch.cat([query, contrasts(references) if modified else references])
+    inside = points @ null_space(method.adapt_to(prototypes, chosen=chosen)[1], method.projection_dim)
+    return F.normalize(points, dim=1).cpu().numpy(), F.normalize(inside, dim=1).cpu().numpy()
+
+
+def _draw(axis: Any, points: Points, pictures: NDArray[np.uint8]) -> None:
+    from matplotlib.offsetbox import AnnotationBbox, OffsetImage
+
+    way, query = pictures.shape[:2]
+    places = points[:-way].reshape(way, query, 2)
+    axis.scatter(*points.T, alpha=0)  # sets the limits of the axes
+    for k, q in np.ndindex(way, query):
+        drawn, frame = _tinted(pictures[k, q], COLOURS[k])
+        image = OffsetImage(drawn, zoom=_SIDE / drawn.shape[0])
+        style = {"edgecolor": COLOURS[k], "linewidth": 1.2 if frame else 0, "facecolor": "none"}
+        axis.add_artist(AnnotationBbox(image, tuple(places[k, q]), pad=0, bboxprops=style))
+    for k, place in enumerate(points[-way:]):
+        axis.scatter(*place, s=230, color=COLOURS[k], edgecolors="black", linewidths=1.6, zorder=5)
+        axis.annotate("φ", place, ha="center", va="center", color="white", fontsize=11, zorder=6)
+
+
+def _tinted(picture: NDArray[np.uint8], colour: str) -> tuple[NDArray[np.float64], bool]:
+    """A drawing as ink of this colour on nothing; a photograph as it is, which then needs a frame."""
+    from matplotlib.colors import to_rgb
+
+    values = picture / 255
+    if picture.shape[-1] == 3:
+        return values, True
+    ink = np.broadcast_to(to_rgb(colour), (*values.shape[:2], 3))
+    return np.concatenate([ink, values], axis=-1), False
+
+
+def _legend(figure: Any, axis: Any, names: list[str], kind: str) -> None:
+    """One entry a class with its name, and what the circles are."""
+    handles = [
+        axis.scatter([], [], s=60, color=colour, marker="s", label=name)
+        for colour, name in zip(COLOURS, names, strict=False)
+    ]
+    style = {"s": 110, "color": "white", "edgecolors": "black", "linewidths": 1.4}
+    circle = axis.scatter([], [], label=f"φ: its reference ({kind})", **style)
+    figure.legend(handles=[*handles, circle], loc="outside lower center", ncols=3, frameon=False)

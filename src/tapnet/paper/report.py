@@ -1,0 +1,99 @@
+"""RESULTS.md: the paper's tables and ablations as they were really run, made from the files in `results/`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tapnet.paper.ablations.rows import few, task_words
+from tapnet.paper.results import read_ablations, read_results
+from tapnet.paper.tables import TABLES, Filled, filled_table, kept
+from tapnet.wording import difference, half_width
+
+_HEAD = """# Results
+
+What was really run. This page is made from the files in `results/` by `make results`; a test fails when they disagree.
+*Over episodes* is the usual 95% interval, for these test classes; *over classes* is the one for other classes and
+images of the same kind ([how](docs/method.md)). Neither knows about another training seed. What was not run says so,
+with its command. A row of a table that has the name of a recipe is ours, for smaller machines; `recipes/NAME.yaml` says
+where it departs from the paper.
+"""
+
+
+def report(folder: Path) -> str:
+    """The page as Markdown."""
+    results, ablations = read_results(folder), read_ablations(folder)
+    parts = [_HEAD]
+    if results:
+        parts += ["## Evaluations", _evaluations(results), _commands(results)]
+    if ablations:
+        parts += ["## Ablations", *map(_ablation, ablations)]
+    parts += ["## The paper's tables", *(_table(filled_table(name, [*results, *ablations])) for name in TABLES)]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _evaluations(results: list[dict[str, Any]]) -> str:
+    headings = ("recipe", "classes", "task", "accuracy", "over episodes", "over classes", "kept after")
+    rows = []
+    for result in results:
+        task = result["evaluation"]
+        rows.append(
+            (
+                f"`{result['recipe']['name']}`",
+                f"{task['dataset']}, {task['classes']} {task['split']} classes",
+                f"{task['way']}-way {task['shot']}-shot, {task['episodes']:,} episodes of {task['query']} queries",
+                f"{100 * task['accuracy']:.2f}",
+                half_width(task["ci95"]),
+                half_width(task["ci95_bootstrap"]),
+                kept(result),
+            )
+        )
+    return _markdown(headings, rows)
+
+
+def _commands(results: list[dict[str, Any]]) -> str:
+    hardware = sorted({result["trained"]["hardware"].get("device_name", "unrecorded hardware") for result in results})
+    commands = (result["command"] for result in results)
+    return "\n".join([f"Trained on {' or '.join(hardware)}. Made by:", "", "```", *commands, "```"])
+
+
+def _ablation(ablation: dict[str, Any]) -> str:
+    rows, task = ablation["rows"], ablation["task"]
+    banded, length = rows[0]["lowest"] is not None, rows[0]["training_episodes"]
+    headings = ("variant", "accuracy", "over episodes", "difference", "paired interval", "over rotations")
+    cells = [
+        (
+            row["variant"],
+            f"{100 * row['accuracy']:.2f}",
+            half_width(row["ci95"]),
+            difference(row["difference"]),
+            half_width(row["difference_ci95"]),
+            f"{100 * row['lowest']:.2f} to {100 * row['highest']:.2f}" if banded else "",
+        )
+        for row in few(rows, max(rows, key=lambda row: row["accuracy"]))
+    ]
+    table = _markdown(headings, cells) if banded else _markdown(headings[:-1], [line[:-1] for line in cells])
+    trained = f"Each variant was trained once, for {length:,} episodes; another seed may differ. " if length else ""
+    return "\n\n".join(
+        (
+            f"### {ablation['name']}: `{ablation['recipe']['name']}`, {task_words(task)}",
+            f"{trained}{task['episodes']:,} test episodes.",
+            table,
+            f"```\n{ablation['command']}\n```",
+        )
+    )
+
+
+def _table(filled: Filled) -> str:
+    lines = [f"### {filled.title}", "", _markdown(filled.headings, filled.rows)]
+    if filled.runs:
+        lines += ["", *(f"- {line}" for line in filled.runs)]
+    if filled.commands:
+        lines += ["", "Not run:", "", "```", *filled.commands, "```"]
+    return "\n".join(lines)
+
+
+def _markdown(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [headings, tuple("---" for _ in headings), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,250 @@
+"""The paper's tables with what was really run beside them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tapnet.paper.ablations.rows import task_words
+from tapnet.paper.published import (
+    ACCURACIES,
+    EPISODE_COMPOSITION,
+    HYPERPARAMETERS,
+    PARAMETERS,
+    REFERENCES,
+    Cell,
+    PaperTable,
+    Task,
+)
+from tapnet.recipe import load_recipe
+
+Results = list[dict[str, Any]]
+
+_PAPERS = "mini-imagenet-5shot"  # the recipe of the supplement's ablations
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A table ready to print: headings, rows of text, what was run, and the commands for what was not."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    runs: list[str]
+    commands: list[str]
+
+
+def filled_table(name: str, results: Results) -> Filled:
+    """The published table; beside or under what is TapNet's, what our results say, or that it was not run.
+
+    `results` are those of `tapnet.paper.results`, evaluations and ablations together.
+    """
+    if name not in TABLES:
+        raise ValueError(f"A table is one of {', '.join(TABLES)}, got {name!r}.")
+    return TABLES[name](results)
+
+
+def _accuracies(table: PaperTable) -> Callable[[Results], Filled]:
+    def fill(results: Results) -> Filled:
+        rows: list[tuple[str, ...]] = []
+        runs: Results = []
+        missing: dict[str, list[Task]] = {}
+        for method, cells in (*table.rows, *((recipe, _own(recipe, table.columns)) for recipe in table.more)):
+            if any(cell.published != "—" for cell in cells):
+                rows.append((method, *(cell.published for cell in cells)))
+            if not any(cell.recipe for cell in cells):
+                continue
+            ours = []
+            for cell, task in zip(cells, table.columns, strict=True):
+                found = _found(cell.recipe, task, results) if cell.recipe else []
+                ours.append(_summary(found) if found or cell.recipe else "—")
+                runs += found
+                if cell.recipe and not found:
+                    missing.setdefault(cell.recipe, []).append(task)
+            rows.append((f"{method}, ours", *ours))
+        commands = [_command(recipe, tasks) for recipe, tasks in missing.items()]
+        headings = ("method", *(task.heading for task in table.columns))
+        return Filled(table.title, headings, rows, _origins(runs), commands)
+
+    return fill
+
+
+def _own(recipe: str, columns: Sequence[Task]) -> tuple[Cell, ...]:
+    """The cells of a recipe that the paper does not have: those of its dataset."""
+    dataset = load_recipe(recipe).data.name
+    return tuple(Cell("—", recipe if task.dataset == dataset else None) for task in columns)
+
+
+def _found(recipe: str, task: Task, results: Results) -> Results:
+    """The results of a recipe on test classes of this task, by the paper's protocol."""
+    essence = _essence(load_recipe(recipe).as_dict())
+    wanted = {
+        "split": "test",
+        "dataset": task.dataset,
+        "classes": task.classes,
+        "way": task.way,
+        "shot": task.shot,
+        "query": task.query,
+        "episodes": task.episodes,
+    }
+    return [
+        result
+        for result in results
+        if _essence(result["recipe"]) == essence and wanted.items() <= result.get("evaluation", {}).items()
+    ]
+
+
+def _summary(results: Results) -> str:
+    if not results:
+        return "not run"
+    accuracies = sorted(100 * result["evaluation"]["accuracy"] for result in results)
+    if len(results) == 1:
+        return f"{accuracies[0]:.2f} ± {100 * results[0]['evaluation']['ci95']:.2f}"
+    mean = sum(accuracies) / len(accuracies)
+    return f"{mean:.2f} ({len(results)} seeds: {accuracies[0]:.2f} to {accuracies[-1]:.2f})"
+
+
+def _origins(results: Results) -> list[str]:
+    """Where the numbers come from, a line for each network."""
+    tasks: dict[str, list[str]] = {}
+    for result in results:
+        recipe, task, trained = result["recipe"], result["evaluation"], result["trained"]
+        device = trained["hardware"].get("device_name", "hardware unknown")
+        what = f"{recipe['name']}: {recipe['method']['name']} with {recipe['backbone']['name']}"
+        network = f"{what}, seed {recipe['seed']}, kept after {kept(result)}, {device}"
+        tasks.setdefault(network, []).append(f"{task['way']}-way {task['shot']}-shot")
+    return [f"{network}; {' and '.join(dict.fromkeys(found))}" for network, found in tasks.items()]
+
+
+def kept(result: dict[str, Any]) -> str:
+    """After how many training episodes the network was kept, of how many, and what is to be known of its run."""
+    trained, episodes = result["trained"], result["recipe"]["training"]["episodes"]
+    unfinished = trained.get("state", "finished") not in ("finished", "unknown")
+    begun = re.split(r";| \(digest", trained.get("origin", ""))[0]  # the rest stays in the result
+    notes = [note for note in ("the run is not finished" if unfinished else "", begun) if note]
+    return f"{trained['episodes']:,} of {episodes:,} training episodes" + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def _command(recipe: str, tasks: list[Task]) -> str:
+    evaluations = (
+        f"tapnet evaluate runs/{recipe} --way {task.way} --shot {task.shot} --query {task.query} "
+        f"--episodes {task.episodes} --record results"
+        for task in tasks
+    )
+    first = load_recipe(recipe).training.begin_with
+    return " && ".join([f"tapnet train {recipe}", *evaluations]) + (f"  # begins with {first}" if first else "")
+
+
+def _essence(recipe: dict[str, Any]) -> dict[str, Any]:
+    """A recipe without what does not change the experiment: its seed, and where its data and first weights lie."""
+    training = recipe["training"]
+    begun = {"begin_with": training.get("begin_with") is not None}
+    return recipe | {"seed": None, "data": recipe["data"] | {"root": None}, "training": training | begun}
+
+
+_SETTINGS = ("N_c", "N_q", "rate", "step", "by", "l2", "dropout")
+
+
+def _hyperparameters(_: Results) -> Filled:
+    """The published settings, and where the recipe of our own differs."""
+    rows: list[tuple[str, ...]] = []
+    for name, published in HYPERPARAMETERS:
+        recipe = load_recipe(name)
+        training = recipe.training
+        ours = (
+            str(training.way),
+            str(training.query),
+            _power(training.learning_rate),
+            str(training.decay_every),
+            f"{training.decay_ratio:g}",
+            _power(training.weight_decay) if training.weight_decay else "-",
+            " ".join(f"{rate:.1f}".lstrip("0") for rate in recipe.backbone.options["dropout"]),
+        )
+        settings = zip(_SETTINGS, published, ours, strict=True)
+        other = [f"{setting} {value}" for setting, paper, value in settings if value != paper]
+        rows.append((name, *published, ", ".join(other) or "same"))
+    headings = ("recipe", *_SETTINGS, "ours")
+    return Filled("Supplement, Table 2: settings of meta-training", headings, rows, [], [])
+
+
+def _power(value: float) -> str:
+    """0.001 as 1e-3."""
+    mantissa, exponent = f"{value:.0e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def _parameters(_: Results) -> Filled:
+    """The published numbers of parameters, and ours counted: weights of convolutions, and references."""
+    rows: list[tuple[str, ...]] = []
+    for method, name, *published in PARAMETERS:
+        rows.append((method, *published))
+        if name:
+            network = load_recipe(name).outline((3, 84, 84))
+            convolutions = sum(weight.numel() for weight in network.backbone.parameters() if weight.dim() == 4)
+            references = network.get_parameter("references").numel()
+            rows.append((f"{method}, ours", f"{convolutions:,}", "-", f"{references:,} (Φ)"))
+    title = "Supplement, Table 5: number of parameters (ours: weights of convolutions, references)"
+    return Filled(title, ("method", "feature extractor", "further layers", "further parts"), rows, [], [])
+
+
+def _references(results: Results) -> Filled:
+    """The settings of the references, one column for each network that was varied."""
+    names = {name for _, name, _, _ in REFERENCES}
+    ablations = [result for result in results if result.get("name") in names and result["task"]["split"] == "test"]
+    networks = sorted({_network(ablation) for ablation in ablations})
+    rows, commands = [], []
+    for setting, name, variant, published in REFERENCES:
+        cells = [_variant(name, variant, network, ablations) for network in networks]
+        rows.append((setting, published, *cells))
+        if not any((ablation["name"], ablation["recipe"]["name"]) == (name, _PAPERS) for ablation in ablations):
+            source = "--recipe " if name == "initial-norm" else "--checkpoint runs/"
+            commands.append(f"tapnet ablate {name} {source}{_PAPERS} --episodes 30000 --record results")
+    title = "Supplement, section 2.3: settings of the references, accuracy in %"
+    headings = ("references", "published, 5-way 5-shot miniImageNet", *networks)
+    return Filled(title, headings, rows, [ablation["command"] for ablation in ablations], list(dict.fromkeys(commands)))
+
+
+def _network(ablation: dict[str, Any]) -> str:
+    """What was varied, in a few words."""
+    recipe, length = ablation["recipe"], ablation["rows"][0]["training_episodes"]
+    trained = f", each trained {length} episodes" if length else ""
+    seed = f", seed {recipe['seed']}" if recipe["seed"] else ""
+    return f"{recipe['name']}{seed}{trained}, {task_words(ablation['task'])}"
+
+
+def _variant(name: str, variant: str, network: str, ablations: Results) -> str:
+    rows = [
+        row
+        for ablation in ablations
+        if ablation["name"] == name and _network(ablation) == network
+        for row in ablation["rows"]
+        if row["variant"] == variant
+    ]
+    return f"{100 * rows[0]['accuracy']:.2f} ± {100 * rows[0]['ci95']:.2f}" if rows else "not run"
+
+
+def _episode_composition(results: Results) -> Filled:
+    """Training classes against queries; under the published rows ours, one for each variant that was trained."""
+    name = "episode-composition"
+    ablations = [result for result in results if result.get("name") == name and result["task"]["split"] == "test"]
+    rows = [(f"{way}-way {query}-query", f"{accuracy} (published)") for way, query, accuracy in EPISODE_COMPOSITION]
+    for ablation in ablations:
+        for row in ablation["rows"]:
+            accuracy = f"{100 * row['accuracy']:.2f} ± {100 * row['ci95']:.2f}"
+            rows.append((row["variant"], f"{accuracy} ({_network(ablation)})"))
+    command = f"tapnet ablate {name} --recipe {_PAPERS} --episodes 30000 --record results"
+    paper = any(ablation["recipe"]["name"] == _PAPERS for ablation in ablations)
+    title = "Supplement, Table 1: composition of training episodes, 5-way 5-shot miniImageNet, accuracy in %"
+    runs = [ablation["command"] for ablation in ablations]
+    return Filled(title, ("training episodes", "accuracy"), rows, runs, [] if paper else [command])
+
+
+TABLES: dict[str, Callable[[Results], Filled]] = {
+    **{name: _accuracies(table) for name, table in ACCURACIES.items()},
+    "episode-composition": _episode_composition,
+    "hyperparameters": _hyperparameters,
+    "references": _references,
+    "parameters": _parameters,
+}

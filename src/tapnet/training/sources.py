@@ -1,0 +1,108 @@
+"""What a run learns from: images that pass the network, or features that a frozen backbone gave once."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tapnet.backbones import Backbone, ImageShape, make_backbone
+from tapnet.data import ImageSet
+from tapnet.data.augmentation import AUGMENTATIONS
+from tapnet.data.batches import EpisodeImages, class_labels, episode_images
+from tapnet.data.episodes import Episode
+from tapnet.evaluation.embedding import cached_features, default_cache
+from tapnet.methods import EmbeddingMethod, Method, PrototypicalNetwork
+from tapnet.recipe import Recipe
+
+
+class Material(Protocol):
+    """The method as it is trained, and the tensors that it is trained on."""
+
+    method: Method
+
+    @property
+    def validation_features(self) -> Tensor | None:
+        """Features of the validation images, where they do not change; all processes ask together."""
+
+    def episode(self, episode: Episode, generator: torch.Generator) -> EpisodeImages:
+        """What the method takes of an episode; the generator decides the augmentation."""
+
+
+class Images:
+    """The whole network learns from augmented images."""
+
+    validation_features = None
+
+    def __init__(self, recipe: Recipe, train_set: ImageSet, _: ImageSet, device: torch.device, __: str) -> None:
+        self.method = recipe.build(train_set.image_shape).to(device)
+        self._images, self._device = train_set, device
+        self._augment = AUGMENTATIONS[recipe.training.augmentation]
+
+    def episode(self, episode: Episode, generator: torch.Generator) -> EpisodeImages:
+        images = episode_images(self._images, episode, self._device)
+        together = self._augment(torch.cat([images.support_images, images.query_images]), generator)
+        support, query = together.split([len(images.support_images), len(images.query_images)])
+        return EpisodeImages(support, images.support_labels, query, images.query_labels)
+
+
+class Features:
+    """What a method has besides its backbone learns from features, which stand where the images would."""
+
+    def __init__(
+        self, recipe: Recipe, train_set: ImageSet, validation_set: ImageSet, device: torch.device, precision: str
+    ) -> None:
+        backbone = make_backbone(recipe.backbone.name, train_set.image_shape, **recipe.backbone.options)
+        self.method = method_over_features(recipe, backbone.dim).to(device)
+        self._embedder = PrototypicalNetwork(backbone).to(device).eval()  # so that the cache knows the backbone alone
+        self._sets, self._device, self._precision = (train_set, validation_set), device, precision
+
+    @cached_property
+    def _features(self) -> tuple[Tensor, Tensor]:
+        job = self._precision, default_cache()
+        train, validation = (cached_features(self._embedder, images, *job).clone() for images in self._sets)
+        return train, validation
+
+    @property
+    def validation_features(self) -> Tensor:
+        return self._features[1]
+
+    def episode(self, episode: Episode, _: torch.Generator) -> EpisodeImages:
+        way = len(episode.support)
+        (support, support_labels), (query, query_labels) = (
+            (self._features[0][part.reshape(-1)], class_labels(way, part.shape[1], self._device))
+            for part in (episode.support, episode.query)
+        )
+        return EpisodeImages(support, support_labels, query, query_labels)
+
+
+class Given(Backbone):
+    """Features that are there already, in place of the backbone that gave them."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features
+
+
+def method_over_features(recipe: Recipe, dim: int) -> Method:
+    """The method of a recipe without its backbone, with fresh parameters; one that has none is refused."""
+    method = recipe.over(Given(dim))
+    if not isinstance(method, EmbeddingMethod):
+        raise ValueError(f"{recipe.method.name} has no features apart from its task: it cannot be trained frozen.")
+    if not list(method.parameters()):
+        raise ValueError(f"{recipe.method.name} has nothing to learn besides its backbone.")
+    return method
+
+
+def method_for(recipe: Recipe, shape: torch.Size) -> Method:
+    """The method as a run of this recipe trains it, for inputs of this shape."""
+    if recipe.training.frozen_backbone:
+        (dim,) = shape
+        return method_over_features(recipe, dim)
+    image_shape: ImageShape = (shape[0], shape[1], shape[2])
+    return recipe.build(image_shape)

@@ -1,0 +1,149 @@
+import unicodedata
+
+import pytest
+
+from tapnet.data.recognition import drawn_splits
+
+
+def trees(make, names, values=(10, 20), ending="png"):
+    return {f"{name}/{value}.{ending}": make.png(value) for name in names for value in values}
+
+
+def test_folder_classes_are_folders(pack, make, tmp_path):
+    packed = pack("folder", make.tree(tmp_path / "f", trees(make, ["cat", "dog"])))
+    assert dict(packed.manifest.classes) == {"cat": 2, "dog": 2}
+
+
+@pytest.mark.parametrize("ending", ["jpg", "JPG", "jpeg", "png", "webp", "bmp", "tif", "tiff", "gif"])
+def test_folder_takes_every_usual_ending(pack, make, tmp_path, ending):
+    form = {"jpg": "JPEG", "jpeg": "JPEG", "tif": "TIFF"}.get(ending.lower(), ending.upper())
+    make.file(tmp_path / "f" / "cat" / f"1.{ending}", make.encoded(make.picture(9), form))
+    assert len(pack("folder", tmp_path / "f").pixels) == 1
+
+
+def test_folder_what_all_images_have_in_common_is_no_part_of_a_name(pack, make, tmp_path):
+    packed = pack("folder", make.tree(tmp_path / "f", trees(make, ["CUB/images/wren", "CUB/images/jay"])))
+    assert list(packed.manifest.classes) == ["jay", "wren"]
+
+
+def test_folder_nested_classes_keep_their_path(pack, make, tmp_path):
+    packed = pack("folder", make.tree(tmp_path / "f", trees(make, ["Greek/alpha", "Latin/alpha"])))
+    assert list(packed.manifest.classes) == ["Greek/alpha", "Latin/alpha"]
+
+
+def test_folder_of_splits_keeps_them(pack, make, tmp_path):
+    packed = pack("folder", make.tree(tmp_path / "f", trees(make, ["train/a", "train/b", "valid/c", "test/d"])))
+    assert dict(packed.manifest.splits) == {"train": ("a", "b"), "val": ("c",), "test": ("d",)}
+
+
+def test_folder_of_image_splits_is_joined_and_split_by_class(pack, make, tmp_path):
+    packed = pack("folder", make.tree(tmp_path / "f", trees(make, ["train/a", "train/b", "test/a", "test/b"])))
+    assert dict(packed.manifest.classes) == {"a": 4, "b": 4}
+    assert any("split by class" in note for note in packed.manifest.notes)
+
+
+def test_folder_class_called_train_is_a_class(pack, make, tmp_path):
+    packed = pack("folder", make.tree(tmp_path / "f", trees(make, ["bus", "train"])))
+    assert list(packed.manifest.classes) == ["bus", "train"]
+
+
+def test_folder_split_follows_the_seed(pack, make, tmp_path):
+    path = make.tree(tmp_path / "f", trees(make, [f"c{number:02d}" for number in range(25)], (1,)))
+    first, again, other = (pack("folder", path, size=1, name=f"s{n}", seed=n % 2).manifest for n in (0, 2, 1))
+    assert first.splits == again.splits != other.splits
+    assert [len(first.splits[split]) for split in ("train", "val", "test")] == [16, 4, 5]
+
+
+def test_drawn_splits_do_not_depend_on_the_order_of_the_classes():
+    names = [f"class {number}" for number in range(30)]
+    assert drawn_splits(names, 3) == drawn_splits(names[::-1], 3)
+
+
+def test_folder_loose_images_and_other_files_are_named(pack, make, tmp_path):
+    files = trees(make, ["cat", "dog"]) | {"stray.png": make.png(1), "cat/notes.txt": b"n"}
+    notes = " ".join(pack("folder", make.tree(tmp_path / "f", files)).manifest.notes)
+    assert "stray.png" in notes
+    assert "cat/notes.txt" in notes
+
+
+def test_folder_empty_folders_are_named(pack, make, tmp_path):
+    folder = make.tree(tmp_path / "f", trees(make, ["cat", "dog"]))
+    (folder / "emu").mkdir()
+    make.file(folder / "gnu" / ".hidden", b"")
+    assert pack("folder", folder).manifest.notes == ("Left out, an empty folder: emu, gnu.",)
+
+
+def test_folder_names_with_accents_are_the_same_however_they_are_stored(pack, make, tmp_path):
+    composed, apart = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))
+    sets = [pack("folder", make.tree(tmp_path / form, trees(make, [name])), name=form)
+            for form, name in (("one", composed), ("two", apart))]  # fmt: skip
+    assert sets[0].manifest.classes == sets[1].manifest.classes == {composed: 2}
+
+
+def test_folder_grey_images_on_request(pack, make, tmp_path):
+    assert pack("folder", make.tree(tmp_path / "f", trees(make, ["cat"])), channels=1, size=8).pixels.shape[1:] == (
+        8,
+        8,
+        1,
+    )
+
+
+@pytest.fixture
+def table(make, tmp_path):
+    def write(text):
+        make.tree(tmp_path / "t", {f"pictures/{value}.png": make.png(value) for value in (10, 20, 30)})
+        return make.file(tmp_path / "t" / "labels.csv", text.encode())
+
+    return write
+
+
+TABLES = {
+    "header": "path,label\npictures/10.png,cat\npictures/20.png,dog\npictures/30.png,cat\n",
+    "no header": "pictures/10.png,cat\npictures/20.png,dog\npictures/30.png,cat\n",
+    "other columns": "id,class,filename\n1,cat,pictures/10.png\n2,dog,pictures/20.png\n3,cat,./pictures/30.png\n",
+    "byte order mark": "\ufeffpath,label\r\npictures/10.png, cat\r\npictures/20.png, dog\r\npictures\\30.png, cat\r\n",
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_csv_table_is_read(pack, table, reds, kind):
+    packed = pack("folder", table(TABLES[kind]))
+    assert (reds(packed, "cat"), reds(packed, "dog")) == ([10, 30], [20])
+
+
+def test_csv_table_is_found_in_its_folder(pack, table):
+    assert pack("folder", table(TABLES["header"]).parent).manifest.form == "a CSV of paths and labels"
+
+
+def test_csv_table_takes_whole_paths(pack, table, tmp_path):
+    text = TABLES["no header"].replace("pictures", str(tmp_path / "t" / "pictures"))
+    assert len(pack("folder", table(text)).pixels) == 3
+
+
+def test_csv_table_column_of_splits_is_kept(pack, table):
+    text = "path,label,split\npictures/10.png,cat,train\npictures/20.png,dog,Test\npictures/30.png,emu,val\n"
+    assert dict(pack("folder", table(text)).manifest.splits) == {"train": ("cat",), "val": ("emu",), "test": ("dog",)}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("path,label\npictures/10.png,cat\npictures/10.png,dog\n", "two labels, 'cat' and 'dog'"),
+        ("path,label\npictures/10.png,\n", "a path and a label on every line"),
+        ("path,label,split\npictures/10.png,cat,dev\n", "got 'dev'"),
+        ("path,label\npictures/99.png,cat\n", r"99\.png \(No such file"),
+    ],
+)
+def test_csv_table_mistakes_are_named(pack, table, text, why):
+    with pytest.raises(ValueError, match=why):
+        pack("folder", table(text))
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe.png", b"two\nlines.png", b"tab\t[red]bold.png"])
+def test_folder_takes_any_file_name(pack, make, tmp_path, name):
+    make.tree(tmp_path / "f", {"cat/1.png": make.png(1)})
+    path = bytes(tmp_path / "f" / "cat") + b"/" + name
+    with open(path, "wb") as file:  # noqa: PTH123
+        file.write(make.png(2))
+    packed = pack("folder", tmp_path / "f")
+    assert len((packed.folder / "rows.txt").read_text().split("\n")) == 3

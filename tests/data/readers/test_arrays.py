@@ -1,0 +1,103 @@
+import io
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from tapnet.data import arrays
+from tapnet.data.readers.arrays import npz_members, npz_rows
+
+
+def npz(compressed=False, **content):
+    stream = io.BytesIO()
+    (np.savez_compressed if compressed else np.savez)(stream, **content)
+    stream.seek(0)
+    return stream
+
+
+def rows(stream, member="a"):
+    return np.stack(list(npz_rows(stream, member, "file.npz")))
+
+
+@given(
+    hnp.arrays(np.uint8, st.tuples(st.integers(1, 9), st.integers(1, 5), st.integers(1, 5), st.sampled_from([1, 3])))
+)
+def test_npz_rows_are_the_rows_of_the_array(array):
+    assert np.array_equal(rows(npz(a=array)), array)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_npz_rows_do_not_depend_on_the_pieces_they_are_read_in(monkeypatch, compressed):
+    array = np.random.default_rng(0).integers(0, 256, (50, 4, 4, 3), dtype=np.uint8)
+    monkeypatch.setattr(arrays, "CHUNK_BYTES", 100)
+    assert np.array_equal(rows(npz(compressed, a=array)), array)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("white", [1, 255])
+def test_npz_rows_floating_point_is_scaled_by_its_white(dtype, white):
+    wanted = np.arange(48, dtype=np.uint8).reshape(1, 4, 4, 3) * 5
+    assert np.array_equal(rows(npz(a=(wanted / 255 * white).astype(dtype))), wanted)
+
+
+def test_npz_rows_flattened_images_are_squares():
+    array = np.arange(2 * 48, dtype=np.uint8).reshape(2, 48)
+    assert np.array_equal(rows(npz(a=array)), array.reshape(2, 4, 4, 3))
+
+
+def test_npz_members_gives_every_shape_without_reading_the_arrays():
+    assert npz_members(npz(a=np.zeros((5, 2, 2, 3)), b=np.zeros((1, 2, 2, 3))), "f") == {
+        "a": (5, 2, 2, 3),
+        "b": (1, 2, 2, 3),
+    }
+
+
+def forged(header_shape, data=b"\x00" * 100):
+    stream, header = io.BytesIO(), io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": header_shape})
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("a.npy", header.getvalue() + data)
+    stream.seek(0)
+    return stream
+
+
+@pytest.mark.parametrize("shape", [(10**12, 84, 84, 3), (101,), (99,)])
+def test_npz_members_refuses_a_shape_that_its_bytes_cannot_hold(shape):
+    with pytest.raises(ValueError, match="cannot hold"):
+        npz_members(forged(shape), "file.npz")
+
+
+@pytest.mark.parametrize(
+    ("array", "why"),
+    [
+        (np.array(["a", "b"]), "images are numbers"),
+        (np.array([{}, []], dtype=object), r"images are numbers|cannot be read"),
+        (np.asfortranarray(np.zeros((3, 4, 4, 3))), "column by column"),
+    ],
+)
+def test_npz_members_refuses_what_is_no_image(array, why):
+    with pytest.raises(ValueError, match=why):
+        npz_members(npz(a=array), "file.npz")
+
+
+@pytest.mark.parametrize(
+    ("array", "why"),
+    [
+        (np.zeros((2, 7), dtype=np.uint8), "no square image"),
+        (np.zeros((2, 4, 4, 2), dtype=np.uint8), "1 or 3"),
+        (np.full((1, 2, 2, 3), -1.0), "-1"),
+        (np.full((1, 2, 2, 3), np.nan), "nan"),
+        (np.full((1, 2, 2, 3), 300), "300"),
+    ],
+)
+def test_npz_rows_refuses_what_is_no_image(array, why):
+    with pytest.raises(ValueError, match=why):
+        rows(npz(a=array))
+
+
+def test_npz_members_other_file_is_named():
+    with pytest.raises(ValueError, match=r"file\.npz is no npz file"):
+        npz_members(io.BytesIO(b"something else"), "file.npz")

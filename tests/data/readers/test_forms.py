@@ -1,0 +1,291 @@
+"""Every public form, written here in its genuine layout, has to come out as the same classes and pixels."""
+
+import csv
+import io
+import pickle
+
+import numpy as np
+import pytest
+
+from tapnet.data.catalog.mini_imagenet import _published
+
+TRAIN, VAL, TEST = "n01532829", "n01855672", "n01930112"  # one class of each split of miniImageNet
+CLASSES = {"train": TRAIN, "val": VAL, "test": TEST}
+VALUES = (10, 20, 30)
+
+
+def plain(value, size=84):
+    return np.broadcast_to(np.array([value, 255 - value, 128], dtype=np.uint8), (size, size, 3))
+
+
+def stacked(values=VALUES):
+    return np.stack([plain(value) for value in values])
+
+
+@pytest.fixture
+def whole(reds):
+    """Asserts that a packed miniImageNet holds the three classes, in their splits, with their pixels."""
+
+    def check(packed):
+        assert {split: packed.manifest.splits[split] for split in CLASSES} == {s: (c,) for s, c in CLASSES.items()}
+        assert [reds(packed, name) for name in CLASSES.values()] == [list(VALUES)] * 3
+        assert packed.pixels[0, 5, 5].tolist() == [10, 245, 128]
+
+    return check
+
+
+def test_folders_by_class_id_are_read_at_any_depth(pack, make, tmp_path, whole):
+    places = {TRAIN: "a/b", VAL: ".", TEST: "c"}
+    files = {f"{places[c]}/{c}/{c}0000000{v}.jpg": make.png(v) for c in CLASSES.values() for v in VALUES}
+    whole(pack("mini-imagenet", make.tree(tmp_path / "mini", files)))
+
+
+def test_folders_already_split_follow_the_published_split_and_not_their_own(pack, make, tmp_path, whole):
+    files = {f"train/{c}/{v}.jpg": make.png(v) for c in CLASSES.values() for v in VALUES[:2]}
+    files |= {f"val/{c}/{v}.jpg": make.png(v) for c in CLASSES.values() for v in VALUES[2:]}
+    whole(pack("mini-imagenet", make.tree(tmp_path / "mini", files)))
+
+
+def test_folders_of_other_classes_are_left_out_and_named(pack, make, tmp_path):
+    files = {f"{name}/1.png": make.png(1) for name in (TRAIN, "n99999999")}
+    packed = pack("mini-imagenet", make.tree(tmp_path / "mini", files))
+    assert list(packed.manifest.classes) == [TRAIN]
+    assert "n99999999" in packed.manifest.notes[0]
+
+
+def csv_files(make, ending="jpg"):
+    files = {}
+    for split, name in CLASSES.items():
+        text = io.StringIO()
+        rows = [(f"{name}{value:08d}.{ending}", name) for value in VALUES]
+        csv.writer(text).writerows([("filename", "label"), *rows])
+        files[f"{split}.csv"] = text.getvalue().encode()
+        files |= {f"images/{file}": make.png(value) for (file, _), value in zip(rows, VALUES, strict=True)}
+    return files
+
+
+def test_csv_lists_with_a_folder_of_images_are_read(pack, make, tmp_path, whole):
+    whole(pack("mini-imagenet", make.tree(tmp_path / "mini", csv_files(make))))
+
+
+def test_csv_lists_can_be_pointed_at_and_zipped(pack, make, tmp_path, whole):
+    whole(pack("mini-imagenet", make.tree(tmp_path / "mini", csv_files(make)) / "train.csv"))
+    whole(pack("mini-imagenet", make.zip(tmp_path / "mini.zip", csv_files(make)), name="zipped"))
+
+
+def test_csv_lists_missing_images_are_named(pack, make, tmp_path):
+    files = csv_files(make)
+    del files[f"images/{TRAIN}00000020.jpg"]
+    packed = pack("mini-imagenet", make.tree(tmp_path / "mini", files))
+    assert f"Listed and not there: {TRAIN}00000020.jpg." in packed.manifest.notes
+
+
+@pytest.mark.parametrize("kind", ["uint8", "float32", "flattened", "compressed"])
+def test_authors_npz_is_read(pack, tmp_path, whole, kind):
+    for split, name in CLASSES.items():
+        images = stacked()
+        images = (images / 255).astype(np.float32) if kind == "float32" else images
+        images = images.reshape(len(images), -1) if kind == "flattened" else images
+        (np.savez_compressed if kind == "compressed" else np.savez)(tmp_path / f"{split}.npz", **{name: images})
+    whole(pack("mini-imagenet", tmp_path))
+
+
+def test_authors_npz_can_be_pointed_at_and_archived(pack, make, tmp_path, whole):
+    (tmp_path / "npz").mkdir()
+    for split, name in CLASSES.items():
+        np.savez(tmp_path / "npz" / f"{split}.npz", **{name: stacked()})
+    whole(pack("mini-imagenet", tmp_path / "npz" / "train.npz"))
+    files = {f"mini-imagenet/{path.name}": path.read_bytes() for path in (tmp_path / "npz").iterdir()}
+    whole(pack("mini-imagenet", make.tar(tmp_path / "mini-imagenet.tar.gz", files, "w:gz"), name="archived"))
+
+
+def test_authors_npz_class_without_a_known_name_is_of_the_split_of_its_file(pack, tmp_path):
+    np.savez(tmp_path / "val.npz", robin=stacked())
+    assert pack("mini-imagenet", tmp_path).manifest.splits["val"] == ("robin",)
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_cache_pickles_are_read(pack, make, tmp_path, whole, protocol):
+    for split, name in CLASSES.items():
+        content = {"image_data": stacked(), "class_dict": {name: [0, 1, 2]}}
+        make.file(tmp_path / "p" / f"mini-imagenet-cache-{split}.pkl", pickle.dumps(content, protocol))
+    whole(pack("mini-imagenet", tmp_path / "p"))
+
+
+def test_cache_pickles_announce_their_memory(pack, make, tmp_path):
+    content = {"image_data": stacked(), "class_dict": {TRAIN: np.arange(3)}}
+    make.file(tmp_path / "p" / "mini-imagenet-cache-train.pkl", pickle.dumps(content))
+    said = []
+    pack("mini-imagenet", tmp_path / "p", say=said.append)
+    assert any("memory" in sentence for sentence in said)
+
+
+def test_cache_pickle_of_another_dataset_says_what_is_missing(pack, make, tmp_path):
+    make.file(tmp_path / "p" / "mini-imagenet-cache-train.pkl", pickle.dumps({"data": 1}))
+    with pytest.raises(ValueError, match="needs `image_data` and `class_dict`"):
+        pack("mini-imagenet", tmp_path / "p")
+
+
+def ilsvrc(make, tmp_path, names, images):
+    """One tar a class, with files numbered as ILSVRC numbers them: not without gaps, not padded."""
+    tars = {}
+    for name in names:
+        files = {f"{name}_{7 * number + 3}.JPEG": make.png(number % 256, (4, 4)) for number in range(images)}
+        tars[f"{name}.tar"] = make.tar(tmp_path / f"{name}.inner", files).read_bytes()
+    return tars
+
+
+def test_ilsvrc_tar_gives_the_600_images_that_were_published(pack, make, tmp_path, reds):
+    path = make.tar(tmp_path / "ILSVRC2012_img_train.tar", ilsvrc(make, tmp_path, [TRAIN, "n01440764"], 1300))
+    packed = pack("mini-imagenet", path, size=4)
+    assert dict(packed.manifest.classes) == {TRAIN: 600}
+    assert reds(packed, TRAIN) == [(number - 1) % 256 for number in _published()[TRAIN]]
+
+
+def test_ilsvrc_folder_of_an_incomplete_class_is_taken_whole_and_says_so(pack, make, tmp_path):
+    files = {f"train/{TRAIN}/{TRAIN}_{number}.JPEG": make.png(number) for number in (5, 40, 300)}
+    packed = pack("mini-imagenet", make.tree(tmp_path / "ILSVRC", {k: make.png(1) for k in files}))
+    assert packed.manifest.classes[TRAIN] == 3
+    assert "not whole" in packed.manifest.notes[0]
+
+
+def test_ilsvrc_folder_of_tars_gives_tiered_imagenet_every_image(pack, make, tmp_path):
+    make.tree(tmp_path / "train", ilsvrc(make, tmp_path, ["n01530575", "n02099267"], 30))
+    packed = pack("tiered-imagenet", tmp_path / "train", size=4)
+    assert dict(packed.manifest.classes) == {"n01530575": 30, "n02099267": 30}
+    assert packed.manifest.splits["val"] == ("n02099267",)
+
+
+WORDS = {"train": ["house finch", "junco"], "val": ["golden retriever"], "test": ["crane", "crane"]}
+
+
+def tiered(make, folder, images):
+    """`SPLIT_labels.pkl` with numbers and words, and whatever `images(split, values)` writes beside it."""
+    for split, words in WORDS.items():
+        labels = np.repeat(np.arange(len(words)), 2).astype(np.int32)
+        content = {
+            b"label_specific": labels,
+            b"label_specific_str": words,
+            b"label_general": labels,
+            b"label_general_str": words,
+        }
+        make.file(folder / f"{split}_labels.pkl", pickle.dumps(content, 2))
+        images(split, [10 * (1 + row) for row in range(len(labels))])
+    return folder
+
+
+@pytest.fixture
+def tiered_png(make, tmp_path):
+    def images(split, values):
+        encoded = [np.frombuffer(make.png(value), np.uint8).reshape(-1, 1) for value in values]  # as OpenCV encodes
+        make.file(tmp_path / "t" / f"{split}_images_png.pkl", pickle.dumps(encoded, 2))
+
+    return tiered(make, tmp_path / "t", images)
+
+
+@pytest.fixture
+def tiered_npz(make, tmp_path):
+    def images(split, values):
+        np.savez(tmp_path / "t" / f"{split}_images.npz", images=stacked(values)[..., ::-1])  # blue first
+
+    return tiered(make, tmp_path / "t", images)
+
+
+@pytest.mark.parametrize("form", ["tiered_png", "tiered_npz"])
+def test_tiered_label_pickles_are_read_with_their_images(pack, request, reds, form):
+    packed = pack("tiered-imagenet", request.getfixturevalue(form))
+    assert packed.manifest.splits["train"] == ("house finch", "junco")
+    assert reds(packed, "junco") == [30, 40]
+    assert packed.pixels[0, 0, 0, 2] == 128
+
+
+def test_tiered_namesakes_stay_two_classes(pack, tiered_npz):
+    assert pack("tiered-imagenet", tiered_npz).manifest.splits["test"] == ("crane #0", "crane #1")
+
+
+def test_tiered_words_become_class_ids_where_the_lists_lie_beside(pack, make, tiered_npz):
+    make.file(tiered_npz / "class_names.txt", b"house finch\njunco\n")
+    make.file(tiered_npz / "synsets.txt", b"n01532829\nn01534433\n")
+    assert pack("tiered-imagenet", tiered_npz).manifest.splits["train"] == ("n01532829", "n01534433")
+
+
+def test_tiered_labels_without_images_say_what_is_missing(pack, tiered_npz):
+    (tiered_npz / "val_images.npz").unlink()
+    with pytest.raises(ValueError, match=r"val_labels\.pkl needs its images beside it"):
+        pack("tiered-imagenet", tiered_npz)
+
+
+CIFAR = ["apple", "baby", "beaver"]  # of train, test and val
+
+
+def cifar_pickles(folder):
+    """`train`, `test` and `meta` as the archive has them: rows of 3072 numbers, plane after plane, byte keys."""
+    files = {"meta": {b"fine_label_names": [name.encode() for name in CIFAR]}}
+    for part, values in (("train", (10, 20)), ("test", (30,))):
+        labels = [label for label in range(3) for _ in values]
+        planes = np.stack([plain(value, 32).transpose(2, 0, 1).reshape(-1) for _ in CIFAR for value in values])
+        names = [f"{CIFAR[label]}_s_{value:06d}.png".encode() for label in range(3) for value in values]
+        files[part] = {b"data": planes, b"fine_labels": labels, b"filenames": names}
+    return {f"{folder}/{name}": pickle.dumps(content, 2) for name, content in files.items()}
+
+
+def test_cifar_python_archive_is_read(pack, make, tmp_path, reds):
+    packed = pack("cifar-fs", make.tar(tmp_path / "cifar-100-python.tar.gz", cifar_pickles("cifar-100-python"), "w:gz"))
+    assert [packed.manifest.splits[split] for split in ("train", "val", "test")] == [("apple",), ("beaver",), ("baby",)]
+    assert reds(packed, "baby") == [10, 20, 30]
+    assert packed.pixels[0, 3, 3].tolist() == [10, 245, 128]
+
+
+def test_cifar_folders_give_the_same_pixels_as_the_archive(pack, make, tmp_path):
+    archive = make.tree(tmp_path, cifar_pickles("cifar-100-python")) / "cifar-100-python"
+    files = {f"train/{c}/{c}_s_{v:06d}.png": make.png(v, (32, 32)) for c in CIFAR for v in (10, 20)}
+    files |= {f"test/{c}/{c}_s_{v:06d}.png": make.png(v, (32, 32)) for c in CIFAR for v in (30,)}
+    folders = make.tree(tmp_path / "png", files)
+    assert pack("cifar-fs", archive).manifest.sha256 == pack("cifar-fs", folders, name="png").manifest.sha256
+
+
+def test_cifar_10_is_told_from_cifar_100(pack, make, tmp_path):
+    make.tree(tmp_path / "c", {name: pickle.dumps({b"labels": []}) for name in ("train", "test", "meta")})
+    with pytest.raises(ValueError, match="CIFAR-10"):
+        pack("cifar-fs", tmp_path / "c")
+
+
+def test_tiny_imagenet_keeps_only_the_classes_of_tiered_imagenet(pack, make, tmp_path):
+    files = {
+        f"tiny-imagenet-200/train/{c}/images/{c}_{v}.JPEG": make.png(v, (64, 64))
+        for c in ("n01443537", "n01629819")
+        for v in range(3)
+    }
+    files |= {"tiny-imagenet-200/val/images/val_0.JPEG": make.png(9), "tiny-imagenet-200/wnids.txt": b"n01443537\n"}
+    packed = pack("tiny-imagenet-tiered", make.zip(tmp_path / "tiny-imagenet-200.zip", files))
+    assert dict(packed.manifest.classes) == {"n01443537": 3}
+    assert packed.manifest.row_shape == (64, 64, 3)
+
+
+@pytest.mark.parametrize("name", ["omniglot", "mini-imagenet", "tiered-imagenet", "cifar-fs", "tiny-imagenet-tiered"])
+def test_what_is_no_known_form_is_refused_with_the_forms(pack, make, tmp_path, name):
+    path = make.tree(tmp_path / "strange", {"notes/readme.txt": b"words"})
+    with pytest.raises(ValueError, match=r"holds notes/readme\.txt\. Needed one of: "):
+        pack(name, path)
+
+
+def test_cifar_folder_train_is_a_class_only_where_images_lie_in_it(pack, make, tmp_path):
+    names = ["train/apple/1.png", "train/train/1.png", "train/strange/1.png"]
+    packed = pack("cifar-fs", make.tree(tmp_path / "c", {name: make.png(1) for name in names}))
+    assert dict(packed.manifest.classes) == {"apple": 1, "train": 1}
+
+
+def test_tiered_arrays_are_not_taken_for_mini_imagenet(pack, tiered_npz):
+    with pytest.raises(ValueError, match="is no form of mini-imagenet"):
+        pack("mini-imagenet", tiered_npz)
+
+
+def test_archive_with_the_same_name_twice_gives_one_image(pack, make, tmp_path):
+    import warnings
+    import zipfile
+
+    with warnings.catch_warnings(), zipfile.ZipFile(tmp_path / "twice.zip", "w") as archive:
+        warnings.simplefilter("ignore")
+        for value in (1, 2):
+            archive.writestr("cat/1.png", make.png(value))
+    assert len(pack("folder", tmp_path / "twice.zip").pixels) == 1

@@ -1,0 +1,182 @@
+import contextlib
+import io
+import os
+import pickle
+import struct
+import subprocess
+import sys
+import textwrap
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tapnet.data import pickles
+from tapnet.data.readers.pickles import load_pickle
+
+
+def load(content, say=lambda _: None):
+    return load_pickle(io.BytesIO(content), "file.pkl", len(content), say)
+
+
+def python2_array(array):
+    """The opcodes that Python 2 wrote for a uint8 array: its bytes as a plain string."""
+    shape = b"(" + b"".join(b"J" + struct.pack("<i", side) for side in array.shape) + b"t"
+    return (
+        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tU\x01btR"
+        b"(K\x01"
+        + shape
+        + b"cnumpy\ndtype\n(U\x02u1K\x00K\x01tR(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+        b"\x89T" + struct.pack("<i", array.nbytes) + array.tobytes() + b"tb"
+    )
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64", "float32", "float64", "bool", ">i4"])
+def test_load_pickle_gives_arrays_of_every_protocol(protocol, dtype):
+    array = np.arange(24).reshape(2, 3, 4).astype(dtype)
+    assert np.array_equal(load(pickle.dumps({"a": array}, protocol))["a"], array)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_load_pickle_gives_column_ordered_arrays(protocol):
+    array = np.asfortranarray(np.arange(12).reshape(3, 4))
+    assert np.array_equal(load(pickle.dumps(array, protocol)), array)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_load_pickle_gives_arrays_with_swapped_axes(protocol):
+    array = np.arange(24).reshape(2, 3, 4).transpose(1, 0, 2)
+    assert np.array_equal(load(pickle.dumps(array, protocol)), array)
+
+
+def test_load_pickle_reads_what_python_2_wrote():
+    array = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    found = load(b"\x80\x02}U\x0aimage_data" + python2_array(array) + b"s.")
+    assert np.array_equal(found["image_data"], array)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    ),
+    st.integers(0, pickle.HIGHEST_PROTOCOL),
+)
+def test_load_pickle_plain_values_come_back(value, protocol):
+    assert load(pickle.dumps(value, protocol)) == value
+
+
+def test_load_pickle_takes_the_containers_of_the_library():
+    value = OrderedDict(a={1, 2}, b=[np.int64(7), np.float32(0.5)])
+    assert load(pickle.dumps(value, 2)) == {"a": {1, 2}, "b": [7, 0.5]}
+
+
+def test_load_pickle_array_of_arrays_becomes_a_list():
+    pair = np.empty(2, dtype=object)
+    pair[:] = [np.arange(3, dtype=np.uint8), np.arange(5, dtype=np.uint8)]
+    assert [len(each) for each in load(pickle.dumps(pair))] == [3, 5]
+
+
+class Evil:
+    def __init__(self, call, *arguments):
+        self.call, self.arguments = call, arguments
+
+    def __reduce__(self):
+        return self.call, self.arguments
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_load_pickle_runs_nothing_of_a_malicious_file(tmp_path, protocol):
+    trap = tmp_path / "sprung"
+    with pytest.raises(ValueError, match=r"refused: it asks for \w+\.system.*Nothing of it was run"):
+        load(pickle.dumps({"image_data": Evil(os.system, f"touch {trap}")}, protocol))
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize("call", [eval, exec, getattr, open, __import__, np.load, np.fromfile, pickle.loads, bytearray])
+def test_load_pickle_refuses_every_function(call):
+    with pytest.raises(ValueError, match=r"file\.pkl is"):
+        load(pickle.dumps([Evil(call, 10**12)]))
+
+
+def test_load_pickle_refuses_arrays_larger_than_the_file():
+    content = pickle.dumps(Evil(np.ndarray, (10**9,)))
+    with pytest.raises(ValueError, match="refused"):
+        load(content)
+    with pytest.raises(ValueError, match="not built from its own bytes"):
+        load(pickle.dumps(Evil(np._core.multiarray._reconstruct, np.ndarray, (10**9,), b"b")))
+
+
+def test_load_pickle_refuses_a_forged_shape():
+    honest = b"\x80\x02" + python2_array(np.zeros((2, 3), dtype=np.uint8)) + b"."
+    forged = honest.replace(b"J" + struct.pack("<i", 2), b"J" + struct.pack("<i", 10**9), 1)
+    with pytest.raises(ValueError, match="cannot hold it"):
+        load(forged)
+
+
+def test_load_pickle_cannot_be_made_to_change_its_reader():
+    with pytest.raises(ValueError, match="a change of the reader itself"):
+        load(b"\x80\x02c_codecs\nencode\n}U\x05_makeK\x01sb.")
+
+
+def test_load_pickle_shared_lists_do_not_explode():
+    value = []
+    for _ in range(60):
+        value = [value, value]
+    assert len(load(pickle.dumps(value))) == 2
+
+
+def test_load_pickle_list_that_holds_itself_is_refused():
+    value = []
+    value.append(value)
+    with pytest.raises(ValueError, match="no whole pickle"):
+        load(pickle.dumps(value))
+
+
+@given(st.binary(max_size=60))
+def test_load_pickle_rubbish_raises_nothing_but_a_value_error(content):
+    with contextlib.suppress(ValueError):
+        load(b"\x80\x02" + content)
+
+
+def test_load_pickle_cut_off_file_says_so():
+    with pytest.raises(ValueError, match="no whole pickle"):
+        load(pickle.dumps(np.arange(1000))[:500])
+
+
+def test_load_pickle_announces_the_memory_it_needs():
+    said = []
+    load(pickle.dumps([1]), said.append)
+    assert "memory" in said[0]
+
+
+def test_load_pickle_without_memory_is_refused_before_reading(monkeypatch):
+    monkeypatch.setattr(pickles, "available_memory", lambda: 100e6)
+    with pytest.raises(ValueError, match=r"needs up to 0\.5 GB of memory at once, and 0\.1 GB are free"):
+        load(b"not even a pickle")
+
+
+@pytest.mark.parametrize("protocol", ["python 2", 2, 4])
+def test_load_pickle_holds_an_array_once_while_reading_it(tmp_path, protocol):
+    """An array of 90 MB, in a process of its own: at most the file's size and a little."""
+    path = tmp_path / "large.pkl"
+    array = np.resize(np.arange(256, dtype=np.uint8), (30, 1000, 3000))
+    content = b"\x80\x02" + python2_array(array) + b"." if protocol == "python 2" else pickle.dumps(array, protocol)
+    path.write_bytes(content)
+    del array, content
+    script = f"""
+        import resource
+        from tapnet.data.readers.pickles import load_pickle
+
+        peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        before = peak()
+        with open({str(path)!r}, "rb") as stream:
+            array = load_pickle(stream, "large.pkl", {path.stat().st_size}, lambda _: None)
+        assert array.shape == (30, 1000, 3000)
+        print(peak() - before)
+    """
+    run = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
+    assert int(run.stdout) < path.stat().st_size + 45e6

@@ -1,0 +1,271 @@
+import errno
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from tapnet.data import load_dataset, staging
+from tapnet.data.packed import open_packed, sha256_of
+
+
+@pytest.fixture
+def pets(tmp_path, make):
+    """Three classes of four plain pictures."""
+    files = {f"{name}/{value}.png": make.png(value) for name in ("cat", "dog", "emu") for value in (10, 20, 30, 40)}
+    return make.tree(tmp_path / "pets", files)
+
+
+def files_in(root):
+    return sorted(path.name for path in root.iterdir() if path.suffix != ".lock")
+
+
+def test_prepare_packs_every_image_class_after_class(pack, pets, reds):
+    packed = pack("folder", pets, size=8)
+    assert packed.pixels.shape == (12, 8, 8, 3)
+    assert list(packed.manifest.classes) == ["cat", "dog", "emu"]
+    assert reds(packed, "dog") == [10, 20, 30, 40]
+
+
+def test_prepare_leaves_the_dataset_and_nothing_else(pack, pets, tmp_path):
+    pack("folder", pets, size=8)
+    assert files_in(tmp_path / "root") == ["folder"]
+    assert files_in(tmp_path / "root" / "folder") == ["images.npy", "manifest.json", "rows.txt"]
+
+
+def test_prepare_does_not_depend_on_the_order_of_the_file_system(pack, make, tmp_path, pets):
+    names = sorted(path.relative_to(pets) for path in pets.rglob("*.png"))
+    backwards = make.tree(tmp_path / "backwards", {name: (pets / name).read_bytes() for name in reversed(names)})
+    first, second = pack("folder", pets, size=8), pack("folder", backwards, size=8, name="again")
+    assert first.manifest.sha256 == second.manifest.sha256
+    assert (first.folder / "rows.txt").read_text() == (second.folder / "rows.txt").read_text()
+
+
+@pytest.mark.parametrize("ending", ["zip", "tar", "tar.gz"])
+def test_prepare_gives_the_same_from_an_archive(pack, make, tmp_path, pets, ending):
+    files = {str(path.relative_to(pets)): path.read_bytes() for path in pets.rglob("*.png")}
+    kind, _, compression = ending.partition(".")
+    path = tmp_path / f"pets.{ending}"
+    make.zip(path, files) if kind == "zip" else make.tar(path, files, f"w:{compression}")
+    assert pack("folder", path, size=8, name="b").manifest.sha256 == pack("folder", pets, size=8).manifest.sha256
+
+
+def test_prepare_records_how_it_was_made(pack, pets):
+    manifest = pack("folder", pets, size=8, filter="box", fit="crop").manifest
+    assert (manifest.filter, manifest.fit, manifest.resized, manifest.row_shape) == ("box", "crop", 12, (8, 8, 3))
+
+
+def test_prepare_keeps_a_set_that_is_there(pack, pets):
+    pack("folder", pets, size=8)
+    with pytest.raises(FileExistsError, match="--overwrite"):
+        pack("folder", pets, size=9)
+
+
+def test_prepare_overwrites_when_told_to(pack, pets):
+    pack("folder", pets, size=8)
+    assert pack("folder", pets, size=9, overwrite=True).pixels.shape[1] == 9
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_after(images):
+    def progress(done, _total):
+        if done >= images:
+            raise Stop
+
+    return progress
+
+
+@pytest.fixture
+def many(tmp_path, make):
+    """Two classes of 150 pictures, more than one batch."""
+    return make.tree(tmp_path / "many", {f"{c}/{v:03d}.png": make.png(v, (8, 8)) for c in "ab" for v in range(150)})
+
+
+def test_prepare_interrupted_leaves_nothing_that_looks_whole(pack, many, tmp_path):
+    with pytest.raises(Stop):
+        pack("folder", many, size=8, progress=stop_after(100))
+    assert files_in(tmp_path / "root") == [".folder.partial"]
+    with pytest.raises(FileNotFoundError, match="not prepared"):
+        load_dataset("folder", "all", tmp_path / "root")
+
+
+def test_prepare_goes_on_where_it_stopped(pack, many):
+    with pytest.raises(Stop):
+        pack("folder", many, size=8, progress=stop_after(100))
+    said, seen = [], []
+    packed = pack("folder", many, size=8, say=said.append, progress=lambda done, _: seen.append(done))
+    assert any("128 of 300 images are done" in sentence for sentence in said)
+    assert seen[0] > 128
+    assert packed.manifest.sha256 == pack("folder", many, size=8, name="at-once").manifest.sha256
+
+
+def test_prepare_starts_anew_when_the_source_or_the_wishes_changed(pack, many, make):
+    with pytest.raises(Stop):
+        pack("folder", many, size=8, progress=stop_after(100))
+    make.file(many / "a" / "999.png", make.png(99, (8, 8)))
+    said = []
+    assert len(pack("folder", many, size=8, say=said.append).pixels) == 301
+    assert not any("Going on" in sentence for sentence in said)
+
+
+@pytest.fixture
+def spoilt(pets, make):
+    make.file(pets / "cat" / "15.png", make.png(15)[:40])
+    make.file(pets / "dog" / "words.jpg", b"these are words")
+    return pets
+
+
+def test_prepare_names_every_bad_image_and_says_how_to_go_on(pack, spoilt):
+    with pytest.raises(ValueError, match=r"2 of 14 images cannot be read: cat/15\.png .*dog/words\.jpg .*--skip-bad"):
+        pack("folder", spoilt, size=8)
+
+
+def test_prepare_skip_bad_goes_on_without_them(pack, spoilt, reds):
+    packed = pack("folder", spoilt, size=8, skip_bad=True)
+    assert reds(packed, "cat") == [10, 20, 30, 40]
+    assert len(packed.image_set("all")) == 12
+    assert len(packed.manifest.left_out) == 2
+
+
+def test_prepare_class_without_a_good_image_is_no_class(pack, pets, make):
+    make.file(pets / "gnu" / "1.png", b"no image")
+    packed = pack("folder", pets, size=8, skip_bad=True)
+    assert "gnu" not in packed.image_set("all").names
+
+
+def test_prepare_second_one_at_once_is_refused(pack, pets, tmp_path):
+    (tmp_path / "root").mkdir()
+    with (tmp_path / "root" / ".folder.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(BlockingIOError, match="under way"):
+            pack("folder", pets, size=8)
+    assert pack("folder", pets, size=8)
+
+
+def test_prepare_two_processes_make_one_whole_dataset(many, tmp_path):
+    command = [sys.executable, "-m", "tapnet", "data", "prepare", "folder", "--from", str(many), "--root"]
+    both = [subprocess.Popen([*command, str(tmp_path / "r")], stderr=subprocess.PIPE) for _ in range(2)]
+    errors = [process.communicate()[1].decode() for process in both]
+    assert sorted(process.returncode for process in both) == [0, 2], errors
+    packed = open_packed(tmp_path / "r" / "folder")
+    assert sha256_of(packed.folder / "images.npy") == packed.manifest.sha256
+
+
+def full(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("call", ["posix_fallocate", "pwrite", "fsync"])
+def test_prepare_full_disk_is_one_clear_sentence(pack, pets, monkeypatch, tmp_path, call):
+    monkeypatch.setattr(staging.os, call, full)
+    with pytest.raises(OSError, match=r"The disk is full: .*--root"):
+        pack("folder", pets, size=8)
+    assert not (tmp_path / "root" / "folder").exists()
+
+
+def test_prepare_asks_for_room_before_it_starts(pack, pets, monkeypatch):
+    usage = staging.shutil.disk_usage("/")
+    monkeypatch.setattr(staging.shutil, "disk_usage", lambda _: usage._replace(free=100))
+    with pytest.raises(OSError, match="The disk is full"):
+        pack("folder", pets, size=8)
+
+
+def test_prepare_goes_on_after_a_full_disk(pack, many, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(staging.os, "pwrite", full)
+        with pytest.raises(OSError, match="full"):
+            pack("folder", many, size=8)
+    assert len(pack("folder", many, size=8).pixels) == 300
+
+
+def test_prepare_memory_stays_small_for_an_npz_of_any_size(tmp_path):
+    """The array is 0.6 GB, its file a few MB; packed to one pixel an image, so that the disk sees nothing of it."""
+    script = f"""
+        import resource, zipfile
+        from pathlib import Path
+        import numpy as np
+        from tapnet.data import DATASETS
+        from tapnet.data.packing import Hearing, Wishes, prepare
+
+        peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        folder = Path({str(tmp_path)!r})
+        with zipfile.ZipFile(folder / "train.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            with archive.open("n01532829.npy", "w", force_zip64=True) as file:
+                header = {{"descr": "|u1", "fortran_order": False, "shape": (200, 1000, 1000, 3)}}
+                np.lib.format.write_array_header_1_0(file, header)
+                for _ in range(200):
+                    file.write(bytes(1000 * 1000 * 3))
+        before = peak()
+        packed = prepare(DATASETS["mini-imagenet"], folder, folder / "root", Wishes(size=1), Hearing())
+        assert len(packed.pixels) == 200
+        print((peak() - before) // 1024)
+    """
+    run = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
+    assert int(run.stdout) < 150
+
+
+def test_packed_refuses_another_format(pack, pets):
+    packed = pack("folder", pets, size=8)
+    path = packed.folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 99}))
+    with pytest.raises(ValueError, match=r"format 99.*--overwrite"):
+        open_packed(packed.folder)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 1}', "\x00"])
+def test_packed_refuses_a_damaged_manifest(pack, pets, content):
+    packed = pack("folder", pets, size=8)
+    (packed.folder / "manifest.json").write_text(content)
+    with pytest.raises(ValueError, match="cannot be used"):
+        open_packed(packed.folder)
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"), [(1, "cannot be read"), (1000, r"cut off: 1,\d\d\d bytes of at least 2,304")]
+)
+def test_packed_refuses_images_that_are_cut_off(pack, pets, tmp_path, lost, words):
+    path = pack("folder", pets, size=8).folder / "images.npy"
+    path.write_bytes(path.read_bytes()[:-lost])
+    with pytest.raises(ValueError, match=f"{words}.*prepare it again"):
+        load_dataset("folder", "all", tmp_path / "root")
+
+
+def test_packed_maps_its_file_and_reads_only_what_is_gathered(pack, pets):
+    images = pack("folder", pets, size=8).image_set("all")
+    assert isinstance(images.pixels, np.memmap)
+    assert images.gather(np.array([[0, 11]])).shape == (1, 2, 8, 8, 3)
+
+
+def test_packed_fingerprint_tells_splits_apart(pack, many):
+    packed = pack("folder", many, size=8)
+    splits = [packed.image_set(split).fingerprint for split in ("all", "trainval")]
+    assert len({*splits, packed.image_set("all").fingerprint}) == len(set(splits))
+
+
+def test_data_root_is_taken_from_the_environment(monkeypatch, tmp_path, pack, pets):
+    monkeypatch.setenv("TAPNET_DATA", str(tmp_path / "root"))
+    pack("folder", pets, size=8, name="pets")
+    assert len(load_dataset("pets", "all")) == 12
+
+
+def test_load_dataset_unknown_name_lists_own_sets_too(pack, pets, tmp_path):
+    pack("folder", pets, size=8, name="pets")
+    with pytest.raises(ValueError, match=r"folder, pets, got 'cats'"):
+        load_dataset("cats", "all", tmp_path / "root")
+
+
+def test_load_dataset_unknown_option_names_the_one_there_is():
+    with pytest.raises(ValueError, match="`turns` and `apart`, got colour"):
+        load_dataset("quickdraw", "test", colour="red")
+
+
+def test_load_dataset_turns_can_differ_between_splits():
+    turns = {"train": 4, "val": 1}
+    assert [load_dataset("quickdraw", split, turns=turns).turns for split in ("train", "val", "test")] == [4, 1, 1]

@@ -1,0 +1,175 @@
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, ImageOps
+
+from tapnet.data.preprocessing import Decoded, Geometry, decode, quiet_decoders
+from tapnet.data.source import Unreadable
+
+COLOUR, GREY = Geometry(8, 8, 3), Geometry(8, 8, 1)
+
+
+def pixels(image, geometry=COLOUR, form="PNG", **options):
+    stream = io.BytesIO()
+    image.save(stream, form, **options)
+    return decode(stream.getvalue(), geometry).pixels
+
+
+@given(
+    mode=st.sampled_from(["1", "L", "LA", "P", "RGB", "RGBA", "I;16"]),
+    size=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    channels=st.sampled_from([1, 3]),
+    fit=st.sampled_from(["squash", "crop"]),
+)
+def test_decode_always_gives_the_wanted_shape(mode, size, channels, fit):
+    assert pixels(Image.new(mode, size), Geometry(6, 9, channels, fit=fit)).shape == (6, 9, channels)
+
+
+def test_decode_grey_becomes_three_equal_channels():
+    assert (pixels(Image.new("L", (8, 8), 90)) == 90).all()
+
+
+def test_decode_transparent_pixels_are_white_whatever_colour_they_hide():
+    image = Image.new("RGBA", (8, 8), (255, 0, 0, 0))
+    assert (pixels(image) == 255).all()
+
+
+def test_decode_half_transparent_pixels_mix_with_white():
+    assert pixels(Image.new("RGBA", (8, 8), (0, 0, 0, 128)))[0, 0] == pytest.approx(127, abs=1)
+
+
+def test_decode_palette_gives_the_colours_of_the_palette():
+    image = Image.new("P", (8, 8), 1)
+    image.putpalette([0, 0, 0, 10, 20, 30])
+    assert (pixels(image) == (10, 20, 30)).all()
+
+
+def test_decode_transparent_palette_entry_is_white():
+    image = Image.new("P", (8, 8), 1)
+    image.putpalette([0, 0, 0, 10, 20, 30])
+    assert (pixels(image, transparency=1) == 255).all()
+
+
+@pytest.mark.parametrize(("value", "wanted"), [(0, 0), (65535, 255), (32768, 128), (257 * 7, 7)])
+def test_decode_sixteen_bits_are_scaled_and_not_cut(value, wanted):
+    image = Image.fromarray(np.full((8, 8), value, dtype=np.uint16))
+    assert (pixels(image, GREY) == wanted).all()
+
+
+@pytest.mark.parametrize("form", ["PNG", "TIFF"])
+def test_decode_sixteen_bits_are_the_same_in_every_format(form):
+    image = Image.fromarray(np.full((8, 8), 257 * 200, dtype=np.uint16))
+    assert (pixels(image, GREY, form) == 200).all()
+
+
+def test_decode_one_bit_images_are_smoothed_when_they_shrink():
+    checkers = Image.fromarray(np.indices((32, 32)).sum(axis=0) % 2 == 1)
+    assert 100 < pixels(checkers, GREY).mean() < 156
+
+
+def test_decode_image_lying_on_its_side_is_put_upright():
+    image = Image.new("RGB", (8, 8), "black")
+    image.paste("white", (0, 0, 4, 8))  # left half
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn by 90 degrees clockwise
+    upright = pixels(image, form="PNG", exif=exif)
+    assert (upright[:4] == 255).all()
+    assert (upright[4:] == 0).all()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("fit", ["squash", "crop"])
+def test_decode_every_orientation_is_as_pillow_puts_it_upright(orientation, fit):
+    noise = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+    image, exif = Image.fromarray(noise), Image.Exif()
+    exif[0x0112] = orientation
+    image.getexif()[0x0112] = orientation
+    upright = ImageOps.exif_transpose(image)
+    geometry = Geometry(6, 9, 3, fit=fit)
+    assert pixels(image, geometry, exif=exif) == pytest.approx(pixels(upright, geometry), abs=2)
+
+
+def test_decode_large_photograph_is_unpacked_smaller():
+    photograph = Image.new("RGB", (9000, 5000), (200, 100, 50))
+    assert pixels(photograph, form="JPEG")[4, 4] == pytest.approx((200, 100, 50), abs=3)
+
+
+def test_decode_cmyk_is_converted_and_not_inverted():
+    image = Image.new("CMYK", (8, 8), (0, 255, 255, 0))  # red ink
+    assert pixels(image, form="JPEG", quality=100)[4, 4] == pytest.approx((255, 0, 0), abs=12)
+
+
+def test_decode_squash_keeps_the_whole_image_and_crop_its_middle():
+    image = Image.new("RGB", (24, 8), "black")
+    image.paste("white", (8, 0, 16, 8))
+    assert (pixels(image, Geometry(8, 8, 3, fit="crop")) == 255).all()
+    assert pixels(image).min() == 0
+
+
+def test_decode_invert_makes_dark_ink_bright():
+    assert (pixels(Image.new("L", (8, 8), 0), Geometry(8, 8, 1, invert=True)) == 255).all()
+
+
+def test_decode_says_whether_it_resized(make):
+    assert [decode(make.png(1, (side, side)), COLOUR).resized for side in (8, 9)] == [False, True]
+
+
+def test_decode_array_is_taken_as_it_is():
+    array = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
+    assert np.array_equal(decode(array, COLOUR).pixels, array)
+
+
+@pytest.mark.parametrize("raw", [b"", b"no image", b"GIF89a", b"\x89PNG\r\n\x1a\n"])
+def test_decode_what_is_no_image_says_so(raw):
+    assert isinstance(decode(raw, COLOUR), Unreadable)
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "BMP", "TIFF"])
+def test_decode_cut_off_file_is_unreadable(form):
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
+    stream = io.BytesIO()
+    noise.save(stream, form)
+    assert isinstance(decode(stream.getvalue()[: len(stream.getvalue()) // 2], COLOUR), Unreadable)
+
+
+@pytest.mark.parametrize("side", [7100, 12000, 40000])
+def test_decode_bomb_is_refused_before_it_is_unpacked(side):
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    with quiet_decoders():
+        found = decode(bomb, COLOUR)
+    assert isinstance(found, Unreadable)
+    assert "bomb" in found.reason
+
+
+def test_decode_floating_point_image_asks_for_bits(make):
+    found = decode(make.encoded(Image.new("F", (8, 8)), "TIFF"), COLOUR)
+    assert "8 or 16 bits" in found.reason
+
+
+@given(st.binary(max_size=200))
+def test_decode_never_raises(raw):
+    for start in (b"", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0", b"GIF89a", b"RIFF"):
+        assert isinstance(decode(start + raw, COLOUR), Unreadable | Decoded)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "choices"),
+    [({"filter": "cubic"}, "lanczos"), ({"fit": "stretch"}, "squash or crop"), ({"channels": 2}, "1 channel")],
+)
+def test_geometry_refuses_with_the_choices(wrong, choices):
+    with pytest.raises(ValueError, match=choices):
+        Geometry(**{"height": 8, "width": 8, "channels": 3} | wrong)
+
+
+def test_geometry_refuses_a_size_that_is_none():
+    with pytest.raises(ValueError, match="1 to 4096"):
+        Geometry(0, 0, 3)

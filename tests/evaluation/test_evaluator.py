@@ -1,0 +1,116 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tapnet.backbones import Conv4
+from tapnet.data import ImageSet
+from tapnet.data.batches import episode_images
+from tapnet.data.episodes import EpisodeSampler
+from tapnet.evaluation.evaluator import Evaluator, mean_and_ci95
+from tapnet.methods import Method, PrototypicalNetwork
+
+
+class EpisodeByEpisode(Method):
+    """The same method seen only through its images, as one whose features depend on the task."""
+
+    def __init__(self, method):
+        super().__init__()
+        self.inner, self.backbone = method, method.backbone
+
+    def forward(self, support_images, support_labels, query_images):
+        return self.inner(support_images, support_labels, query_images)
+
+
+def test_batches_over_features_give_the_accuracies_of_single_episodes(blobs, small_tapnet):
+    accuracies = Evaluator(small_tapnet, blobs).accuracies(5, 2, 3, episodes=12, seed=3)
+    sampler = EpisodeSampler(blobs.labels, 5, 2, 3, seed=3)
+    for index in range(12):
+        episode = episode_images(blobs, sampler[index], torch.device("cpu"))
+        logits = small_tapnet(episode.support_images, episode.support_labels, episode.query_images)
+        assert accuracies[index] == pytest.approx((logits.argmax(-1) == episode.query_labels).float().mean().item())
+
+
+def test_a_method_without_fixed_features_is_evaluated_episode_by_episode(blobs, small_tapnet):
+    by_features = Evaluator(small_tapnet, blobs).accuracies(5, 2, 3, episodes=6)
+    by_images = Evaluator(EpisodeByEpisode(small_tapnet).eval(), blobs).accuracies(5, 2, 3, episodes=6)
+    np.testing.assert_array_equal(by_features, by_images)
+
+
+def test_two_evaluations_are_identical(blobs, small_tapnet):
+    first, second = (Evaluator(small_tapnet, blobs).evaluate(4, 1, 3, episodes=20) for _ in range(2))
+    assert first == second
+
+
+def test_the_usual_interval_is_196_standard_errors():
+    mean, ci95 = mean_and_ci95(np.array([0.5, 0.7, 0.9, 0.7]))
+    assert mean == pytest.approx(0.7)
+    assert ci95 == pytest.approx(1.96 * math.sqrt(0.08 / 3 / 4))
+
+
+def test_the_interval_over_classes_is_wider_when_classes_differ(blobs, small_tapnet):
+    result = Evaluator(small_tapnet, blobs).evaluate(3, 1, 5, episodes=300)
+    assert result.ci95_bootstrap > result.ci95
+
+
+@pytest.mark.slow
+def test_the_interval_over_classes_covers_what_other_classes_give():
+    """Each population of classes is sampled again and again; 95% of the intervals should hold its true accuracy."""
+    generator = np.random.default_rng(0)
+    method = PrototypicalNetwork(Conv4((1, 4, 4), widths=(16, 16, 16, 16))).eval()
+    covered, narrow, truths = [], [], []
+    sets = [population(generator, classes=24) for _ in range(40)]
+    judged = [Evaluator(method, images).evaluate(5, 1, 5, episodes=600) for images in sets]
+    truth = np.mean([result.accuracy for result in judged])
+    for result in judged:
+        covered.append(abs(result.accuracy - truth) <= result.ci95_bootstrap)
+        narrow.append(abs(result.accuracy - truth) <= result.ci95)
+        truths.append(result.accuracy)
+    assert np.mean(covered) >= 0.85
+    assert np.mean(narrow) < np.mean(covered)
+
+
+def population(generator, classes):
+    """Classes that differ in how widely they scatter, drawn anew from one law."""
+    centres = generator.integers(60, 196, (classes, 1, 4, 4, 1))
+    width = generator.uniform(5, 120, (classes, 1, 1, 1, 1))
+    pixels = (centres + width * generator.standard_normal((classes, 20, 4, 4, 1))).clip(0, 255).astype(np.uint8)
+    labels = np.repeat(np.arange(classes), 20)
+    names = tuple(map(str, range(classes)))
+    return ImageSet("law", "test", pixels.reshape(-1, 4, 4, 1), np.arange(20 * classes), labels, names, "0")
+
+
+def test_no_interval_over_classes_is_given_when_an_episode_needs_all_of_them(blobs, small_tapnet):
+    few = ImageSet("few", "test", blobs.pixels, blobs.rows[:60], blobs.row_labels[:60], blobs.names[:5], "0")
+    result = Evaluator(small_tapnet, few).evaluate(5, 6, 6, episodes=30)
+    assert result.ci95_bootstrap is None
+
+
+@pytest.mark.parametrize(("way", "given"), [(5, False), (3, True)])
+def test_the_interval_over_classes_keeps_the_turns_of_a_class_apart(blobs, small_tapnet, way, given):
+    few = ImageSet("few", "test", blobs.pixels, blobs.rows[:60], blobs.row_labels[:60], blobs.names[:5], "0", 4, True)
+    result = Evaluator(small_tapnet, few).evaluate(way, 2, 3, episodes=30)
+    assert (result.ci95_bootstrap is not None) == given
+
+
+def test_the_result_says_what_it_was_measured_on(blobs, small_tapnet):
+    result = Evaluator(small_tapnet, blobs).evaluate(4, 1, 3, episodes=5, seed=2).as_dict()
+    expected = {"way": 4, "shot": 1, "query": 3, "episodes": 5, "seed": 2, "dataset": "blobs", "split": "test"}
+    assert expected.items() <= result.items()
+    assert result["precision"] == "float32"
+    assert result["data_sha256"] == blobs.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"way": 11}, "need 11 classes, the data has 10"),
+        ({"shot": 10, "query": 5}, "need 15 images a class, class 0 has 12"),
+        ({"episodes": 1}, "at least 2 episodes, got 1"),
+        ({"way": 9, "query": 5}, "9 classes need 9 references, there are 8"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(blobs, small_tapnet, arguments, words):
+    with pytest.raises(ValueError, match=words):
+        Evaluator(small_tapnet, blobs).evaluate(**({"way": 5, "shot": 1, "query": 3, "episodes": 4} | arguments))

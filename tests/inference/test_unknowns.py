@@ -1,0 +1,35 @@
+import numpy as np
+import pytest
+
+from tapnet.inference.unknowns import calibration_error, detection
+
+
+def test_detection_of_a_perfect_score_loses_nothing():
+    known = np.repeat([True, False], 50)
+    found = detection(known.astype(float), known)
+    assert (found.auroc, found.knowns_lost_at_80, found.knowns_lost_at_95) == (1, 0, 0)
+
+
+def test_detection_by_chance_is_a_half():
+    generator = np.random.default_rng(0)
+    found = detection(generator.random(20_000), generator.random(20_000) < 0.5)
+    assert found.auroc == pytest.approx(0.5, abs=0.02)
+    assert found.knowns_lost_at_80 == pytest.approx(0.8, abs=0.02)
+
+
+def test_detection_agrees_with_scikit_learn():
+    from sklearn.metrics import roc_auc_score
+
+    generator = np.random.default_rng(1)
+    known, score = generator.random(500) < 0.4, generator.random(500).round(1)
+    assert detection(score + 0.3 * known, known).auroc == pytest.approx(roc_auc_score(known, score + 0.3 * known))
+
+
+def test_calibration_error_of_honest_confidence_is_small():
+    generator = np.random.default_rng(2)
+    sure = generator.uniform(0.2, 1, 50_000)
+    assert calibration_error(sure, generator.random(50_000) < sure) < 0.02
+
+
+def test_calibration_error_of_one_who_is_always_sure_is_his_error_rate():
+    assert calibration_error(np.ones(10), np.arange(10) < 7) == pytest.approx(0.3)

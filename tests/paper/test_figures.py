@@ -1,0 +1,131 @@
+import json
+
+import pytest
+import torch
+
+from tapnet.backbones import Conv4
+from tapnet.methods import PrototypicalNetwork
+from tapnet.paper.ablation_figures import dimension_figure, episode_composition_figure
+from tapnet.paper.learning_curve import learning_curve, reference_distance
+from tapnet.paper.projection import projection_figure
+from tapnet.paper.trajectories import reference_trajectories
+from tapnet.plotting import save
+from tapnet.training.trajectory import Trajectory
+
+POINT = {
+    "loss": 1.0,
+    "training_accuracy": 0.5,
+    "validation_ci95": 0.01,
+    "learning_rate": 1e-3,
+}
+
+
+def write_curve(folder, distances):
+    points = [
+        POINT | {"episode": 10 * (i + 1), "validation_accuracy": 0.5 + i / 10, "reference_distance": distance}
+        for i, distance in enumerate(distances)
+    ]
+    (folder / "curve.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
+
+
+def titles(figure):
+    return [axis.get_title() for axis in figure.axes if axis.get_title()]
+
+
+def test_learning_curve_with_references_has_two_panels(tmp_path):
+    write_curve(tmp_path, [1.0, 1.1, 1.2])
+    assert titles(learning_curve(tmp_path)) == [
+        "Accuracy on classes not trained on",
+        "Smallest distance between normalised references",
+    ]
+
+
+def test_learning_curve_without_references_has_one_panel(tmp_path):
+    write_curve(tmp_path, [None, None])
+    assert titles(learning_curve(tmp_path)) == ["Accuracy on classes not trained on"]
+
+
+def test_learning_curve_of_an_empty_run_is_refused(tmp_path):
+    write_curve(tmp_path, [])
+    with pytest.raises(ValueError, match="no point on its learning curve yet"):
+        learning_curve(tmp_path)
+
+
+def test_reference_distance_marks_the_best_on_validation_classes(tmp_path):
+    write_curve(tmp_path, [1.0, 1.1, 1.2])
+    (axis,) = reference_distance(tmp_path).axes
+    line, dot = axis.lines
+    assert list(line.get_ydata()) == [1.0, 1.1, 1.2]
+    assert (dot.get_xdata()[0], dot.get_ydata()[0]) == (30, 1.2)
+
+
+def test_reference_distance_needs_references(tmp_path):
+    write_curve(tmp_path, [None])
+    with pytest.raises(ValueError, match="has no references: give the folder of a TapNet run"):
+        reference_distance(tmp_path)
+
+
+def test_trajectories_show_all_references_and_four_with_stamps(tmp_path):
+    path = Trajectory([0, 10, 20, 30, 40], list(torch.randn(5, 6, 12).cumsum(dim=0)))
+    path.write(tmp_path)
+    figure = reference_trajectories(tmp_path)
+    assert titles(figure) == ["All 6 references", "4 of them, with training episodes"]
+    stamps = [text.get_text() for text in figure.axes[1].texts]
+    assert stamps == ["0", "20", "40"] * 4
+
+
+def test_a_path_needs_three_snapshots(tmp_path):
+    with pytest.raises(ValueError, match="holds 0 snapshots of references, three are needed"):
+        reference_trajectories(tmp_path)
+
+
+def test_projection_shows_every_query_and_reference_in_both_spaces(small_tapnet, blobs):
+    figure = projection_figure(small_tapnet, blobs, way=4, shot=2, query=6)
+    for axis in figure.axes:
+        assert len(axis.artists) == 4 * 6
+        assert [text.get_text() for text in axis.texts] == ["φ"] * 4
+    assert titles(figure) == ["Embedding space", "Projection space"]
+
+
+def test_projection_needs_tapnet(blobs):
+    with pytest.raises(ValueError, match="Only TapNet has a projection to draw, this is PrototypicalNetwork"):
+        projection_figure(PrototypicalNetwork(Conv4((1, 8, 8))), blobs)
+
+
+def test_a_figure_is_written_in_both_kinds_and_leaves_nothing_else(tmp_path, small_tapnet, blobs):
+    figure = projection_figure(small_tapnet, blobs, shot=2, query=6)
+    for kind in ("png", "svg"):
+        save(figure, tmp_path / f"f.{kind}")
+    assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "f.svg").read_text().count("<svg") == 1
+    assert {file.name for file in tmp_path.iterdir()} == {"f.png", "f.svg"}
+
+
+def ablation(name, rows):
+    task = {"way": 5, "shot": 1, "dataset": "quickdraw", "split": "test"}
+    return {"name": name, "recipe": {"name": "quickdraw"}, "task": task, "rows": rows}
+
+
+def test_dimension_shows_the_curve_its_interval_and_the_band():
+    rows = [{"accuracy": 0.1 * d, "ci95": 0.01, "lowest": 0.09 * d, "highest": 0.11 * d} for d in range(1, 6)]
+    (axis,) = dimension_figure(ablation("dimension", rows)).axes
+    assert list(axis.lines[0].get_xdata()) == [1, 2, 3, 4, 5]
+    assert axis.lines[0].get_ydata() == pytest.approx([10, 20, 30, 40, 50])
+    labels = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert labels == ["over 20 rotations", "95% over episodes", "quickdraw"]
+
+
+def test_episode_composition_shows_ours_by_ways_and_the_published_beside_it():
+    rows = [
+        {"variant": f"{way}-way {query}-query", "accuracy": way / 100, "ci95": 0.01, "training_episodes": 50}
+        for way, query in ((20, 8), (5, 44), (10, 20))
+    ]
+    ours, published = episode_composition_figure(ablation("episode-composition", rows)).axes
+    assert list(ours.lines[0].get_xdata()) == [5, 10, 20]
+    assert [text.get_text() for text in ours.texts] == ["44-query", "20-query", "8-query"]
+    assert list(published.lines[0].get_ydata()) == [74.19, 75.73, 75.40, 75.86, 75.86, 75.09]
+
+
+def test_a_figure_of_another_ablation_is_refused():
+    with pytest.raises(ValueError, match="Needed a result of `tapnet ablate dimension --record`, got one of 'ways'"):
+        dimension_figure(ablation("ways", []))

@@ -1,0 +1,63 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from tapnet.paper.report import report
+from tapnet.recipe import load_recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def results(tmp_path):
+    """A folder with one evaluation and one ablation."""
+    recipe = load_recipe("omniglot-1shot").as_dict()
+    origin = {
+        "command": "tapnet something",
+        "recipe": recipe,
+        "trained": {"episodes": 500, "hardware": {"device_name": "some CPU"}},
+    }
+    task = {"way": 20, "shot": 1, "query": 5, "episodes": 10_000, "dataset": "omniglot", "split": "test"}
+    accuracy = {"accuracy": 0.97123, "ci95": 0.0012, "ci95_bootstrap": None, "classes": 423}
+    row = {"variant": "closest", "accuracy": 0.9, "ci95": 0.01, "training_episodes": None}
+    rows = [row | {"difference": None, "difference_ci95": None, "lowest": None, "highest": None}]
+    rows.append(rows[0] | {"variant": "farthest", "difference": -0.0123, "difference_ci95": 0.001})
+    (tmp_path / "ablations").mkdir()
+    (tmp_path / "one.json").write_text(json.dumps(origin | {"evaluation": task | accuracy}))
+    (tmp_path / "ablations" / "two.json").write_text(
+        json.dumps(origin | {"kind": "ablation", "name": "selection", "task": task, "rows": rows})
+    )
+    return tmp_path
+
+
+def test_the_page_is_what_the_results_give():
+    assert (ROOT / "RESULTS.md").read_text(encoding="utf-8") == report(ROOT / "results"), "run `make results`"
+
+
+def test_an_evaluation_stands_with_its_intervals_length_and_command(results):
+    page = report(results)
+    assert (
+        "| `omniglot-1shot` | omniglot, 423 test classes | 20-way 1-shot, 10,000 episodes of 5 queries "
+        "| 97.12 | ± 0.12 | — | 500 of 100,000 training episodes |"
+    ) in page
+    assert "Trained on some CPU. Made by:\n\n```\ntapnet something\n```" in page
+
+
+def test_an_ablation_stands_with_its_paired_differences(results):
+    page = report(results)
+    assert "### selection: `omniglot-1shot`, 20-way 1-shot" in page
+    assert "| farthest | 90.00 | ± 1.00 | -1.23 | ± 0.10 |" in page
+
+
+def test_results_fill_the_tables_of_the_paper(results):
+    page = report(results)
+    assert "| TapNet, ours | 97.12 ± 0.12 | not run | not run | not run |" in page
+    assert "| farthest selected | 75.11 | 90.00 ± 1.00 |" in page
+
+
+@pytest.mark.parametrize("name", ["bad.json", "ablations/bad.json"])
+def test_a_file_that_is_no_result_is_named(results, name):
+    (results / name).write_text("{}")
+    with pytest.raises(ValueError, match=r"bad\.json is not a kept"):
+        report(results)

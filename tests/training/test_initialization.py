@@ -1,0 +1,164 @@
+import dataclasses
+import shutil
+
+import pytest
+import torch
+
+from tapnet.checkpoint import BEST, LAST, Checkpoint, Header, find_checkpoint, read_checkpoint
+from tapnet.cli import main
+from tapnet.recipe import changed, load_recipe, recipe_from
+from tapnet.training import train
+from tapnet.training.initialization import take_weights
+
+SHAPE = (1, 28, 28)
+RECIPE = recipe_from(
+    {
+        "name": "small",
+        "data": {"name": "quickdraw"},
+        "backbone": {"name": "conv4", "options": {"widths": [4, 4, 4, 4]}},
+        "method": {"name": "tapnet", "options": {"ways": 6}},
+        "training": {"way": 6, "shot": 1, "query": 2, "episodes": 2, "learning_rate": 1e-9},
+        "validation": {"way": 5, "shot": 1, "query": 5, "episodes": 20, "every": 2},
+    },
+    "test",
+)
+
+
+def trained(recipe=RECIPE):
+    """A checkpoint whose weights nothing else has."""
+    method = recipe.build(SHAPE)
+    weights = {name: torch.rand_like(t) if t.is_floating_point() else t for name, t in method.state_dict().items()}
+    return Checkpoint(Header(dataclasses.replace(recipe, name="older"), SHAPE, episode=7, digest="abc" * 9), weights)
+
+
+def beginning_with(checkpoint, folder, *changes):
+    checkpoint.write(folder / "older.safetensors")
+    return changed(RECIPE, [f"training.begin_with={folder / 'older.safetensors'}", *changes])
+
+
+def test_all_weights_are_taken_where_they_fit():
+    method, checkpoint = RECIPE.build(SHAPE), trained()
+    assert take_weights(method, checkpoint) == "begun with older after 7 episodes; digest abcabcabcabc"
+    for name, tensor in method.state_dict().items():
+        torch.testing.assert_close(tensor, checkpoint.weights[name], rtol=0, atol=0)
+
+
+def test_references_of_another_number_stay_fresh():
+    method = changed(RECIPE, ["method.options.ways=8", "training.way=8"]).build(SHAPE)
+    before, checkpoint = method.references.detach().clone(), trained()
+    assert take_weights(method, checkpoint).endswith("; fresh: references")
+    torch.testing.assert_close(method.references.detach(), before)
+    name = "backbone.blocks.0.0.weight"
+    torch.testing.assert_close(method.state_dict()[name], checkpoint.weights[name])
+
+
+def test_a_network_that_sees_four_turns_begins_with_one_that_sees_one():
+    backbone = 'backbone={"name": "resnet12", "options": {"widths": [2, 2, 2, 8], "turned": %s}}'
+    older = trained(changed(RECIPE, [backbone % "false"]))
+    older = dataclasses.replace(older, header=dataclasses.replace(older.header, origin="begun with something"))
+    method = changed(RECIPE, [backbone % "true"]).build(SHAPE)
+    words = take_weights(method, older)
+    assert words.endswith("; fresh: references; itself begun with something")
+    name = "backbone.blocks.0.layers.0.weight"
+    torch.testing.assert_close(method.state_dict()[name], older.weights[name])
+
+
+def test_weights_in_half_precision_are_widened():
+    method, checkpoint = RECIPE.build(SHAPE), trained()
+    half = {name: t.half() if t.is_floating_point() else t for name, t in checkpoint.weights.items()}
+    take_weights(method, dataclasses.replace(checkpoint, weights=half))
+    assert method.references.dtype == torch.float32
+    torch.testing.assert_close(method.references.detach(), half["references"].float())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [["backbone.options.widths=[4, 4, 4, 5]"], ["backbone.name=resnet12-small", "backbone.options.flatten=true"]],
+)
+def test_another_backbone_is_refused_and_nothing_is_taken(changes):
+    method = changed(RECIPE, changes).build(SHAPE)
+    before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
+    with pytest.raises(ValueError, match="older has another backbone than the recipe, backbone"):
+        take_weights(method, trained())
+    for name, tensor in method.state_dict().items():
+        torch.testing.assert_close(tensor, before[name])
+
+
+def test_a_run_begins_with_the_weights_and_says_so_in_its_checkpoints(tmp_path):
+    first = trained()
+    train(beginning_with(first, tmp_path), tmp_path / "run", device="cpu")
+    for name in (BEST, LAST):
+        checkpoint = read_checkpoint(tmp_path / "run" / name)
+        assert checkpoint.header.origin.startswith("begun with older after 7 episodes")
+        for weight in ("references", "backbone.blocks.0.0.weight"):  # at that learning rate they stay where they were
+            torch.testing.assert_close(checkpoint.weights[weight], first.weights[weight], atol=1e-6, rtol=0)
+
+
+def test_an_interrupted_run_remembers_where_it_began(tmp_path):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    recipe = beginning_with(trained(), tmp_path, "validation.every=1")
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path / "run", device="cpu", watch=interrupt)
+    (tmp_path / "older.safetensors").unlink()  # no longer needed
+    train(recipe, tmp_path / "run", device="cpu", resume=True)
+    assert read_checkpoint(tmp_path / "run" / LAST).header.origin.startswith("begun with older")
+
+
+def test_refused_weights_leave_no_run(tmp_path):
+    other = trained(changed(RECIPE, ["backbone.options.widths=[4, 4, 4, 5]"]))
+    with pytest.raises(ValueError, match=r"training\.begin_with, --from.*Give a network of the same kind, widths"):
+        train(beginning_with(other, tmp_path), tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_does_not_come_along_is_named():
+    protonet = changed(RECIPE, ["method.name=protonet", "method.options={}"]).build(SHAPE)
+    assert take_weights(protonet, trained()).endswith("; left out: references")
+
+
+def test_where_the_first_network_began_is_kept():
+    checkpoint = trained()
+    header = dataclasses.replace(checkpoint.header, origin="begun with the oldest", digest="")
+    words = take_weights(RECIPE.build(SHAPE), dataclasses.replace(checkpoint, header=header))
+    assert words == "begun with older after 7 episodes; itself begun with the oldest"
+
+
+def test_over_a_frozen_backbone_nothing_is_taken():
+    with pytest.raises(ValueError, match=r"references begin at random, so training\.begin_with"):
+        load_recipe("photos", ["training.frozen_backbone=true", "training.begin_with=efficientnet-lite0"])
+
+
+@pytest.mark.parametrize("name", ["drawings", "a: é #1 😀"])
+def test_the_command_line_takes_a_bundled_name_or_any_path(name, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if name != "drawings":
+        shutil.copy(find_checkpoint("drawings"), name)
+    small = ["training.episodes=1", "training.query=1", "validation.episodes=2"]
+    assert main(["train", "quickdraw", "--device", "cpu", "--from", name, "--set", *small]) == 0
+    assert "begun with quickdraw-60way after 1,500 episodes" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_missing_first_run_is_named_with_its_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = changed(RECIPE, ["training.begin_with=runs/quickdraw"])
+    with pytest.raises(ValueError, match=r"no checkpoint runs/quickdraw.*`tapnet train quickdraw` makes that one\.$"):
+        train(recipe, tmp_path / "run", device="cpu")
+
+
+def test_an_unset_name_is_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "quickdraw", "--from", ""]) == 2
+    assert "training.begin_with" in capsys.readouterr().err
+
+
+def test_a_run_that_goes_on_takes_no_other_weights(tmp_path, capsys):
+    assert main(["train", "--resume", str(tmp_path), "--from", "drawings"]) == 2
+    assert "leave out --out, --from" in capsys.readouterr().err
+
+
+def test_the_command_line_names_a_missing_checkpoint(tmp_path, capsys):
+    assert main(["train", "quickdraw", "--out", str(tmp_path / "run"), "--from", "nowhere"]) != 0
+    assert "There is no checkpoint nowhere" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
