@@ -8,7 +8,7 @@ from pairs import Row, compared
 
 from tapnet.backbones import make_backbone
 from tapnet.data import load_dataset
-from tapnet.data.batches import as_input
+from tapnet.data.batches import to_float_tensor
 from tapnet.evaluation.embedding import embed, fused
 from tapnet.methods import PrototypicalNetwork
 
@@ -20,7 +20,7 @@ def rows(pairs: int = 5) -> list[Row]:
     images = load_dataset("quickdraw", "test")
     method = PrototypicalNetwork(make_backbone("conv4", images.image_shape)).eval()
     network, plain = fused(method), method
-    resident = as_input(images.gather(np.arange(len(images))), torch.device("cpu")).split(BATCH)
+    resident = to_float_tensor(images.gather(np.arange(len(images))), torch.device("cpu")).split(BATCH)
     bare, whole, ratio = compared(
         lambda: [network.embed(part) for part in resident],
         lambda: embed(method, images),

@@ -19,7 +19,7 @@ from tapnet.data.batches import class_labels
 from tapnet.data.episodes import EpisodeSampler
 from tapnet.evaluation.dimension_curve import dimension_curve
 from tapnet.evaluation.evaluator import Evaluator
-from tapnet.functional import class_averages, projection_errors, select_references
+from tapnet.functional import class_prototypes, projection_errors, select_references
 from tapnet.methods import TapNet
 
 CLASSES, EACH, DIM, WAY, SHOT, QUERY = 20, 600, 512, 5, 5, 15
@@ -37,7 +37,7 @@ class Nothing(Backbone):
 def evaluator(dim: int = DIM, ways: int = 20, projection_dim: int | None = None) -> Evaluator:
     """An evaluator over made-up features: every class scattered around a centre of its own."""
     torch.manual_seed(0)
-    method = TapNet(Nothing(dim), ways=ways, projection_dim=projection_dim).eval().requires_grad_(False)
+    method = TapNet(Nothing(dim), num_references=ways, projection_dim=projection_dim).eval().requires_grad_(False)
     rows = np.arange(len(LABELS))
     names = tuple(map(str, range(CLASSES)))
     images = ImageSet("made-up", "test", np.zeros((len(rows), 1, 1, 1), np.uint8), rows, LABELS, names, "0" * 64)
@@ -69,7 +69,7 @@ def episode_loop(
 
 def by_full_svd(method: TapNet, support: Tensor, query: Tensor) -> Tensor:
     """As the authors' code: the null space from a full SVD, then squared distances through it."""
-    prototypes = class_averages(support, class_labels(WAY, SHOT), WAY)
+    prototypes = class_prototypes(support, class_labels(WAY, SHOT), WAY)
     references = method.references[select_references(prototypes, method.references)]
     basis = torch.linalg.svd(projection_errors(references, prototypes), full_matrices=True).Vh[WAY:].mT
     return -torch.cdist(query @ basis, references @ basis).square()

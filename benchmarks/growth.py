@@ -15,7 +15,7 @@ from evaluation import Nothing
 from pairs import Row
 
 from tapnet.data import ImageSet
-from tapnet.data.batches import as_input
+from tapnet.data.batches import to_float_tensor
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.methods import TapNet
 from tapnet.plotting import COLOURS, new_figure, save
@@ -60,7 +60,7 @@ def _episodes(way: int, shot: int, query: int, dim: int) -> Work:
     torch.manual_seed(0)
     labels = np.repeat(np.arange(CLASSES), EACH)
     judge = Evaluator(
-        TapNet(Nothing(dim), ways=64).eval().requires_grad_(False),
+        TapNet(Nothing(dim), num_references=64).eval().requires_grad_(False),
         _image_set(np.zeros((len(labels), 1, 1, 1), np.uint8), labels),
     )
     judge._features = torch.randn(len(labels), dim)
@@ -76,7 +76,7 @@ def _gathering(count: int, folder: Path) -> Work:
     def work(episodes: int) -> None:
         for episode in (sampler[index] for index in itertools.islice(numbers, episodes)):
             rows = np.concatenate([episode.support, episode.query], axis=1).reshape(-1)
-            as_input(images.gather(rows), torch.device("cpu"))
+            to_float_tensor(images.gather(rows), torch.device("cpu"))
 
     return work
 

@@ -26,7 +26,7 @@ def main() -> None:
     args = parser.parse_args()
     images = load_dataset("mini-imagenet", "train", args.root)
     sampler, numbers = images.episodes(WAY, SHOT, QUERY), count()
-    method = TapNet(make_backbone("conv4", images.image_shape), ways=WAY).train()
+    method = TapNet(make_backbone("conv4", images.image_shape), num_references=WAY).train()
     optimiser = torch.optim.Adam(method.parameters())
 
     def draw() -> EpisodeImages:

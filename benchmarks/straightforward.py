@@ -10,7 +10,7 @@ from training_step import QUERY, SHOT, WAY, steps
 
 from tapnet.backbones import make_backbone
 from tapnet.data.batches import class_labels
-from tapnet.functional import class_averages, projection_errors
+from tapnet.functional import class_prototypes, projection_errors
 from tapnet.hardware import resolve_precision
 from tapnet.methods import TapNet
 
@@ -33,13 +33,13 @@ def _row(backbone: str, shape: tuple[int, int, int], precision: str, target: str
 def straightforward(shape: tuple[int, int, int], backbone: str):  # noqa: ANN201
     """Forward and loss as one would write them first."""
     torch.manual_seed(0)
-    method = TapNet(make_backbone(backbone, shape), ways=WAY).train()
+    method = TapNet(make_backbone(backbone, shape), num_references=WAY).train()
     images = torch.rand(WAY * (SHOT + QUERY), *shape)
     support_labels, query_labels = class_labels(WAY, SHOT), class_labels(WAY, QUERY)
 
     def loss() -> Tensor:
         support, query = method.embed(images).split([WAY * SHOT, WAY * QUERY])
-        prototypes = class_averages(support, support_labels, WAY)
+        prototypes = class_prototypes(support, support_labels, WAY)
         errors = projection_errors(method.references, prototypes).detach()
         basis = torch.linalg.svd(errors, full_matrices=True).Vh[WAY:].mT
         return F.cross_entropy(-torch.cdist(query @ basis, method.references @ basis).square(), query_labels)

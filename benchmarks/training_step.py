@@ -67,7 +67,7 @@ def steps(
 ) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
     """Forward and loss of the bare backbone and of TapNet over it, on the same images."""
     torch.manual_seed(0)
-    method = TapNet(make_backbone(backbone, shape), ways=WAY).train()
+    method = TapNet(make_backbone(backbone, shape), num_references=WAY).train()
     method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     images = torch.rand(WAY * (SHOT + QUERY), *shape).to(memory_format=torch.channels_last)
     support, query = images.split([WAY * SHOT, WAY * QUERY])

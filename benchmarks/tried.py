@@ -75,7 +75,7 @@ def _adam(**options: bool) -> Callable[[Build], tuple[pairs.Work, pairs.Work]]:
 
 
 def _adam_step(build: Build, **options: bool) -> pairs.Work:
-    method = TapNet(build(), ways=WAY)
+    method = TapNet(build(), num_references=WAY)
     for parameter in method.parameters():
         parameter.grad = torch.randn_like(parameter)
     optimizer = torch.optim.AdamW(method.parameters(), **options)

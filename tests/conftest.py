@@ -49,7 +49,7 @@ def blobs():
 @pytest.fixture
 def small_tapnet():
     """TapNet with 8 references over a narrow Conv4 for 8×8 images, 16 features."""
-    return TapNet(Conv4((1, 8, 8), widths=(16, 16, 16, 16)), ways=8).eval()
+    return TapNet(Conv4((1, 8, 8), widths=(16, 16, 16, 16)), num_references=8).eval()
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ RECIPE = {
     "name": "shared",
     "data": {"name": "quickdraw"},
     "backbone": {"name": "conv4", "options": {"widths": [8, 8, 8, 8]}},
-    "method": {"name": "tapnet", "options": {"ways": 6}},
+    "method": {"name": "tapnet", "options": {"num_references": 6}},
     "training": {"way": 6, "shot": 1, "query": 2, "episodes": 8, "meta_batch": 2},
     "validation": {"way": 5, "shot": 1, "query": 5, "episodes": 40, "every": 4},
 }

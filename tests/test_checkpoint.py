@@ -26,7 +26,7 @@ RECIPE = recipe_from(
         "name": "small",
         "data": {"name": "quickdraw"},
         "backbone": {"name": "conv4", "options": {"widths": [16, 16, 16, 16]}},
-        "method": {"name": "tapnet", "options": {"ways": 8}},
+        "method": {"name": "tapnet", "options": {"num_references": 8}},
         "training": {"way": 8, "shot": 1, "query": 1, "episodes": 1},
     },
     "test",

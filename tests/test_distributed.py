@@ -19,7 +19,7 @@ from tapnet.training.statistics import MeanOfStatistics
 SCRIPT = str(Path(__file__).with_name("shared_runs.py"))
 SMALL = [
     "backbone.options.widths=[8, 8, 8, 8]",
-    "method.options.ways=6",
+    "method.options.num_references=6",
     "training.way=6",
     "training.shot=1",
     "training.query=2",

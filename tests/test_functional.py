@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from tapnet.functional import (
-    class_averages,
-    contrasts,
+    class_prototypes,
     linear_head,
+    modified_references,
     null_coordinates,
     null_space,
     projected_distances,
@@ -166,19 +166,19 @@ def test_null_space_keeps_its_shape_when_errors_depend_on_each_other(rank):
 def test_contrasts_are_those_worked_out_by_hand():
     references = torch.tensor([[1.0, 0.0], [0.0, 2.0], [4.0, 0.0]])
     expected = torch.tensor([[-1.0, -1.0], [-2.5, 2.0], [3.5, -1.0]])
-    torch.testing.assert_close(contrasts(references), expected)
+    torch.testing.assert_close(modified_references(references), expected)
 
 
 def test_contrasts_point_as_the_authors_code_does():
     """Theirs is way · φ_k - Σ φ, the same direction at another length."""
     references = torch.randn(5, 7)
     theirs = 5 * references - references.sum(dim=0)
-    torch.testing.assert_close(F.normalize(contrasts(references), dim=-1), F.normalize(theirs, dim=-1))
+    torch.testing.assert_close(F.normalize(modified_references(references), dim=-1), F.normalize(theirs, dim=-1))
 
 
 def test_projection_errors_are_zero_when_prototypes_point_along_contrasts():
     references = torch.randn(4, 9)
-    assert projection_errors(references, 3 * contrasts(references)).abs().max() < 1e-6
+    assert projection_errors(references, 3 * modified_references(references)).abs().max() < 1e-6
 
 
 def test_errors_of_original_references_have_the_null_space_of_a_float64_svd():
@@ -206,7 +206,7 @@ def test_euclidean_distances_are_the_roots_and_have_no_gradient_at_zero(differen
 
 def test_class_averages_take_any_number_of_shots():
     features = torch.tensor([[1.0, 1.0], [10.0, 0.0], [3.0, 5.0]])
-    averages = class_averages(features, torch.tensor([0, 1, 0]), way=2)
+    averages = class_prototypes(features, torch.tensor([0, 1, 0]), way=2)
     torch.testing.assert_close(averages, torch.tensor([[2.0, 3.0], [10.0, 0.0]]))
 
 
@@ -265,7 +265,7 @@ def test_autocast_does_not_reach_the_equations():
     expected = projected_distances(queries, references, errors)
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(projected_distances(queries, references, errors), expected, rtol=0, atol=0)
-        assert class_averages(queries, torch.arange(6) % 3, 3).dtype == torch.float32
+        assert class_prototypes(queries, torch.arange(6) % 3, 3).dtype == torch.float32
 
 
 def test_query_order_and_company_change_no_distance():
@@ -282,7 +282,7 @@ NAN = torch.full((3, 8), torch.nan)
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: contrasts(torch.randn(1, 8)), "at least 2 classes, got 1"),
+        (lambda: modified_references(torch.randn(1, 8)), "at least 2 classes, got 1"),
         (lambda: null_space(torch.randn(1, 8)), "at least 2 classes, got 1"),
         (lambda: null_space(torch.randn(8, 8)), "8 classes leave no null space in 8 dimensions"),
         (lambda: null_space(torch.randn(3, 8), dim=6), "dim from 1 to 5, got 6"),
@@ -294,9 +294,9 @@ NAN = torch.full((3, 8), torch.nan)
         (lambda: select_references(torch.randn(2, 8), torch.randn(4, 8), "best"), "closest, optimal, random, farthest"),
         (lambda: select_references(torch.randn(2, 8), torch.randn(4, 8), "random"), "needs a `generator`"),
         (lambda: select_references(NAN, torch.randn(4, 8)), "contain NaN"),
-        (lambda: class_averages(torch.randn(3, 8), torch.tensor([0, 0, 2]), 3), r"got \[2, 0, 1\]"),
-        (lambda: class_averages(torch.randn(3, 8), torch.tensor([0, 1, 3]), 3), "labels? .*0 to 2|0 to 2"),
-        (lambda: class_averages(torch.randn(3, 8), torch.tensor([0, 1]), 2), "one label a feature"),
+        (lambda: class_prototypes(torch.randn(3, 8), torch.tensor([0, 0, 2]), 3), r"got \[2, 0, 1\]"),
+        (lambda: class_prototypes(torch.randn(3, 8), torch.tensor([0, 1, 3]), 3), "labels? .*0 to 2|0 to 2"),
+        (lambda: class_prototypes(torch.randn(3, 8), torch.tensor([0, 1]), 2), "one label a feature"),
         (lambda: projection_errors(torch.randn(3, 8), torch.randn(4, 8)), "one reference a prototype"),
     ],
 )
@@ -311,11 +311,14 @@ FEATURES, LABELS = torch.randn(6, 8), torch.tensor([0, 1, 2, 0, 1, 0])
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: class_averages(FEATURES, [0, 1, 2, 0, 1, 0], 3), "tensor of int64, got list"),
-        (lambda: class_averages(FEATURES, LABELS.numpy(), 3), "tensor of int64, got ndarray"),
-        (lambda: class_averages(FEATURES, LABELS.float(), 3), "tensor of int64, got float32"),
-        (lambda: class_averages(FEATURES[:0], LABELS[:0], 3), "labels 0 to way - 1, got none"),
-        (lambda: class_averages(FEATURES.numpy(), LABELS, 3), "`features` needs to be a tensor of floats, got ndarray"),
+        (lambda: class_prototypes(FEATURES, [0, 1, 2, 0, 1, 0], 3), "tensor of int64, got list"),
+        (lambda: class_prototypes(FEATURES, LABELS.numpy(), 3), "tensor of int64, got ndarray"),
+        (lambda: class_prototypes(FEATURES, LABELS.float(), 3), "tensor of int64, got float32"),
+        (lambda: class_prototypes(FEATURES[:0], LABELS[:0], 3), "labels 0 to way - 1, got none"),
+        (
+            lambda: class_prototypes(FEATURES.numpy(), LABELS, 3),
+            "`features` needs to be a tensor of floats, got ndarray",
+        ),
         (lambda: null_space(torch.randn(8)), r"`errors` needs the shape \(..., n, dim\), got \(8,\)"),
         (lambda: null_space(errors=torch.ones(3, 8, dtype=torch.int64)), "`errors` needs .* floats, got int64"),
         (lambda: projection_errors(FEATURES, FEATURES.double()), "references float32, prototypes float64: convert"),

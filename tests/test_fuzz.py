@@ -21,7 +21,7 @@ RECIPE = recipe_from(
         "name": "small",
         "data": {"name": "quickdraw"},
         "backbone": {"name": "conv4", "options": {"widths": [16, 16, 16, 16]}},
-        "method": {"name": "tapnet", "options": {"ways": 8}},
+        "method": {"name": "tapnet", "options": {"num_references": 8}},
         "training": {"way": 8, "shot": 1, "query": 1, "episodes": 1},
     },
     "test",
@@ -100,10 +100,12 @@ def test_tensors_that_promise_more_than_the_file_holds_take_no_memory(tmp_path):
         read_checkpoint(path)
 
 
-@pytest.mark.parametrize("options", [{"ways": 2**62}, {"ways": 10**30}, {"ways": -1}, {"ways": 1.5}])
+@pytest.mark.parametrize(
+    "options", [{"num_references": 2**62}, {"num_references": 10**30}, {"num_references": -1}, {"num_references": 1.5}]
+)
 def test_a_method_of_impossible_size_ends_in_a_sentence(header, options):
     good, weights = header
-    training = good["recipe"]["training"] | {"way": options["ways"]}
+    training = good["recipe"]["training"] | {"way": options["num_references"]}
     values = good["recipe"] | {"method": {"name": "tapnet", "options": options}, "training": training}
     with pytest.raises(ValueError, match=r"TapNet needs|describes no network|do not fit|training\.way"):
         Checkpoint(Header(recipe_from(values, "test"), (1, 8, 8), episode=3), weights).method()

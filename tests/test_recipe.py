@@ -85,7 +85,7 @@ def test_an_option_that_a_method_needs_is_named(file):
 
 
 def test_data_of_a_recipe_come_with_its_options():
-    assert load_recipe("quickdraw", ["data.options.turns=4"]).data.images("test").turns == 4
+    assert load_recipe("quickdraw", ["data.options.rotations=4"]).data.images("test").rotations == 4
 
 
 def test_the_folder_of_a_run_is_no_recipe_but_holds_one(tmp_path):

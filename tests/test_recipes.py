@@ -59,10 +59,10 @@ def test_recipe_trains_and_evaluates(name, tmp_path):
     recipe = load_recipe(name, small)
     if recipe.data.name != "quickdraw":
         stand_in(recipe.data.name, tmp_path)
-    if recipe.training.begin_with:
-        first = load_recipe(Path(recipe.training.begin_with).name, [*small, "training.begin_with=null"])
+    if recipe.training.init_from:
+        first = load_recipe(Path(recipe.training.init_from).name, [*small, "training.init_from=null"])
         train(first, tmp_path / "first", device="cpu")
-        recipe = load_recipe(name, [*small, f"training.begin_with={tmp_path / 'first'}"])
+        recipe = load_recipe(name, [*small, f"training.init_from={tmp_path / 'first'}"])
     train(recipe, tmp_path / "run", device="cpu")
     images = load_dataset(recipe.data.name, "test", tmp_path)
     shot, query = recipe.validation.shot, recipe.validation.query
@@ -84,4 +84,4 @@ def test_recipe_header_gives_its_command_and_what_to_expect(path):
 def test_recipe_has_the_ways_of_its_references(path):
     recipe = load_recipe(str(path))
     if recipe.method.name == "tapnet":
-        assert recipe.method.options["ways"] == recipe.training.way
+        assert recipe.method.options["num_references"] == recipe.training.way

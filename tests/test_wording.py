@@ -1,6 +1,6 @@
 import pytest
 
-from tapnet.wording import counted
+from tapnet.wording import pluralize
 
 
 @pytest.mark.parametrize(
@@ -16,4 +16,4 @@ from tapnet.wording import counted
     ],
 )
 def test_a_number_has_the_right_form_of_its_noun(number, noun, words):
-    assert counted(number, noun) == words
+    assert pluralize(number, noun) == words

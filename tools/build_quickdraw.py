@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 TARBALL_SHA256 = "09f69615b20ccd99e6e0140cdcadc015329265dc3cf8ac8dd5b433294a0fa08b"
-DATASETS = Path(__file__).parents[1] / "src" / "tapnet" / "datasets"
+DATASETS = Path(__file__).parents[1] / "src" / "tapnet" / "data" / "catalog"
 SPLIT_SEED = 2019
 SPLIT_SIZES = {"train": 240, "val": 45, "test": 60}
 LEVELS = 16
@@ -63,7 +63,7 @@ def main() -> None:
     pixels = np.stack([centred(drawing) for many in drawings.values() for drawing in many])
     levels = np.rint(pixels * (LEVELS - 1)).astype(np.uint8).reshape(-1, 2)
     packed = lzma.compress((levels[:, 0] << 4 | levels[:, 1]).tobytes(), filters=XZ_FILTERS)
-    (DATASETS / "data" / "quickdraw.xz").write_bytes(packed)
+    (DATASETS / "files" / "quickdraw.xz").write_bytes(packed)
     for part, names in split(list(drawings)).items():
         (DATASETS / "splits" / "quickdraw" / f"{part}.txt").write_text("".join(f"{name}\n" for name in names))
     print(f"{len(drawings)} classes, {len(pixels)} drawings, {len(packed):,} bytes")

@@ -82,11 +82,11 @@ class Checkpoint:
             raise ValueError(f"The recipe of the checkpoint describes no network that can be built: {error}.") from None
         own = {name: tensor for name, tensor in method.state_dict().items() if frozen and name.startswith("backbone.")}
         whole = replace(self, weights=own | {name: _widened(tensor) for name, tensor in self.weights.items()})
-        whole.refuse_unfit(method)
+        whole.check_weights(method)
         method.load_state_dict(whole.weights, assign=True)
         return method.eval().requires_grad_(False)
 
-    def refuse_unfit(self, method: Method) -> None:
+    def check_weights(self, method: Method) -> None:
         """Nothing, or an error that names the weights which the method and the checkpoint do not share."""
         expected = {name: (tensor.shape, tensor.dtype) for name, tensor in method.state_dict().items()}
         found = {name: (tensor.shape, tensor.dtype) for name, tensor in self.weights.items()}

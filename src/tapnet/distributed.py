@@ -76,7 +76,7 @@ def rank() -> int:
     return distributed.get_rank() if distributed.is_initialized() else 0
 
 
-def summed(tensor: Tensor) -> Tensor:
+def all_reduce_sum(tensor: Tensor) -> Tensor:
     """The sum of this tensor over all processes."""
     if size() == 1:
         return tensor
@@ -85,13 +85,13 @@ def summed(tensor: Tensor) -> Tensor:
     return shared.to(tensor.device)
 
 
-def any_of(flag: bool) -> bool:
+def any_rank(flag: bool) -> bool:
     """Whether the flag is up in one of the processes."""
-    return flag if size() == 1 else bool(summed(torch.tensor(int(flag))))
+    return flag if size() == 1 else bool(all_reduce_sum(torch.tensor(int(flag))))
 
 
 @contextmanager
-def agreed() -> Iterator[None]:
+def raise_together() -> Iterator[None]:
     """Where a process is refused inside, all stop here, and only the first that was says why."""
     refusal = None
     try:
@@ -100,7 +100,7 @@ def agreed() -> Iterator[None]:
         refusal = error
     flags = torch.zeros(size())
     flags[rank()] = refusal is not None
-    refused = summed(flags).nonzero()
+    refused = all_reduce_sum(flags).nonzero()
     if refusal is not None and rank() == refused[0]:
         raise refusal
     if len(refused):

@@ -24,7 +24,7 @@ R = TypeVar("R")
 _HALF = (torch.float16, torch.bfloat16)
 
 
-class NotANumber(ValueError):
+class NonFiniteError(ValueError):
     """Features or references contain NaN."""
 
 
@@ -54,7 +54,7 @@ def _checked(tensors: dict[str, Any]) -> str:
     """Their device, or a sentence that says which of them is not what was needed."""
     for name, value in tensors.items():
         if name == "labels":
-            checked_labels(value)
+            check_labels(value)
         elif not isinstance(value, Tensor) or not value.is_floating_point():
             raise ValueError(f"`{name}` needs to be a tensor of floats, got {_kind(value)}.")
         elif value.dim() < 2:
@@ -66,7 +66,7 @@ def _checked(tensors: dict[str, Any]) -> str:
     return next((value.device.type for value in tensors.values()), "cpu")
 
 
-def checked_labels(labels: Any) -> Tensor:
+def check_labels(labels: Any) -> Tensor:
     """The labels, or a sentence that says what they need to be."""
     if not isinstance(labels, Tensor) or labels.dtype != torch.int64:
         raise ValueError(f"Labels need to be a tensor of int64, got {_kind(labels)}: give torch.tensor([0, 1, …]).")
@@ -80,7 +80,7 @@ def _kind(value: Any) -> str:
 
 
 @_in_full_precision
-def class_averages(features: Tensor, labels: Tensor, way: int) -> Tensor:
+def class_prototypes(features: Tensor, labels: Tensor, way: int) -> Tensor:
     r"""The mean feature of every class: $c_k$, line 4 of Algorithm 1, shape (..., way, dim).
 
     `features` (..., n, dim), `labels` (..., n) with values 0 to way - 1; classes may differ in their number of shots.
@@ -99,7 +99,7 @@ def class_averages(features: Tensor, labels: Tensor, way: int) -> Tensor:
 
 
 @_in_full_precision
-def contrasts(references: Tensor) -> Tensor:
+def modified_references(references: Tensor) -> Tensor:
     r"""Each reference pushed away from the mean of the others: $\tilde\phi_k$ of eq. (2), shape (..., way, dim)."""
     way = references.shape[-2]
     if way < 2:
@@ -119,7 +119,7 @@ def projection_errors(references: Tensor, prototypes: Tensor, modified: bool = T
             "Needed one reference a prototype and one dim, got references "
             f"{tuple(references.shape)} and prototypes {tuple(prototypes.shape)}."
         )
-    targets = contrasts(references) if modified else references
+    targets = modified_references(references) if modified else references
     return F.normalize(targets, dim=-1) - F.normalize(prototypes, dim=-1)
 
 
@@ -227,7 +227,7 @@ def _checked_sizes(errors: Tensor, dim: int | None, vectors: Tensor | None = Non
         raise ValueError(f"{way} classes in {length} dimensions allow dim from 1 to {length - way}, got {dim}.")
     for name, tensor in (("errors", errors), ("vectors", vectors)):
         if tensor is not None and _has_nan(tensor):
-            raise NotANumber(f"The {name} contain NaN: the features or references have diverged.")
+            raise NonFiniteError(f"The {name} contain NaN: the features or references have diverged.")
     if vectors is not None and vectors.shape[-1] != length:
         raise ValueError(f"Needed vectors of dim {length} like the errors, got {vectors.shape[-1]}.")
     return way, length, length - way if dim is None else dim
@@ -259,7 +259,7 @@ def select_references(
     if way > available:
         raise ValueError(f"{way} classes need {way} references, there are {available}: train with more ways.")
     if _has_nan(prototypes) or _has_nan(references):
-        raise NotANumber("The prototypes or references contain NaN: the features have diverged.")
+        raise NonFiniteError("The prototypes or references contain NaN: the features have diverged.")
     prototypes, references = prototypes.detach(), references.detach()
     squares = references.square().sum(dim=-1).unsqueeze(-2)
     distances = squares - 2 * prototypes @ references.mT  # less the prototype's own square, which changes no choice

@@ -17,7 +17,7 @@ from scipy.special import log_softmax
 from torch import Tensor
 from torch.nn import functional as F
 
-from tapnet.functional import class_averages, linear_head, null_space, projection_errors, select_references
+from tapnet.functional import class_prototypes, linear_head, null_space, projection_errors, select_references
 
 Array = NDArray[np.float32]
 Exact = NDArray[np.float64]
@@ -83,7 +83,7 @@ def adapt(head: str, features: Tensor, labels: Tensor, way: int, options: HeadOp
 def _tapnet(features: Tensor, labels: Tensor, way: int, options: HeadOptions) -> Adapted:
     """The paper's: classes take references, and a projection hides how they differ from the class averages."""
     available = _checked_references(options.references, features.shape[1], way)
-    prototypes = class_averages(features, labels, way)
+    prototypes = class_prototypes(features, labels, way)
     offsets = torch.zeros(len(available)) if options.reference_bias is None else options.reference_bias.float()
     chosen = select_references(prototypes, available, options.selection, bias=offsets)
     references = available[chosen]
@@ -113,7 +113,7 @@ def _checked_references(references: Tensor | None, dim: int, way: int) -> Tensor
 
 def _centroid(features: Tensor, labels: Tensor, way: int, _: HeadOptions) -> Adapted:
     """The class whose average direction is closest, by the cosine."""
-    centres = class_averages(F.normalize(features, dim=1), labels, way)
+    centres = class_prototypes(F.normalize(features, dim=1), labels, way)
     directions = F.normalize(centres, dim=1)
     return _adapted(directions, torch.zeros(way), True, None, directions, None)
 
@@ -122,7 +122,7 @@ def _logistic(features: Tensor, labels: Tensor, way: int, _: HeadOptions) -> Ada
     """Logistic regression over directions, as scikit-learn's with C = 1 on features of length 10."""
     directions = F.normalize(features.double(), dim=1)
     weight, bias = logistic_regression(_LOGISTIC_LENGTH * directions.numpy(), labels.numpy(), way)
-    centres = F.normalize(class_averages(directions, labels, way), dim=1)
+    centres = F.normalize(class_prototypes(directions, labels, way), dim=1)
     return _adapted(torch.from_numpy(weight) * _LOGISTIC_LENGTH, torch.from_numpy(bias), True, None, centres, None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from tapnet.backbones import BACKBONES, PRETRAINED, Backbone, ImageShape, make_b
 from tapnet.data import ImageSet, load_dataset
 from tapnet.data.augmentation import AUGMENTATIONS
 from tapnet.methods import METHODS, Method
-from tapnet.registry import constructed
+from tapnet.registry import build
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -68,7 +69,7 @@ class Training:
     weight_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0
     augmentation: str = "none"
     frozen_backbone: bool = False  # train the rest only, over features computed once
-    begin_with: Annotated[str, Field(min_length=1)] | None = None  # a checkpoint, in place of random weights
+    init_from: Annotated[str, Field(min_length=1)] | None = None  # a checkpoint, in place of random weights
     meta_batch: Count = 1
 
     def __post_init__(self) -> None:
@@ -118,16 +119,16 @@ class Recipe:
         ):
             if name not in choices:
                 raise ValueError(f"{kind} is one of {', '.join(choices)}, got {name!r}")
-        ways = self.method.options.get("ways")
+        ways = self.method.options.get("num_references")
         if ways is not None and not self.validation.way <= self.training.way == ways:
             raise ValueError(
-                "training.way and method.options.ways need to be one number, one class a reference, and validation.way "
+                "training.way and method.options.num_references need to be one number, one class a reference, and validation.way "
                 f"no more, got {self.training.way}, {ways} and {self.validation.way}"
             )
         if self.training.frozen_backbone:
-            self._refuse_unfreezable()
+            self._check_unfreezable()
 
-    def _refuse_unfreezable(self) -> None:
+    def _check_unfreezable(self) -> None:
         if self.backbone.name not in PRETRAINED:
             raise ValueError(
                 f"a frozen backbone needs to be pretrained: {' or '.join(PRETRAINED)}, got {self.backbone.name}"
@@ -137,10 +138,10 @@ class Recipe:
                 "over a frozen backbone every image has its features once, so training.augmentation needs to be none, "
                 f"got {self.training.augmentation}"
             )
-        if self.training.begin_with is not None:
+        if self.training.init_from is not None:
             raise ValueError(
-                "over a frozen backbone references begin at random, so training.begin_with (--from) needs to be left "
-                f"out, got {self.training.begin_with}"
+                "over a frozen backbone references begin at random, so training.init_from (--from) needs to be left "
+                f"out, got {self.training.init_from}"
             )
 
     def build(self, image_shape: ImageShape) -> Method:
@@ -154,16 +155,42 @@ class Recipe:
 
     def over(self, backbone: Backbone) -> Method:
         """The method with fresh parameters over this backbone."""
-        return constructed(f"Method {self.method.name!r}", METHODS[self.method.name], backbone, self.method.options)
+        return build(f"Method {self.method.name!r}", METHODS[self.method.name], backbone, self.method.options)
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
 
+_RENAMED = {  # keys of recipes and checkpoints written by earlier versions
+    ("training", "begin_with"): "init_from",
+    ("method", "options", "ways"): "num_references",
+    ("data", "options", "turns"): "rotations",
+    ("data", "options", "apart"): "one_rotation_per_class",
+    ("backbone", "options", "turned"): "four_rotations",
+}
+
+
+def with_current_names(values: Any) -> Any:
+    """Return a nested dictionary with the keys and words that earlier versions used replaced by today's."""
+    if not isinstance(values, dict):
+        return values
+    values = copy.deepcopy(values)
+    for (*parents, old), new in _RENAMED.items():
+        group = values
+        for parent in parents:
+            group = group.get(parent) if isinstance(group, dict) else None
+        if isinstance(group, dict) and old in group:
+            group.setdefault(new, group.pop(old))
+    training = values.get("training")
+    if isinstance(training, dict) and training.get("augmentation") == "turn":
+        training["augmentation"] = "rotate"
+    return values
+
+
 def recipe_from(values: Any, source: str, changes: Sequence[str] = ()) -> Recipe:
     """The checked recipe in a nested dictionary; an error names the key and, as its source, a change that set it."""
     try:
-        return TypeAdapter(Recipe).validate_python(values)
+        return TypeAdapter(Recipe).validate_python(with_current_names(values))
     except ValidationError as error:
         problems = error.errors()
         blamed = [change for change in changes if any(_concerns(change, problem) for problem in problems)]

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def constructed(what: str, kind: Callable[..., T], first: object, options: Mapping[str, Any]) -> T:
+def build(what: str, kind: Callable[..., T], first: object, options: Mapping[str, Any]) -> T:
     """`kind(first, **options)`; options that it does not know, lacks or cannot take are named."""
     parameters = list(signature(kind).parameters.values())[1:]
     known = [each.name for each in parameters if each.kind != Parameter.VAR_KEYWORD]

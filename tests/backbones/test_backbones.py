@@ -51,15 +51,15 @@ def test_resnet_can_keep_the_places_of_its_last_maps():
 
 @pytest.fixture
 def once_and_turned():
-    """A network that sees an image once, and one with the same weights that sees each of its turns."""
+    """A network that sees an image once, and one with the same weights that sees each of its rotations."""
     options = {"widths": [2, 2, 2, 4], "flatten": True}
     once = make_backbone("resnet12-small", (1, 28, 28), **options).eval()
-    turned = make_backbone("resnet12-small", (1, 28, 28), **options, turned=True).eval()
+    turned = make_backbone("resnet12-small", (1, 28, 28), **options, four_rotations=True).eval()
     turned.load_state_dict(once.state_dict())
     return once, turned
 
 
-def test_turned_resnet_has_the_features_of_all_four_turns(once_and_turned):
+def test_turned_resnet_has_the_features_of_all_four_rotations(once_and_turned):
     once, turned = once_and_turned
     images = torch.rand(2, 1, 28, 28)
     assert turned.dim == turned(images).shape[1] == 4 * once.dim
@@ -75,8 +75,8 @@ def test_maps_of_a_turned_resnet_stand_as_the_image_does(once_and_turned):
 
 
 def test_only_square_images_are_turned():
-    with pytest.raises(ValueError, match=r"Only square images can be `turned`, got 28×40: leave it out"):
-        make_backbone("resnet12", (1, 28, 40), turned=True)
+    with pytest.raises(ValueError, match=r"Only square images can be `four_rotations`, got 28×40: leave it out"):
+        make_backbone("resnet12", (1, 28, 40), four_rotations=True)
 
 
 @pytest.mark.parametrize(("name", "kernel"), [("resnet12", (3, 3)), ("resnet12-small", (1, 1))])
@@ -128,7 +128,7 @@ def test_features_are_relu_before_pooling_as_in_the_paper(name):
         (lambda: make_backbone("conv4", (1, 28, 28), widths=64), "does not take these options"),
         (lambda: make_backbone("conv4", (1, 28, 28), widths=[64, 64]), "needs 4 values"),
         (lambda: make_backbone("resnet12", (1, 28, 28), dropout=[0.1]), "one value or 4"),
-        (lambda: make_backbone("resnet12", (1, 28, 28), turned=3), "`turned` is true or false, got 3"),
+        (lambda: make_backbone("resnet12", (1, 28, 28), four_rotations=3), "`four_rotations` is true or false, got 3"),
         (lambda: make_backbone("resnet12", (1, 28, 28), flatten="no"), "`flatten` is true or false, got 'no'"),
         (lambda: make_backbone("conv4", (1, 8, 8), average_top=True), "too small for the average pooling"),
         (lambda: make_backbone("conv4", (1, 28, 28))(torch.rand(2, 3, 28, 28)), "1×28×28"),

@@ -10,7 +10,7 @@ from tapnet.training import Run
 
 SMALL = [
     "backbone.options.widths=[8, 8, 8, 8]",
-    "method.options.ways=6",
+    "method.options.num_references=6",
     "training.way=6",
     "training.shot=1",
     "training.query=2",
@@ -54,13 +54,13 @@ def test_a_trained_ablation_leaves_a_run_a_variant_and_does_not_train_it_again(t
 def test_an_interrupted_ablation_goes_on(tmp_path, monkeypatch, capsys):
     step, steps = Run.step, []
 
-    def counted(self):
+    def pluralize(self):
         steps.append(self.episode)
         if len(steps) == 3:
             os.kill(os.getpid(), signal.SIGINT)
         return step(self)
 
-    monkeypatch.setattr(Run, "step", counted)
+    monkeypatch.setattr(Run, "step", pluralize)
     assert train("distance", tmp_path) == 130
     assert "Go on with: the same command" in capsys.readouterr().err
     assert (tmp_path / "euclidean" / LAST).exists()
@@ -116,7 +116,7 @@ def test_a_task_that_cannot_be_measured_is_refused_before_training(tmp_path, cap
 
 def test_the_ways_of_an_ablation_of_ways_are_those_of_its_rows(trained, capsys, tmp_path):
     asked = ("--checkpoint", trained / "constant", "--episodes", 4, "--record", tmp_path)
-    assert ablate("ways", *asked) == 0
+    assert ablate("num_references", *asked) == 0
     printed = capsys.readouterr()
     assert "ways: 5-shot on quickdraw (test), 4 episodes" in printed.out
     assert "difference" not in printed.out

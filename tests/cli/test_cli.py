@@ -12,7 +12,7 @@ from tapnet.training.run_folder import RunFolder
 
 SMALL = [
     "backbone.options.widths=[8, 8, 8, 8]",
-    "method.options.ways=6",
+    "method.options.num_references=6",
     "training.way=6",
     "training.shot=1",
     "training.query=2",
@@ -99,9 +99,9 @@ def test_recipes_lists_the_quickstart(capsys):
 
 def test_quickstart_ends_with_a_table_and_two_pictures(tmp_path, capsys):
     out = tmp_path / "quick"
-    small = [change for change in SMALL if "ways" not in change and "training.way" not in change]
+    small = [change for change in SMALL if "num_references" not in change and "training.way" not in change]
     arguments = ["quickstart", "--out", str(out), "--device", "cpu", "--set", *small]
-    arguments += ["method.options.ways=20", "training.way=20"]
+    arguments += ["method.options.num_references=20", "training.way=20"]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     for task in ("5-way 1-shot", "5-way 5-shot", "20-way 1-shot", "20-way 5-shot"):
@@ -177,14 +177,14 @@ def test_train_says_why_test_classes_were_not_evaluated(run_folder, monkeypatch)
     import torch
 
     from tapnet.cli.train import _final_evaluation
-    from tapnet.data.packed import NoSplit
+    from tapnet.data.packed import UnknownSplitError
     from tapnet.recipe import load_recipe
 
     class Here:
         device = torch.device("cpu")
 
     def no_test_classes(*_, **__):
-        raise NoSplit("it has none.")
+        raise UnknownSplitError("it has none.")
 
     def broken(*_, **__):
         raise ValueError("it cannot be read")

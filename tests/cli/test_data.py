@@ -154,7 +154,7 @@ MISTAKES = {
     "too many shots": (["show", "quickdraw", "--shot", "100", "--out", "x.png"], "lower `shot` or `query`"),
     "no classes": (["show", "quickdraw", "--classes", "0", "--out", "x.png"], "--classes needs at least 1"),
     "episode before the first": (["show", "quickdraw", "--episode", "-1", "--out", "x.png"], "numbered from 0"),
-    "odd turns": (["show", "quickdraw", "--turns", "3", "--out", "x.png"], "`turns` is 1"),
+    "odd rotations": (["show", "quickdraw", "--rotations", "3", "--out", "x.png"], "`rotations` is 1"),
     "out is a folder": (["show", "quickdraw", "--out", "EMPTY"], "is a folder"),
 }
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from tapnet.data import DATASETS
-from tapnet.data.packing import Hearing, Wishes, prepare
+from tapnet.data.packing import Callbacks, PackOptions, prepare
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
@@ -77,10 +77,12 @@ def make():
 
 @pytest.fixture
 def pack(tmp_path):
-    """`pack(dataset, path, **wishes)` prepares a dataset in a root of its own and gives what was packed."""
+    """`pack(dataset, path, **options)` prepares a dataset in a root of its own and gives what was packed."""
 
-    def run(dataset, path, /, root=None, say=lambda _: None, progress=lambda _done, _all: None, **wishes):
-        return prepare(DATASETS[dataset], path, root or tmp_path / "root", Wishes(**wishes), Hearing(say, progress))
+    def run(dataset, path, /, root=None, say=lambda _: None, progress=lambda _done, _all: None, **options):
+        return prepare(
+            DATASETS[dataset], path, root or tmp_path / "root", PackOptions(**options), Callbacks(say, progress)
+        )
 
     return run
 

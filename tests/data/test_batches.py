@@ -3,19 +3,19 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from tapnet.backbones import Conv4
-from tapnet.data.batches import EpisodeBatchSampler, as_input, episode_images
+from tapnet.data.batches import EpisodeBatchSampler, episode_images, to_float_tensor
 from tapnet.data.episodes import EpisodeSampler
 from tapnet.methods import TapNet
 
 
 def test_images_arrive_as_floats_between_0_and_1_channels_first(blobs):
-    images = as_input(blobs.pixels[:3], torch.device("cpu"))
+    images = to_float_tensor(blobs.pixels[:3], torch.device("cpu"))
     assert images.shape == (3, 1, 8, 8)
     assert torch.equal(images[:, 0] * 255, torch.from_numpy(blobs.pixels[:3, ..., 0]).float())
 
 
 def test_images_are_laid_out_channels_last(blobs):
-    assert as_input(blobs.pixels[:3], torch.device("cpu")).is_contiguous(memory_format=torch.channels_last)
+    assert to_float_tensor(blobs.pixels[:3], torch.device("cpu")).is_contiguous(memory_format=torch.channels_last)
 
 
 def test_episode_images_carry_the_labels_of_their_class(blobs):
@@ -29,9 +29,9 @@ def test_episode_images_carry_the_labels_of_their_class(blobs):
 
 def test_a_plain_pytorch_loop_learns(blobs):
     """The loop of the class's docstring, over an ordinary dataset."""
-    dataset = TensorDataset(as_input(blobs.pixels, torch.device("cpu")), torch.from_numpy(blobs.labels))
+    dataset = TensorDataset(to_float_tensor(blobs.pixels, torch.device("cpu")), torch.from_numpy(blobs.labels))
     episodes = EpisodeBatchSampler(blobs.labels, way=5, shot=1, query=3, episodes=30)
-    model = TapNet(Conv4((1, 8, 8), widths=(16, 16, 16, 16)), ways=5)
+    model = TapNet(Conv4((1, 8, 8), widths=(16, 16, 16, 16)), num_references=5)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     losses = []
     for images, _ in DataLoader(dataset, batch_sampler=episodes):

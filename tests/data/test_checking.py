@@ -8,8 +8,8 @@ from tapnet.data.checking import check
 def findings(pack):
     """`findings(dataset, path)`: what a check says, by subject."""
 
-    def run(dataset, path, **wishes):
-        found = check(DATASETS[dataset], pack(dataset, path, **wishes), lambda _done, _all: None)
+    def run(dataset, path, **options):
+        found = check(DATASETS[dataset], pack(dataset, path, **options), lambda _done, _all: None)
         return {each.subject: each for each in found}
 
     return run

@@ -192,7 +192,7 @@ def test_prepare_memory_stays_small_for_an_npz_of_any_size(tmp_path):
         from pathlib import Path
         import numpy as np
         from tapnet.data import DATASETS
-        from tapnet.data.packing import Hearing, Wishes, prepare
+        from tapnet.data.packing import Callbacks, PackOptions, prepare
 
         peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         folder = Path({str(tmp_path)!r})
@@ -203,7 +203,7 @@ def test_prepare_memory_stays_small_for_an_npz_of_any_size(tmp_path):
                 for _ in range(200):
                     file.write(bytes(1000 * 1000 * 3))
         before = peak()
-        packed = prepare(DATASETS["mini-imagenet"], folder, folder / "root", Wishes(size=1), Hearing())
+        packed = prepare(DATASETS["mini-imagenet"], folder, folder / "root", PackOptions(size=1), Callbacks())
         assert len(packed.pixels) == 200
         print((peak() - before) // 1024)
     """
@@ -262,10 +262,14 @@ def test_load_dataset_unknown_name_lists_own_sets_too(pack, pets, tmp_path):
 
 
 def test_load_dataset_unknown_option_names_the_one_there_is():
-    with pytest.raises(ValueError, match="`turns` and `apart`, got colour"):
+    with pytest.raises(ValueError, match="`rotations` and `one_rotation_per_class`, got colour"):
         load_dataset("quickdraw", "test", colour="red")
 
 
 def test_load_dataset_turns_can_differ_between_splits():
-    turns = {"train": 4, "val": 1}
-    assert [load_dataset("quickdraw", split, turns=turns).turns for split in ("train", "val", "test")] == [4, 1, 1]
+    rotations = {"train": 4, "val": 1}
+    assert [load_dataset("quickdraw", split, rotations=rotations).rotations for split in ("train", "val", "test")] == [
+        4,
+        1,
+        1,
+    ]

@@ -31,7 +31,7 @@ def test_contact_sheet_of_more_classes_than_there_are_shows_all(drawings):
 
 
 def test_contact_sheet_shows_rotations_as_they_are_gathered():
-    turned = load_dataset("quickdraw", "test", turns=4)
+    turned = load_dataset("quickdraw", "test", rotations=4)
     sheet = contact_sheet(turned, classes=2, per_class=1)
     assert found(sheet, turned.gather(np.array([3 * 6000 + 5900]))[0])
 

@@ -14,7 +14,7 @@ from tapnet.evaluation.calibration import (
 )
 from tapnet.heads import HeadOptions
 
-TABLE = {"tapnet": {"ways": [2, 8], "shots": [1, 4], "temperatures": [[1.0, 4.0], [4.0, 16.0]]}}
+TABLE = {"tapnet": {"num_references": [2, 8], "shots": [1, 4], "temperatures": [[1.0, 4.0], [4.0, 16.0]]}}
 
 
 def test_temperature_of_the_right_scale_is_found():

@@ -12,11 +12,11 @@ from tapnet.methods import PrototypicalNetwork, TapNet
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dim", [1, 4, 11])
 def test_the_curve_agrees_with_an_evaluation_at_one_dimension(blobs, dim, bias):
-    small_tapnet = TapNet(Conv4((1, 8, 8), widths=(16, 16, 16, 16)), ways=8, reference_bias=bias).eval()
+    small_tapnet = TapNet(Conv4((1, 8, 8), widths=(16, 16, 16, 16)), num_references=8, reference_bias=bias).eval()
     if bias:
         torch.nn.init.normal_(small_tapnet.reference_bias, std=0.1)
     curve = dimension_curve(Evaluator(small_tapnet, blobs), 5, 2, 3, episodes=40, seed=1)
-    single = TapNet(small_tapnet.backbone, ways=8, projection_dim=min(dim, 8), reference_bias=bias).eval()
+    single = TapNet(small_tapnet.backbone, num_references=8, projection_dim=min(dim, 8), reference_bias=bias).eval()
     single.projection_dim = dim
     single.load_state_dict(small_tapnet.state_dict())
     accuracy = Evaluator(single, blobs).accuracies(5, 2, 3, episodes=40, seed=1).mean()
@@ -27,7 +27,7 @@ def test_the_curve_agrees_with_an_evaluation_at_one_dimension(blobs, dim, bias):
 def test_the_curve_agrees_with_distances_through_the_projection_in_float64(blobs, dim):
     """Below, above and between multiples of the 64 blocks in which the curve is summed."""
     torch.manual_seed(0)
-    method = TapNet(Conv4((1, 8, 8), widths=(4, 4, 4, dim)), ways=8).double().eval()
+    method = TapNet(Conv4((1, 8, 8), widths=(4, 4, 4, dim)), num_references=8).double().eval()
     evaluator = Evaluator(method, blobs)
     batch = blobs.episodes(5, 2, 3, seed=1).batch(0, 40)
     evaluator._features = torch.randn(len(blobs), dim, generator=torch.Generator().manual_seed(0)).double()

@@ -5,7 +5,7 @@ import torch
 
 from tapnet import embedding
 from tapnet.backbones import make_backbone
-from tapnet.data.batches import as_input
+from tapnet.data.batches import to_float_tensor
 from tapnet.evaluation.embedding import cached_features, embed, feature_key, fused
 from tapnet.methods import PrototypicalNetwork
 
@@ -32,7 +32,7 @@ def test_folding_batch_normalisation_changes_no_feature_beyond_rounding(name):
 
 def test_embedding_a_split_keeps_the_order_of_its_images(blobs, small_tapnet):
     features = embed(small_tapnet, blobs)
-    single = small_tapnet.embed(as_input(blobs.pixels[7:8], torch.device("cpu")))
+    single = small_tapnet.embed(to_float_tensor(blobs.pixels[7:8], torch.device("cpu")))
     torch.testing.assert_close(features[7:8], single, rtol=1e-4, atol=1e-5)
 
 
@@ -59,7 +59,7 @@ def test_a_cache_that_cannot_be_written_costs_no_result(blobs, small_tapnet, tmp
 def test_other_weights_data_or_precision_have_another_key(blobs, small_tapnet):
     keys = {feature_key(small_tapnet, blobs, "float32"), feature_key(small_tapnet, blobs, "bf16")}
     keys.add(feature_key(small_tapnet, dataclasses.replace(blobs, fingerprint="1" * 64), "float32"))
-    keys.add(feature_key(small_tapnet, dataclasses.replace(blobs, turns=4), "float32"))
+    keys.add(feature_key(small_tapnet, dataclasses.replace(blobs, rotations=4), "float32"))
     next(small_tapnet.backbone.parameters()).data += 1
     keys.add(feature_key(small_tapnet, blobs, "float32"))
     assert len(keys) == 5
@@ -67,7 +67,7 @@ def test_other_weights_data_or_precision_have_another_key(blobs, small_tapnet):
 
 def test_options_of_a_backbone_that_no_weight_shows_have_another_key(blobs):
     keys = set()
-    for option in ({}, {"flatten": True}, {"turned": True}):
+    for option in ({}, {"flatten": True}, {"four_rotations": True}):
         torch.manual_seed(0)
         network = make_backbone("resnet12", blobs.image_shape, widths=[2, 2, 2, 4], **option)
         keys.add(feature_key(PrototypicalNetwork(network), blobs, "float32"))

@@ -84,7 +84,7 @@ def test_task_refuses_names_that_differ_in_case(task, foundation):
 def test_task_of_another_network_is_refused(task, foundation):
     other = type(foundation)("other", "1" * 64, foundation.references, foundation.calibration)
     with pytest.raises(ValueError, match="fitted with the network 'drawings'"):
-        task.refuse_other_network(other)
+        task.check_network(other)
 
 
 def test_leave_one_out_needs_two_examples_a_class(task, foundation):

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapnet.backbones import Conv4
-from tapnet.functional import class_averages, contrasts, null_space, projected_distances
+from tapnet.functional import class_prototypes, modified_references, null_space, projected_distances
 from tapnet.methods import METHODS, PrototypicalNetwork, TapNet
 
 
 def make(name, **options):
     torch.manual_seed(0)
     return METHODS[name](
-        Conv4((1, 8, 8), widths=(16, 16, 16, 16)), **({"ways": 8} if name == "tapnet" else {}), **options
+        Conv4((1, 8, 8), widths=(16, 16, 16, 16)), **({"num_references": 8} if name == "tapnet" else {}), **options
     )
 
 
@@ -104,7 +104,7 @@ def test_prototypical_follows_the_order_of_the_classes():
 def test_tapnet_in_training_keeps_reference_k_for_class_k():
     method = make("tapnet").train()
     support, queries, labels = torch.randn(8, 16), torch.randn(6, 16), torch.arange(8)
-    references, errors = method.adapt_to(class_averages(support, labels, 8))
+    references, errors = method.adapt_to(class_prototypes(support, labels, 8))
     assert torch.equal(references, method.references)
     torch.testing.assert_close(
         method.logits(support, labels, queries), -projected_distances(queries, method.references, errors)
@@ -115,9 +115,9 @@ def test_tapnet_projects_each_prototype_onto_its_contrast():
     """Inside the projection a class average and its modified reference point the same way."""
     method = make("tapnet").eval()
     support, labels = torch.randn(6, 16), SUPPORT_LABELS
-    references, errors = method.adapt_to(class_averages(support, labels, 3))
+    references, errors = method.adapt_to(class_prototypes(support, labels, 3))
     basis = null_space(errors)
-    averages, modified = class_averages(support, labels, 3) @ basis, contrasts(references) @ basis
+    averages, modified = class_prototypes(support, labels, 3) @ basis, modified_references(references) @ basis
     torch.testing.assert_close(torch.cosine_similarity(averages, modified, dim=-1), torch.ones(3))
 
 
@@ -140,8 +140,8 @@ def test_tapnet_trains_through_the_projection_when_asked():
 def test_tapnet_builds_its_projection_from_original_references_when_asked():
     method = make("tapnet", projection_references="original").eval()
     support = torch.randn(6, 16)
-    references, errors = method.adapt_to(class_averages(support, SUPPORT_LABELS, 3))
-    averages, basis = class_averages(support, SUPPORT_LABELS, 3), null_space(errors)
+    references, errors = method.adapt_to(class_prototypes(support, SUPPORT_LABELS, 3))
+    averages, basis = class_prototypes(support, SUPPORT_LABELS, 3), null_space(errors)
     cosines = torch.cosine_similarity(averages @ basis, references @ basis, dim=-1)
     torch.testing.assert_close(cosines, torch.ones(3))
 
@@ -149,8 +149,8 @@ def test_tapnet_builds_its_projection_from_original_references_when_asked():
 def test_tapnet_classifies_by_modified_references_when_asked():
     method = make("tapnet", classification_references="modified").train()
     support, queries, labels = torch.randn(8, 16), torch.randn(6, 16), torch.arange(8)
-    _, errors = make("tapnet").train().adapt_to(class_averages(support, labels, 8))
-    expected = -projected_distances(queries, contrasts(method.references), errors)
+    _, errors = make("tapnet").train().adapt_to(class_prototypes(support, labels, 8))
+    expected = -projected_distances(queries, modified_references(method.references), errors)
     torch.testing.assert_close(method.logits(support, labels, queries), expected)
 
 
@@ -160,7 +160,7 @@ def test_tapnet_with_euclidean_distance_has_the_roots_and_predicts_the_same():
     expected = squared.logits(support, labels, queries)
     found = euclidean.logits(support, labels, queries)
     torch.testing.assert_close(found, -(-expected).sqrt())
-    weight, bias = euclidean.head(class_averages(support, labels, 8))
+    weight, bias = euclidean.head(class_prototypes(support, labels, 8))
     assert torch.equal((queries @ weight.mT + bias).argmax(-1), found.argmax(-1))
 
 
@@ -206,14 +206,14 @@ def test_support_and_query_share_batch_statistics_in_training():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"ways": 16}, "2 <= ways < dim = 16"),
-        ({"ways": 1}, "got ways=1"),
-        ({"ways": 8, "selection": "nearest"}, "closest, optimal"),
-        ({"ways": 8, "projection_dim": 9}, "from 1 to 8, got 9"),
-        ({"ways": 8, "projection_references": "new"}, "modified, original, got 'new'"),
-        ({"ways": 8, "classification_references": "new"}, "original, modified, got 'new'"),
-        ({"ways": 8, "distance": "cosine"}, "squared, euclidean, got 'cosine'"),
-        ({"ways": 8, "initial_norm": 0}, "a length above 0, got 0"),
+        ({"num_references": 16}, "2 <= ways < dim = 16"),
+        ({"num_references": 1}, "got num_references=1"),
+        ({"num_references": 8, "selection": "nearest"}, "closest, optimal"),
+        ({"num_references": 8, "projection_dim": 9}, "from 1 to 8, got 9"),
+        ({"num_references": 8, "projection_references": "new"}, "modified, original, got 'new'"),
+        ({"num_references": 8, "classification_references": "new"}, "original, modified, got 'new'"),
+        ({"num_references": 8, "distance": "cosine"}, "squared, euclidean, got 'cosine'"),
+        ({"num_references": 8, "initial_norm": 0}, "a length above 0, got 0"),
     ],
 )
 def test_tapnet_refuses_what_cannot_work(options, words):
@@ -245,7 +245,7 @@ def test_the_linear_head_has_the_softmax_of_the_logits(small_tapnet, dim, refere
     small_tapnet.projection_dim, small_tapnet.reference_bias = dim, bias
     small_tapnet.projection_references = small_tapnet.classification_references = references
     support, query, labels = torch.randn(2, 10, 16), torch.randn(2, 7, 16), torch.arange(5).repeat(2).expand(2, -1)
-    weight, bias = small_tapnet.head(class_averages(support, labels, 5))
+    weight, bias = small_tapnet.head(class_prototypes(support, labels, 5))
     scores = torch.baddbmm(bias.unsqueeze(-2), query, weight.mT)
     expected = small_tapnet.logits(support, labels, query)
     torch.testing.assert_close(scores.softmax(-1), expected.softmax(-1), rtol=1e-4, atol=1e-5)

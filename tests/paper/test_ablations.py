@@ -6,11 +6,11 @@ from torch import nn
 from tapnet.backbones import make_backbone
 from tapnet.data.batches import episode_images
 from tapnet.evaluation.evaluator import Evaluator
-from tapnet.functional import class_averages
+from tapnet.functional import class_prototypes
 from tapnet.methods import PrototypicalNetwork
 from tapnet.methods.tapnet import CHOICES, TapNet
 from tapnet.paper.ablations import ABLATIONS, Task, find_ablation, measure_runs
-from tapnet.paper.ablations.measured import BatchStatistics, FourTurns, Turned, accuracies_by_lot
+from tapnet.paper.ablations.measured import BatchStatistics, FourRotations, Turned, random_selection_accuracies
 from tapnet.paper.ablations.rows import paired
 from tapnet.paper.ablations.trained import recipes_of_compositions
 from tapnet.recipe import load_recipe
@@ -60,9 +60,9 @@ def test_paired_differences_are_those_worked_out_by_hand():
 
 
 def test_random_selection_follows_from_seed_and_episode_alone(judge):
-    longer = accuracies_by_lot(judge, Task(5, 2, 3, episodes=40, seed=1))
-    np.testing.assert_array_equal(accuracies_by_lot(judge, TASK), longer[:12])
-    assert (longer != accuracies_by_lot(judge, Task(5, 2, 3, episodes=40, seed=2))).any()
+    longer = random_selection_accuracies(judge, Task(5, 2, 3, episodes=40, seed=1))
+    np.testing.assert_array_equal(random_selection_accuracies(judge, TASK), longer[:12])
+    assert (longer != random_selection_accuracies(judge, Task(5, 2, 3, episodes=40, seed=2))).any()
 
 
 def test_the_band_over_rotations_has_no_width_at_full_dimension(judge):
@@ -73,7 +73,7 @@ def test_the_band_over_rotations_has_no_width_at_full_dimension(judge):
 
 
 def test_ways_go_as_far_as_the_references(judge):
-    assert list(measured("ways", judge)) == ["2-way", "3-way", "5-way"]  # 8 references
+    assert list(measured("num_references", judge)) == ["2-way", "3-way", "5-way"]  # 8 references
 
 
 def test_batch_statistics_are_transductive_and_those_of_the_episode(judge, small_tapnet, blobs):
@@ -89,7 +89,7 @@ def test_batch_statistics_are_transductive_and_those_of_the_episode(judge, small
 
 def test_four_turns_are_classified_each_by_itself_and_the_logits_added_up(small_tapnet, blobs):
     method, episode = Turned(small_tapnet).eval(), episode_images(blobs, blobs.episodes(5, 2, 3)[0])
-    turns = [
+    rotations = [
         (
             episode.support_images.rot90(quarters, (2, 3)),
             episode.support_labels,
@@ -98,20 +98,20 @@ def test_four_turns_are_classified_each_by_itself_and_the_logits_added_up(small_
         for quarters in range(4)
     ]
     logits = method(episode.support_images, episode.support_labels, episode.query_images)
-    torch.testing.assert_close(logits, sum(small_tapnet(*turn) for turn in turns))
+    torch.testing.assert_close(logits, sum(small_tapnet(*turn) for turn in rotations))
 
 
 def test_the_head_of_four_turns_has_the_softmax_of_their_logits(small_tapnet, blobs):
     method, episode = Turned(small_tapnet).eval(), episode_images(blobs, blobs.episodes(5, 2, 3)[0])
     support, query = method.embed(episode.support_images), method.embed(episode.query_images)
-    weight, bias = method.head(class_averages(support, episode.support_labels, 5))
+    weight, bias = method.head(class_prototypes(support, episode.support_labels, 5))
     logits = method.logits(support, episode.support_labels, query)
     torch.testing.assert_close((query @ weight.T + bias).softmax(dim=-1), logits.softmax(dim=-1), atol=1e-4, rtol=1e-3)
 
 
 def test_views_compare_four_turns_with_none(judge, small_tapnet, blobs):
     rows = measured("views", judge)
-    for name, method in (("as it is", small_tapnet), ("four turns", Turned(small_tapnet).eval())):
+    for name, method in (("as it is", small_tapnet), ("four rotations", Turned(small_tapnet).eval())):
         assert rows[name].accuracy == Evaluator(method, blobs).accuracies(5, 2, 3, episodes=12, seed=1).mean()
 
 
@@ -121,14 +121,16 @@ def test_views_need_a_linear_head(small_tapnet, blobs):
 
 
 def test_views_are_not_for_a_network_that_has_them_already(blobs):
-    network = TapNet(make_backbone("resnet12", blobs.image_shape, widths=[2, 2, 2, 4], turned=True), ways=6).eval()
+    network = TapNet(
+        make_backbone("resnet12", blobs.image_shape, widths=[2, 2, 2, 4], four_rotations=True), num_references=6
+    ).eval()
     with pytest.raises(ValueError, match="sees every image in its four turns already"):
         measured("views", Evaluator(network, blobs))
 
 
 def test_oblong_images_are_not_turned():
     with pytest.raises(ValueError, match="Only square images can be turned, got 16×20"):
-        FourTurns(make_backbone("conv4", (1, 16, 20)))
+        FourRotations(make_backbone("conv4", (1, 16, 20)))
 
 
 @pytest.mark.parametrize("name", ["selection", "projection-references", "dimension"])

@@ -12,7 +12,7 @@ from tapnet.checkpoint import read_checkpoint
 from tapnet.cli import main
 from tapnet.evaluation.dimension_curve import dimension_curve
 from tapnet.evaluation.evaluator import Evaluator
-from tapnet.functional import class_averages
+from tapnet.functional import class_prototypes
 from tapnet.paper.chainer import import_chainer
 from tapnet.recipe import load_recipe
 
@@ -143,7 +143,7 @@ def test_the_bias_decides_which_references_are_selected(arrays, episode):
 def test_the_linear_head_of_an_imported_network_has_the_authors_softmax(run_folder, arrays, episode):
     method = tapnet.load(run_folder)
     support, query = (method.embed(torch.from_numpy(images)) for images in episode)
-    weight, bias = method.head(class_averages(support, torch.arange(WAY).repeat(SHOT), WAY))
+    weight, bias = method.head(class_prototypes(support, torch.arange(WAY).repeat(SHOT), WAY))
     expected = torch.from_numpy(logits_of(*episode, arrays)[0]).log_softmax(-1)
     torch.testing.assert_close((query @ weight.mT + bias).log_softmax(-1).double(), expected, rtol=1e-4, atol=1e-4)
 

@@ -128,4 +128,4 @@ def test_episode_composition_shows_ours_by_ways_and_the_published_beside_it():
 
 def test_a_figure_of_another_ablation_is_refused():
     with pytest.raises(ValueError, match="Needed a result of `tapnet ablate dimension --record`, got one of 'ways'"):
-        dimension_figure(ablation("ways", []))
+        dimension_figure(ablation("num_references", []))

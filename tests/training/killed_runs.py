@@ -21,7 +21,7 @@ RECIPE = {
     "name": "small",
     "data": {"name": "quickdraw"},
     "backbone": {"name": "conv4", "options": {"widths": [8, 8, 8, 8], "dropout": 0.1}},
-    "method": {"name": "tapnet", "options": {"ways": 6}},
+    "method": {"name": "tapnet", "options": {"num_references": 6}},
     "training": {"way": 6, "shot": 1, "query": 2, "episodes": 40, "augmentation": "affine"},
     "validation": {"way": 5, "shot": 1, "query": 5, "episodes": 20, "every": 10},
 }
@@ -66,14 +66,14 @@ def dying_in(name, call):
     def work(folder):
         original, calls = getattr(os, name), 0
 
-        def counted(*args):
+        def pluralize(*args):
             nonlocal calls
             calls += 1
             if calls == call:
                 os.kill(os.getpid(), signal.SIGKILL)
             return original(*args)
 
-        setattr(os, name, counted)
+        setattr(os, name, pluralize)
         run(folder)
 
     return work

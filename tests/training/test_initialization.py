@@ -16,7 +16,7 @@ RECIPE = recipe_from(
         "name": "small",
         "data": {"name": "quickdraw"},
         "backbone": {"name": "conv4", "options": {"widths": [4, 4, 4, 4]}},
-        "method": {"name": "tapnet", "options": {"ways": 6}},
+        "method": {"name": "tapnet", "options": {"num_references": 6}},
         "training": {"way": 6, "shot": 1, "query": 2, "episodes": 2, "learning_rate": 1e-9},
         "validation": {"way": 5, "shot": 1, "query": 5, "episodes": 20, "every": 2},
     },
@@ -33,7 +33,7 @@ def trained(recipe=RECIPE):
 
 def beginning_with(checkpoint, folder, *changes):
     checkpoint.write(folder / "older.safetensors")
-    return changed(RECIPE, [f"training.begin_with={folder / 'older.safetensors'}", *changes])
+    return changed(RECIPE, [f"training.init_from={folder / 'older.safetensors'}", *changes])
 
 
 def test_all_weights_are_taken_where_they_fit():
@@ -44,7 +44,7 @@ def test_all_weights_are_taken_where_they_fit():
 
 
 def test_references_of_another_number_stay_fresh():
-    method = changed(RECIPE, ["method.options.ways=8", "training.way=8"]).build(SHAPE)
+    method = changed(RECIPE, ["method.options.num_references=8", "training.way=8"]).build(SHAPE)
     before, checkpoint = method.references.detach().clone(), trained()
     assert take_weights(method, checkpoint).endswith("; fresh: references")
     torch.testing.assert_close(method.references.detach(), before)
@@ -53,7 +53,7 @@ def test_references_of_another_number_stay_fresh():
 
 
 def test_a_network_that_sees_four_turns_begins_with_one_that_sees_one():
-    backbone = 'backbone={"name": "resnet12", "options": {"widths": [2, 2, 2, 8], "turned": %s}}'
+    backbone = 'backbone={"name": "resnet12", "options": {"widths": [2, 2, 2, 8], "four_rotations": %s}}'
     older = trained(changed(RECIPE, [backbone % "false"]))
     older = dataclasses.replace(older, header=dataclasses.replace(older.header, origin="begun with something"))
     method = changed(RECIPE, [backbone % "true"]).build(SHAPE)
@@ -108,7 +108,7 @@ def test_an_interrupted_run_remembers_where_it_began(tmp_path):
 
 def test_refused_weights_leave_no_run(tmp_path):
     other = trained(changed(RECIPE, ["backbone.options.widths=[4, 4, 4, 5]"]))
-    with pytest.raises(ValueError, match=r"training\.begin_with, --from.*Give a network of the same kind, widths"):
+    with pytest.raises(ValueError, match=r"training\.init_from, --from.*Give a network of the same kind, widths"):
         train(beginning_with(other, tmp_path), tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
 
@@ -126,8 +126,8 @@ def test_where_the_first_network_began_is_kept():
 
 
 def test_over_a_frozen_backbone_nothing_is_taken():
-    with pytest.raises(ValueError, match=r"references begin at random, so training\.begin_with"):
-        load_recipe("photos", ["training.frozen_backbone=true", "training.begin_with=efficientnet-lite0"])
+    with pytest.raises(ValueError, match=r"references begin at random, so training\.init_from"):
+        load_recipe("photos", ["training.frozen_backbone=true", "training.init_from=efficientnet-lite0"])
 
 
 @pytest.mark.parametrize("name", ["drawings", "a: é #1 😀"])
@@ -142,7 +142,7 @@ def test_the_command_line_takes_a_bundled_name_or_any_path(name, tmp_path, capsy
 
 def test_a_missing_first_run_is_named_with_its_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    recipe = changed(RECIPE, ["training.begin_with=runs/quickdraw"])
+    recipe = changed(RECIPE, ["training.init_from=runs/quickdraw"])
     with pytest.raises(ValueError, match=r"no checkpoint runs/quickdraw.*`tapnet train quickdraw` makes that one\.$"):
         train(recipe, tmp_path / "run", device="cpu")
 
@@ -150,7 +150,7 @@ def test_a_missing_first_run_is_named_with_its_command(tmp_path, monkeypatch):
 def test_an_unset_name_is_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["train", "quickdraw", "--from", ""]) == 2
-    assert "training.begin_with" in capsys.readouterr().err
+    assert "training.init_from" in capsys.readouterr().err
 
 
 def test_a_run_that_goes_on_takes_no_other_weights(tmp_path, capsys):

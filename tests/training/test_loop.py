@@ -20,7 +20,7 @@ def recipe(**training):
             "name": "small",
             "data": {"name": "quickdraw"},
             "backbone": {"name": "conv4", "options": {"widths": [8, 8, 8, 8], "dropout": 0.1}},
-            "method": {"name": "tapnet", "options": {"ways": training.get("way", 6)}},
+            "method": {"name": "tapnet", "options": {"num_references": training.get("way", 6)}},
             "training": {"way": 6, "shot": 1, "query": 2, "episodes": 6, "augmentation": "affine"} | training,
             "validation": {"way": 5, "shot": 1, "query": 5, "episodes": 20, "every": 2},
         },
@@ -194,7 +194,7 @@ def test_seconds_of_training_beat_no_training_by_far(tmp_path):
         recipe().as_dict()
         | {
             "backbone": {"name": "conv4", "options": {"widths": [16, 16, 16, 16]}},
-            "method": {"name": "tapnet", "options": {"ways": 20}},
+            "method": {"name": "tapnet", "options": {"num_references": 20}},
             "training": {"way": 20, "shot": 2, "query": 4, "episodes": 60, "learning_rate": 5e-3, "schedule": "cosine"},
             "validation": {"way": 5, "shot": 5, "query": 10, "episodes": 200, "every": 60},
         },

@@ -22,7 +22,7 @@ def recipe(**training):
             "name": "small",
             "data": {"name": "quickdraw"},
             "backbone": {"name": "conv4", "options": {"widths": [8, 8, 8, 8], "dropout": 0.1}},
-            "method": {"name": "tapnet", "options": {"ways": 6}},
+            "method": {"name": "tapnet", "options": {"num_references": 6}},
             "training": {"way": 6, "shot": 1, "query": 2, "episodes": 4} | training,
             "validation": {"way": 5, "shot": 1, "query": 5, "episodes": 20, "every": 2},
         },

@@ -37,7 +37,7 @@ def recipe(method=None, backbone=None, **training):
             "name": "small",
             "data": {"name": "photos"},
             "backbone": backbone or {"name": "efficientnet-lite0"},
-            "method": method or {"name": "tapnet", "options": {"ways": 6}},
+            "method": method or {"name": "tapnet", "options": {"num_references": 6}},
             "training": {"way": 6, "shot": 1, "query": 2, "episodes": 20, "frozen_backbone": True} | training,
             "validation": {"way": 3, "shot": 1, "query": 2, "episodes": 20, "every": 10},
         },

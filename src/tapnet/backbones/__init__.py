@@ -10,7 +10,7 @@ from tapnet.backbones.conv4 import Conv4
 from tapnet.backbones.efficientnet_lite0 import EfficientNetLite0
 from tapnet.backbones.hugging_face import HuggingFace
 from tapnet.backbones.resnet12 import ResNet12, ResNet12Small
-from tapnet.registry import constructed
+from tapnet.registry import build
 
 BACKBONES: dict[str, Callable[..., Backbone]] = {
     "conv4": Conv4,
@@ -31,4 +31,4 @@ def make_backbone(name: str, image_shape: ImageShape, **options: Any) -> Backbon
         raise ValueError(f"A backbone is one of {', '.join(BACKBONES)}, got {name!r}.")
     if len(image_shape) != 3 or min(image_shape) < 1:
         raise ValueError(f"An image shape is (channels, height, width), each at least 1, got {tuple(image_shape)}.")
-    return constructed(f"Backbone {name!r}", BACKBONES[name], image_shape, options)
+    return build(f"Backbone {name!r}", BACKBONES[name], image_shape, options)

@@ -19,7 +19,7 @@ class Backbone(nn.Module):
 
     dim: int
     image_shape: ImageShape  # (channels, height, width)
-    turned = False  # whether it sees every image in its four quarter turns
+    four_rotations = False  # whether it sees every image in its four rotations
 
     def maps(self, images: Tensor) -> Tensor:
         raise NotImplementedError

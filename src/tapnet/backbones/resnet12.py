@@ -10,14 +10,14 @@ from torch.nn import functional as F
 
 from tapnet.backbones.base import BLOCKS, Backbone, ImageShape, convolution, four, halved, halving, normalisation
 
-_QUARTERS = 4  # turns to a whole one
+_ROTATIONS = 4  # turns to a whole one
 
 
 class ResNet12(Backbone):
     """Four residual blocks of three 3×3 convolutions, shortcut 3×3, global average pooling; 512 features.
 
-    `flatten` keeps the places of the last maps, as Conv4 does, in place of their average. `turned` lets the same blocks
-    see an image in each of its quarter turns: four times the maps and the work, and no more weights.
+    `flatten` keeps the places of the last maps, as Conv4 does, in place of their average. `four_rotations` lets the same blocks
+    see an image in each of its quarter rotations: four times the maps and the work, and no more weights.
     """
 
     default_widths: tuple[int, ...] = (64, 128, 256, 512)
@@ -29,7 +29,7 @@ class ResNet12(Backbone):
         widths: Sequence[int] | None = None,
         dropout: Sequence[float] | float = 0.0,
         flatten: bool = False,
-        turned: bool = False,
+        four_rotations: bool = False,
     ) -> None:
         super().__init__()
         channels, height, width = image_shape
@@ -37,27 +37,27 @@ class ResNet12(Backbone):
         widths = self.default_widths if widths is None else tuple(widths)
         if len(widths) != BLOCKS:
             raise ValueError(f"`widths` needs {BLOCKS} values, one a block, got {list(widths)}.")
-        if turned and height != width:
-            raise ValueError(f"Only square images can be `turned`, got {height}×{width}: leave it out.")
+        if four_rotations and height != width:
+            raise ValueError(f"`four_rotations` needs square images, got {height}×{width}: leave it out.")
         inputs = (channels, *widths[:-1])
         rates = four(dropout, "dropout")
         self.blocks = nn.Sequential(
             *(_Block(i, o, rate, self.shortcut_kernel) for i, o, rate in zip(inputs, widths, rates, strict=True))
         )
-        self.flatten, self.turned = flatten, turned
+        self.flatten, self.four_rotations = flatten, four_rotations
         places = halved(height, BLOCKS) * halved(width, BLOCKS) if flatten else 1
-        self.dim = widths[-1] * places * (_QUARTERS if turned else 1)
+        self.dim = widths[-1] * places * (_ROTATIONS if four_rotations else 1)
 
     def extra_repr(self) -> str:
-        return f"flatten={self.flatten}, turned={self.turned}"  # no weight shows them
+        return f"flatten={self.flatten}, four_rotations={self.four_rotations}"  # no weight shows them
 
     def maps(self, images: Tensor) -> Tensor:
-        if not self.turned:
+        if not self.four_rotations:
             features: Tensor = self.blocks(images)
             return features
-        turns = self.blocks(torch.cat([images.rot90(turn, (2, 3)) for turn in range(_QUARTERS)]))  # (4·n, C, h, w)
-        each = turns.unflatten(0, (_QUARTERS, -1))  # a `chunk` would fix n in an ONNX file
-        return torch.cat([each[turn].rot90(-turn, (2, 3)) for turn in range(_QUARTERS)], dim=1)  # upright again
+        rotations = self.blocks(torch.cat([images.rot90(turn, (2, 3)) for turn in range(_ROTATIONS)]))  # (4·n, C, h, w)
+        each = rotations.unflatten(0, (_ROTATIONS, -1))  # a `chunk` would fix n in an ONNX file
+        return torch.cat([each[turn].rot90(-turn, (2, 3)) for turn in range(_ROTATIONS)], dim=1)  # upright again
 
     def pool(self, maps: Tensor) -> Tensor:
         return maps.flatten(1) if self.flatten else maps.mean(dim=(2, 3))

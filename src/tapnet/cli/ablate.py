@@ -15,7 +15,7 @@ from rich.table import Table
 
 from tapnet.cli.evaluate import evaluator, images_for, overlaps
 from tapnet.cli.options import add_device, add_episodes, output_folder, percent
-from tapnet.cli.train import train_visibly
+from tapnet.cli.train import train_with_progress
 from tapnet.wording import difference, half_width
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
         _print_list(ABLATIONS)
         return
     ablation = find_ablation(args.name)
-    _refuse_unfit(ablation, args)
+    _check_unfit(ablation, args)
     episodes = ablation.episodes if args.episodes is None else args.episodes
     task = Task(args.way, args.shot, args.query, episodes, args.seed)
     header, judge, rows = (_measured if args.checkpoint else _trained)(ablation, args, task)
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> None:
         print(f"Kept as {record_ablation(args.record, result)}", file=sys.stderr)
 
 
-def _refuse_unfit(ablation: Ablation, args: argparse.Namespace) -> None:
+def _check_unfit(ablation: Ablation, args: argparse.Namespace) -> None:
     if (args.checkpoint is None) == (args.recipe is None):
         raise ValueError("Give one: --checkpoint to vary a trained network, or --recipe to train the variants.")
     if args.checkpoint and ablation.measure is None:
@@ -98,7 +98,7 @@ def _trained(ablation: Ablation, args: argparse.Namespace, task: Task) -> tuple[
     assert ablation.recipes is not None
     recipe = load_recipe(args.recipe, args.set)
     train = partial(
-        train_visibly, device=args.device, precision=args.precision, quiet=args.json, again="the same command"
+        train_with_progress, device=args.device, precision=args.precision, quiet=args.json, again="the same command"
     )
     recipes = ablation.recipes(recipe)
     refuse_unmeasurable(recipes, images_for(recipe.data, args), task)

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tapnet.cli.pictures import Reader, network_of, read_examples
-from tapnet.wording import counted
+from tapnet.wording import pluralize
 
 _EXAMPLES = """examples:
   tapnet add birds.task blackbird/*.jpg              the folder names the class
@@ -48,9 +48,9 @@ def run(args: argparse.Namespace) -> None:
     passed = sum(map(len, classes.values())) - added - reader.broken
     console = Console(highlight=False, soft_wrap=True)
     named = f"; new {'class' if len(new) == 1 else 'classes'}: {', '.join(new)}" if new else ""
-    console.print(f"{counted(added, 'picture')} added to {args.task}{named}")
+    console.print(f"{pluralize(added, 'picture')} added to {args.task}{named}")
     if passed:
         console.print(
-            f"Passed over, since the task has {'it' if passed == 1 else 'them'}: {counted(passed, 'picture')}."
+            f"Passed over, since the task has {'it' if passed == 1 else 'them'}: {pluralize(passed, 'picture')}."
         )
     reader.finish()

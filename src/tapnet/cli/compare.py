@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
     rows: list[dict[str, Any]] = []
     for checkpoint in args.checkpoints:
         judge = evaluator(checkpoint, args)
-        data.add((judge.images.fingerprint, judge.images.turns, judge.images.apart))
+        data.add((judge.images.fingerprint, judge.images.rotations, judge.images.one_rotation_per_class))
         if len(data) > 1:
             raise ValueError("These checkpoints were trained on different data: give one for all by --dataset.")
         accuracies = judge.accuracies(args.way, args.shot, args.query, args.episodes, args.seed)

@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
-from tapnet.wording import counted
+from tapnet.wording import pluralize
 
 if TYPE_CHECKING:
     from tapnet.data import Dataset
     from tapnet.data.checking import Finding
-    from tapnet.data.packing import Wishes
+    from tapnet.data.packing import PackOptions
 
 _EXAMPLES = """examples:
   tapnet data list
@@ -74,7 +74,7 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", default="test", help="which classes (default: test)")
     parser.add_argument("--out", required=True, type=Path, metavar="PNG", help="the sheet; the episode goes beside it")
     parser.add_argument(
-        "--turns", type=int, help="4: with rotations as classes, 1: without (default: the dataset's own)"
+        "--rotations", type=int, help="4: with rotations as classes, 1: without (default: the dataset's own)"
     )
     parser.add_argument("--classes", type=int, default=12, help="classes on the sheet (default: 12)")
     parser.add_argument("--images", type=int, default=10, help="images a class on the sheet (default: 10)")
@@ -125,8 +125,8 @@ def _prepared(folder: Path, published: int | None = None) -> tuple[str, str]:
     kept = packed.manifest
     images = kept.rows - len(kept.left_out)
     part = "" if published in (None, images) else f" (published: {published:,})"
-    state = f"{counted(images, 'image')} of {_size(kept.row_shape)}{part}, ready in {folder}"
-    return state, f"{counted(len(packed.classes), 'class')}, prepared from {kept.form}"
+    state = f"{pluralize(images, 'image')} of {_size(kept.row_shape)}{part}, ready in {folder}"
+    return state, f"{pluralize(len(packed.classes), 'class')}, prepared from {kept.form}"
 
 
 def _size(shape: tuple[int, int, int]) -> str:
@@ -149,11 +149,11 @@ def _prepare(args: argparse.Namespace) -> None:
 def _pack(args: argparse.Namespace, dataset: Dataset, path: Path) -> None:
     from tapnet.data.checking import differences, facts
     from tapnet.data.packed import data_root
-    from tapnet.data.packing import Hearing, prepare
+    from tapnet.data.packing import Callbacks, prepare
 
     try:
         with _progress("packing") as progress:
-            packed = prepare(dataset, path, data_root(args.root), _wishes(args), Hearing(_say, progress))
+            packed = prepare(dataset, path, data_root(args.root), _wishes(args), Callbacks(_say, progress))
     except KeyboardInterrupt:
         raise KeyboardInterrupt("Stopped; the same command goes on from here.") from None
     _print_findings(
@@ -161,10 +161,10 @@ def _pack(args: argparse.Namespace, dataset: Dataset, path: Path) -> None:
     )
 
 
-def _wishes(args: argparse.Namespace) -> Wishes:
-    from tapnet.data.packing import Wishes
+def _wishes(args: argparse.Namespace) -> PackOptions:
+    from tapnet.data.packing import PackOptions
 
-    return Wishes(
+    return PackOptions(
         name=args.own_name,
         size=args.size,
         channels=args.channels,
@@ -224,7 +224,7 @@ def _show(args: argparse.Namespace) -> None:
             raise ValueError(f"--{option} needs at least {least}, got {getattr(args, option)}.")
     if args.out.is_dir():
         raise ValueError(f"--out needs the name of a picture, and {args.out} is a folder.")
-    images = load_dataset(args.name, args.split, args.root, args.turns)
+    images = load_dataset(args.name, args.split, args.root, args.rotations)
     if args.out.suffix.lower() != ".png":
         raise ValueError(f"--out needs a name that ends in .png, got {args.out}.")
     sampler = fitting_sampler(images, args.way, args.shot, args.query, args.seed)

@@ -21,7 +21,7 @@ from tapnet.cli.options import (
     percent,
     processes,
 )
-from tapnet.wording import counted, half_width, overlap_note
+from tapnet.wording import half_width, overlap_note, pluralize
 
 if TYPE_CHECKING:
     from tapnet.backbones import ImageShape
@@ -98,7 +98,7 @@ def evaluator(checkpoint: str, args: argparse.Namespace) -> Evaluator:
             "result would not be on unseen classes: --allow-overlap measures it all the same, and the result says so."
         )
     images = images_for(data, args)
-    _refuse_other_size(checkpoint, loaded.header.image_shape, images)
+    _check_other_size(checkpoint, loaded.header.image_shape, images)
     if images.fingerprint == loaded.header.data.get(data.train_split):
         print(
             f"Note: {checkpoint} was trained on these classes ({args.split}); this is no accuracy on unseen ones.",
@@ -110,16 +110,16 @@ def evaluator(checkpoint: str, args: argparse.Namespace) -> Evaluator:
 
 def images_for(data: Data, args: argparse.Namespace) -> ImageSet:
     """The images that the options ask for, of a network that was trained on `data`."""
-    turned = {} if args.turns is None else {"turns": args.turns}
+    turned = {} if args.rotations is None else {"rotations": args.rotations}
     if args.dataset not in (None, data.name):
         data = replace(data, name=args.dataset, root=None, options={})
     return replace(data, options=data.options | turned).images(args.split, args.root)
 
 
-def _refuse_other_size(checkpoint: str, needed: ImageShape, images: ImageSet) -> None:
+def _check_other_size(checkpoint: str, needed: ImageShape, images: ImageSet) -> None:
     if images.image_shape != needed:
         wanted, found = (
-            f"{height}×{width} with {counted(channels, 'channel')}"
+            f"{height}×{width} with {pluralize(channels, 'channel')}"
             for channels, height, width in (needed, images.image_shape)
         )
         raise ValueError(

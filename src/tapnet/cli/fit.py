@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tapnet.cli.options import output_file, percent
 from tapnet.cli.pictures import Reader, read_examples
-from tapnet.wording import counted
+from tapnet.wording import pluralize
 
 _EXAMPLES = """examples:
   tapnet fit my_classes/ --out birds.task       my_classes/robin/*.jpg, my_classes/wren/*.jpg …
@@ -35,11 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from tapnet.inference.folders import class_folders
     from tapnet.inference.networks import load_network, proposed_network
-    from tapnet.inference.task import Settings, fit_task, leave_one_out, refuse_alike
+    from tapnet.inference.task import Settings, check_names_differ, fit_task, leave_one_out
     from tapnet.inference.task_file import write_task
 
     classes = class_folders(args.folder)
-    refuse_alike(list(classes))
+    check_names_differ(list(classes))
     if len(classes) < 2:
         raise ValueError(f"{args.folder} holds one class, {next(iter(classes))!r}: a classifier needs at least 2.")
     network = load_network(args.network or proposed_network([*chain(*classes.values())]), args.device)
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     shots = task.shots()
-    counts = counted(shots[0], "picture") if len(set(shots)) == 1 else f"{min(shots)} to {max(shots)} pictures"
+    counts = pluralize(shots[0], "picture") if len(set(shots)) == 1 else f"{min(shots)} to {max(shots)} pictures"
     console.print(f"{len(classes)} classes, {counts} each, network {network.name}, head {args.head}: {args.out}")
     accuracy = leave_one_out(task, network.foundation)
     if accuracy is not None:

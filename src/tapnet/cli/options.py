@@ -45,7 +45,9 @@ def add_task(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dataset", help="default: the dataset of the checkpoint's recipe")
     parser.add_argument("--root", help="folder of the prepared datasets")
     parser.add_argument("--split", default="test", help="which classes (default: test)")
-    parser.add_argument("--turns", type=int, help="4: images turned by 90, 180, 270 degrees are classes too; 1: not")
+    parser.add_argument(
+        "--rotations", type=int, help="4: images turned by 90, 180, 270 degrees are classes too; 1: not"
+    )
     parser.add_argument("--way", type=int, default=5, help="classes an episode (default: 5)")
     parser.add_argument("--shot", type=int, default=5, help="labelled images a class (default: 5)")
     parser.add_argument("--query", type=int, default=15, help="images to classify a class (default: 15)")

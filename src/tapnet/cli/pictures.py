@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tapnet.wording import counted
+from tapnet.wording import pluralize
 
 if TYPE_CHECKING:
     from tapnet.inference.images import Example, Preprocessing
@@ -46,7 +46,7 @@ class Reader:
     def finish(self) -> None:
         """Exit code 1 when something could not be read, with the count."""
         if self.broken:
-            ERRORS.print(f"{counted(self.broken, 'picture')} could not be read.")
+            ERRORS.print(f"{pluralize(self.broken, 'picture')} could not be read.")
             raise SystemExit(1)
 
 
@@ -64,7 +64,7 @@ def read_examples(classes: dict[str, list[Path]], network: Network, reader: Read
     owners = {path: label for label, files in enumerate(classes.values()) for path in files}
     read = [(owners[path], path, example) for path, example in reader.read(owners)]
     names = list(classes)
-    _refuse_doubles([(names[label], path, example.sha256) for label, path, example in read])
+    _check_doubles([(names[label], path, example.sha256) for label, path, example in read])
     missing = sorted(set(range(len(classes))) - {label for label, _, _ in read})
     if missing:
         raise ValueError(f"No picture of class {names[missing[0]]!r} can be read: add one that can, or leave it out.")
@@ -76,7 +76,7 @@ def read_examples(classes: dict[str, list[Path]], network: Network, reader: Read
     )
 
 
-def _refuse_doubles(pictures: list[tuple[str, Path, str]]) -> None:
+def _check_doubles(pictures: list[tuple[str, Path, str]]) -> None:
     first: dict[str, tuple[str, Path]] = {}
     for name, path, digest in pictures:
         other, there = first.setdefault(digest, (name, path))
@@ -99,7 +99,7 @@ def network_of(task: Task, args_network: str | None, device: str) -> Network:
             f"The task was fitted with {task.network!r}, which is not here (sha-256 {task.network_sha256[:12]}…): give "
             "its checkpoint with --network."
         ) from error
-    task.refuse_other_network(network.foundation)
+    task.check_network(network.foundation)
     return network
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 from tapnet.cli.options import output_file, output_folder
 from tapnet.cli.pictures import ERRORS, Reader, predictor_of
 from tapnet.cli.rows import FORMATS
-from tapnet.wording import counted
+from tapnet.wording import pluralize
 
 if TYPE_CHECKING:
     from tapnet.inference.prediction import Prediction
@@ -70,12 +70,12 @@ def run(args: argparse.Namespace) -> None:
                     _sort(batch, args.sort_into)
                 done += len(batch)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"Stopped after {counted(done, 'picture')}, all of them written.") from None
+            raise KeyboardInterrupt(f"Stopped after {pluralize(done, 'picture')}, all of them written.") from None
         except BrokenPipeError:  # whoever read our lines has seen enough
             sys.stdout = None
             raise SystemExit(0) from None
     if places := [str(path) for path in (args.out, args.sort_into) if path]:
-        ERRORS.print(f"{counted(done, 'picture')}: {' and '.join(places)}", markup=False)
+        ERRORS.print(f"{pluralize(done, 'picture')}: {' and '.join(places)}", markup=False)
     reader.finish()
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tapnet.cli.evaluate import EXPLANATION, results_table
 from tapnet.cli.options import add_device
-from tapnet.cli.train import train_visibly
+from tapnet.cli.train import train_with_progress
 
 TASKS = ((5, 1), (5, 5), (20, 1), (20, 5))  # way, shot
 EPISODES = 1000
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
     console = Console()
     other = [] if args.method == "tapnet" else [f"method={{name: {args.method}}}", f"name=quickdraw-{args.method}"]
     recipe = load_recipe("quickdraw", [*other, *args.set])
-    train_visibly(recipe, args.out, args.device, args.precision, resume=(args.out / LAST).exists())
+    train_with_progress(recipe, args.out, args.device, args.precision, resume=(args.out / LAST).exists())
 
     method = load(args.out, resolve_device(args.device))
     judge = Evaluator(method, recipe.data.images("test"))

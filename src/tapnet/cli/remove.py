@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tapnet.cli.pictures import network_of
-from tapnet.wording import counted
+from tapnet.wording import pluralize
 
 _EXAMPLES = """examples:
   tapnet remove birds.task wren                 a class
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
     write_task(smaller, args.task)
     gone = len(task.examples) - len(smaller.examples)
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"{counted(gone, 'picture')} removed, {len(smaller.classes)} classes left: {args.task}")
+    console.print(f"{pluralize(gone, 'picture')} removed, {len(smaller.classes)} classes left: {args.task}")
 
 
 def _digest(name: str, classes: tuple[str, ...]) -> str:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tapnet.inference.prediction import Prediction
 
 
-class Rows(ABC):
+class PredictionWriter(ABC):
     """Writes to a stream, flushing after every batch, so that an interrupted run leaves whole lines."""
 
     def __init__(self, stream: TextIO, top: int, widest: int) -> None:
@@ -30,7 +30,7 @@ class Rows(ABC):
     def line(self, prediction: Prediction) -> str: ...
 
 
-class Table(Rows):
+class Table(PredictionWriter):
     """class, probability, file; further classes with their probabilities between."""
 
     def heading(self) -> str:
@@ -43,7 +43,7 @@ class Table(Rows):
         return f"{cells}  {prediction.file}\n"
 
 
-class Csv(Rows):
+class Csv(PredictionWriter):
     """One line a picture, with a heading."""
 
     def heading(self) -> str:
@@ -55,7 +55,7 @@ class Csv(Rows):
         return _csv_line([str(prediction.file), prediction.label, f"{prediction.probability:.6f}", *more])
 
 
-class Json(Rows):
+class Json(PredictionWriter):
     """One object a line, so that the file is whole after every line."""
 
     def heading(self) -> str:
@@ -73,4 +73,4 @@ def _csv_line(cells: list[str]) -> str:
     return stream.getvalue()
 
 
-FORMATS: dict[str, type[Rows]] = {"table": Table, "csv": Csv, "json": Json}
+FORMATS: dict[str, type[PredictionWriter]] = {"table": Table, "csv": Csv, "json": Json}

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from tapnet.cli.options import PICTURES, output_file, percent
 from tapnet.cli.pictures import ERRORS, Reader, predictor_of
-from tapnet.wording import counted
+from tapnet.wording import pluralize
 
 if TYPE_CHECKING:
     from tapnet.inference.confusion import Confusion
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> None:
         _show(confusion)
     if fitted:
         ERRORS.print(
-            f"{len(fitted)} of {counted(confusion.total, 'picture')} were examples of the task: new ones may do worse."
+            f"{len(fitted)} of {pluralize(confusion.total, 'picture')} were examples of the task: new ones may do worse."
         )
     if args.out:
         confusion_figure(confusion, args.out)
@@ -85,11 +85,11 @@ def _show(confusion: Confusion) -> None:
     low, high = confusion.interval
     console = Console(highlight=False)
     console.print(
-        f"Accuracy {percent(confusion.accuracy)} of {counted(confusion.total, 'picture')} (95% interval "
+        f"Accuracy {percent(confusion.accuracy)} of {pluralize(confusion.total, 'picture')} (95% interval "
         f"{percent(low)} to {percent(high)}, for further pictures of these classes)"
     )
     if len(confusion.classes) <= _WIDEST:
-        console.print("Rows: what it is; columns: what was said, by number", _matrix(confusion), sep="\n")
+        console.print("PredictionWriter: what it is; columns: what was said, by number", _matrix(confusion), sep="\n")
     mistakes = confusion.mistakes()[:_MISTAKES]
     for count, truth, said in mistakes:
         console.print(f"  {count} × {truth} taken for {said}")

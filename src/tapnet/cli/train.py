@@ -18,7 +18,7 @@ from rich.table import Column
 from rich.text import Text
 
 from tapnet.cli.options import add_device, add_processes, percent, processes
-from tapnet.wording import counted, half_width
+from tapnet.wording import half_width, pluralize
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -82,12 +82,12 @@ def run(args: argparse.Namespace) -> None:
     else:
         frozen = ["training.frozen_backbone=true"] if args.frozen_backbone else []
         beginning = (
-            [] if args.weights is None else [f"training.begin_with={json.dumps(args.weights, ensure_ascii=False)}"]
+            [] if args.weights is None else [f"training.init_from={json.dumps(args.weights, ensure_ascii=False)}"]
         )
         recipe = load_recipe(args.recipe, [*args.set, *frozen, *beginning])
         folder = args.out or Path("runs") / recipe.name
     with processes(args) as fabric:
-        best = train_visibly(
+        best = train_with_progress(
             recipe, folder, args.device, args.precision, args.resume is not None, fabric, args.tensorboard
         )
         result = "" if args.no_test else _final_evaluation(recipe, folder, fabric)
@@ -100,8 +100,8 @@ def _final_evaluation(recipe: Recipe, folder: Path, fabric: Fabric) -> str:
     """A line with the accuracy on test classes, which the run folder keeps, or why there is none."""
     from tapnet import distributed
     from tapnet.checkpoint import load
-    from tapnet.data.episodes import TooFew
-    from tapnet.data.packed import NoSplit
+    from tapnet.data.episodes import NotEnoughDataError
+    from tapnet.data.packed import UnknownSplitError
     from tapnet.evaluation.evaluator import Evaluator
     from tapnet.training.run_folder import RunFolder
 
@@ -109,7 +109,7 @@ def _final_evaluation(recipe: Recipe, folder: Path, fabric: Fabric) -> str:
     try:
         images = recipe.data.images("test")
         images.episodes(task.way, task.shot, task.query)
-    except (NoSplit, TooFew) as reason:
+    except (UnknownSplitError, NotEnoughDataError) as reason:
         return f"Not evaluated on test classes: {reason}\n"
     judge = Evaluator(load(folder, fabric.device), images)
     result = judge.evaluate(task.way, task.shot, task.query, max(task.episodes, FINAL_EPISODES))
@@ -119,7 +119,7 @@ def _final_evaluation(recipe: Recipe, folder: Path, fabric: Fabric) -> str:
     return f"Test classes, {task.way}-way {task.shot}-shot: {accuracy}\n"
 
 
-def train_visibly(
+def train_with_progress(
     recipe: Recipe,
     folder: Path,
     device: str,
@@ -168,7 +168,7 @@ def _asked(recipe: Recipe) -> str:
     first = ", after the features of every image" if training.frozen_backbone else ""
     return (
         f"{recipe.name}: {recipe.method.name} with {network} on {recipe.data.name}, {training.episodes} episodes of "
-        f"{training.way}-way {training.shot}-shot, {counted(training.query, 'query')} a class{first}"
+        f"{training.way}-way {training.shot}-shot, {pluralize(training.query, 'query')} a class{first}"
     )
 
 

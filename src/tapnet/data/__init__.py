@@ -19,29 +19,34 @@ def load_dataset(
     name: str,
     split: str,
     root: str | Path | None = None,
-    turns: int | Mapping[str, int] | None = None,
-    apart: bool = False,
+    rotations: int | Mapping[str, int] | None = None,
+    one_rotation_per_class: bool = False,
     **unknown: object,
 ) -> ImageSet:
     """One split of a dataset: of those in DATASETS, or of one that was prepared under a name of its own.
 
-    `root` is where prepared datasets are kept; `turns` = 4 adds the rotations of each image as classes, 1 does not,
+    `root` is where prepared datasets are kept; `rotations` = 4 adds the rotations of each image as classes, 1 does not,
     for all splits or for each by name; where nothing is said the dataset decides (Omniglot: rotations in training, none
-    in validation and test). `apart` keeps the rotations of one image class out of each other's episodes.
+    in validation and test). `one_rotation_per_class` keeps the rotations of one image class out of each other's episodes.
     """
     if unknown:
-        raise ValueError(f"The options of a dataset are `turns` and `apart`, got {', '.join(unknown)}.")
-    if isinstance(turns, Mapping):
-        turns = turns.get(split)
+        raise ValueError(
+            f"The options of a dataset are `rotations` and `one_rotation_per_class`, got {', '.join(unknown)}."
+        )
+    if isinstance(rotations, Mapping):
+        rotations = rotations.get(split)
     folder = data_root(root)
     if name in DATASETS:
-        return replace(DATASETS[name].load(split, folder, turns), apart=apart)
+        return replace(DATASETS[name].load(split, folder, rotations), one_rotation_per_class=one_rotation_per_class)
     own = own_sets(folder)
     if name not in own:
         raise ValueError(f"Datasets are {', '.join([*DATASETS, *own])}, got {name!r}.")
     packed = open_packed(folder / name)
-    usual = DATASETS.get(packed.manifest.dataset, FOLDER).turns.get(split, 1)
-    return replace(packed.image_set(split, usual if turns is None else turns), apart=apart)
+    usual = DATASETS.get(packed.manifest.dataset, FOLDER).rotations.get(split, 1)
+    return replace(
+        packed.image_set(split, usual if rotations is None else rotations),
+        one_rotation_per_class=one_rotation_per_class,
+    )
 
 
 def own_sets(root: Path) -> list[str]:

@@ -1,6 +1,6 @@
 """Random changes of training images. None by default, as the authors train.
 
-Each takes the images of an episode (n, channels, height, width) and a generator. `turn` and `dihedral` change all of
+Each takes the images of an episode (n, channels, height, width) and a generator. `rotate` and `dihedral` change all of
 them alike, the others every image by itself.
 """
 
@@ -20,10 +20,10 @@ def none(images: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG001
     return images
 
 
-def turn(images: Tensor, generator: torch.Generator) -> Tensor:
+def rotate(images: Tensor, generator: torch.Generator) -> Tensor:
     """The whole episode turned by 0, 90, 180 or 270 degrees, the same for all.
 
-    In place of rotations as classes of their own (`turns: 1` in `data.options`): all characters of an episode then
+    In place of rotations as classes of their own (`rotations: 1` in `data.options`): all characters of an episode then
     stand the same way, as in a task of drawings that nobody turned, and are harder to tell apart.
     """
     if images.shape[-1] != images.shape[-2]:
@@ -35,8 +35,8 @@ def turn(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def dihedral(images: Tensor, generator: torch.Generator) -> Tensor:
-    """`turn`, then the whole episode mirrored or not: all characters lie in the same one of eight ways."""
-    turned = turn(images, generator)
+    """`rotate`, then the whole episode mirrored or not: all characters lie in the same one of eight ways."""
+    turned = rotate(images, generator)
     mirrored = bool(torch.rand((), generator=generator) < 0.5)
     return turned.flip(-1).contiguous(memory_format=torch.channels_last) if mirrored else turned
 
@@ -80,7 +80,7 @@ def _warped(images: Tensor, maps: Tensor, mode: str = "bilinear") -> Tensor:
 
 AUGMENTATIONS: dict[str, Augmentation] = {
     "none": none,
-    "turn": turn,
+    "rotate": rotate,
     "dihedral": dihedral,
     "flip": flip,
     "crop": crop,

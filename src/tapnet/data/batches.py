@@ -31,13 +31,13 @@ def episode_images(images: ImageSet, episode: Episode, device: torch.device = _C
     """The images of an episode on the device, class after class."""
     way, shot = episode.support.shape
     both = np.concatenate([episode.support.reshape(-1), episode.query.reshape(-1)])
-    support, query = as_input(images.gather(both), device).split([way * shot, episode.query.size])
+    support, query = to_float_tensor(images.gather(both), device).split([way * shot, episode.query.size])
     return EpisodeImages(
         support, class_labels(way, shot, device), query, class_labels(way, episode.query.shape[1], device)
     )
 
 
-def as_input(pixels: NDArray[np.uint8], device: torch.device) -> Tensor:
+def to_float_tensor(pixels: NDArray[np.uint8], device: torch.device) -> Tensor:
     """Float images (n, channels, height, width) in [0, 1], channels last in memory, from uint8 (n, h, w, c).
 
     They travel to the device as uint8, a quarter of the bytes.

@@ -12,7 +12,7 @@ import numpy as np
 from tapnet.data.dataset import Dataset
 from tapnet.data.packed import Packed
 from tapnet.data.source import SPLITS, some
-from tapnet.wording import counted
+from tapnet.wording import pluralize
 
 INCOMPARABLE = "accuracies are not comparable with published ones"
 
@@ -27,7 +27,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Twins:
+class DuplicateGroup:
     """Rows with the same pixels."""
 
     rows: tuple[int, ...]
@@ -56,9 +56,9 @@ def facts(packed: Packed) -> Iterator[Finding]:
     for split in dict.fromkeys((*SPLITS, *kept.splits)):
         names = [name for name in kept.splits.get(split, ()) if name in packed.classes]
         images = sum(len(packed.rows_of(name)) for name in names)
-        yield Finding(f"split {split}", f"{counted(len(names), 'class')}, {counted(images, 'image')}")
+        yield Finding(f"split {split}", f"{pluralize(len(names), 'class')}, {pluralize(images, 'image')}")
     how = (
-        f"{counted(kept.resized, 'image')} by {kept.filter}, {kept.fit}"
+        f"{pluralize(kept.resized, 'image')} by {kept.filter}, {kept.fit}"
         if kept.resized
         else "no image had another size"
     )
@@ -77,10 +77,10 @@ def differences(dataset: Dataset, packed: Packed) -> Iterator[Finding]:
     if kept.left_out:
         named = packed.row_names()
         bad = [f"{named[int(row)]} ({reason})" for row, reason in kept.left_out.items()]
-        yield Finding("left out", f"{counted(len(bad), 'unreadable image')}: {some(bad)}", False)
+        yield Finding("left out", f"{pluralize(len(bad), 'unreadable image')}: {some(bad)}", False)
         empty = [name for name in kept.classes if name not in packed.classes]
         if empty:
-            yield Finding("no readable image", f"{counted(len(empty), 'class')}: {some(empty)}", False)
+            yield Finding("no readable image", f"{pluralize(len(empty), 'class')}: {some(empty)}", False)
     if not dataset.classes:
         return
     missing, extra = sorted(dataset.classes - packed.classes), sorted(packed.classes - dataset.classes)
@@ -107,7 +107,9 @@ def _overlap(packed: Packed) -> Finding:
         for name in packed.manifest.splits.get(split, ()):
             places[name].append(split)
     shared = [name for name, splits in places.items() if len(splits) > 1]
-    words = f"{counted(len(shared), 'class')} in two splits: {some(shared)}" if shared else "no class is in two splits"
+    words = (
+        f"{pluralize(len(shared), 'class')} in two splits: {some(shared)}" if shared else "no class is in two splits"
+    )
     return Finding("split overlap", words, not shared)
 
 
@@ -116,11 +118,13 @@ def _count(dataset: Dataset, packed: Packed) -> Finding:
     if images == wanted:
         return Finding("published images", f"all {images:,} are there", True)
     few = [name for name in packed.manifest.classes if len(packed.rows_of(name)) != dataset.images_per_class]
-    per_class = f", in {counted(len(few), 'class')} not {dataset.images_per_class}" if dataset.images_per_class else ""
+    per_class = (
+        f", in {pluralize(len(few), 'class')} not {dataset.images_per_class}" if dataset.images_per_class else ""
+    )
     return Finding("published images", f"{wanted:,}, and this has {images:,}{per_class}: {INCOMPARABLE}", False)
 
 
-def twins(packed: Packed, progress: Callable[[int, int], None]) -> list[Twins]:
+def twins(packed: Packed, progress: Callable[[int, int], None]) -> list[DuplicateGroup]:
     """Groups of images that are the same to the last bit, by a digest of every row."""
     used = np.concatenate([packed.rows_of(name) for name in packed.manifest.classes])
     digests = np.empty(len(used), dtype="V16")
@@ -138,11 +142,11 @@ def twins(packed: Packed, progress: Callable[[int, int], None]) -> list[Twins]:
         rows = members[each]
         classes = frozenset(names[place] for place in np.searchsorted(ends, rows, side="right"))
         splits = frozenset(split_of.get(name, "none") for name in classes)
-        found.append(Twins(tuple(int(row) for row in rows), classes, splits))
+        found.append(DuplicateGroup(tuple(int(row) for row in rows), classes, splits))
     return found
 
 
-def _twin_findings(packed: Packed, found: list[Twins]) -> Iterator[Finding]:
+def _twin_findings(packed: Packed, found: list[DuplicateGroup]) -> Iterator[Finding]:
     within = [each for each in found if len(each.classes) == 1]
     across = [each for each in found if len(each.classes) > 1 and len(each.splits) == 1]
     leaks = [each for each in found if len(each.splits) > 1]

@@ -28,7 +28,7 @@ class Dataset:
     filter: str = "lanczos"
     published_filter: str = ""  # what is known of how the published images were resized
     ink: str | None = None  # what drawings become when packed
-    turns: Mapping[str, int] = field(default_factory=dict)  # splits that have rotations as classes by themselves
+    rotations: Mapping[str, int] = field(default_factory=dict)  # splits that have rotations as classes by themselves
     refine: Callable[[Source], Source] | None = None  # which of the images found are of the set
 
     @property
@@ -36,9 +36,9 @@ class Dataset:
         """Every class that the published set has."""
         return {name for split in SPLITS for name in self.splits.get(split, ())}
 
-    def load(self, split: str, root: Path | None = None, turns: int | None = None) -> ImageSet:
-        """One split of it; `root` is where prepared datasets are kept, `turns` = 4 adds rotations as classes."""
-        return self.open(root).image_set(split, self.turns.get(split, 1) if turns is None else turns)
+    def load(self, split: str, root: Path | None = None, rotations: int | None = None) -> ImageSet:
+        """One split of it; `root` is where prepared datasets are kept, `rotations` = 4 adds rotations as classes."""
+        return self.open(root).image_set(split, self.rotations.get(split, 1) if rotations is None else rotations)
 
     def open(self, root: Path | None = None) -> Packed:
         """All of it as it was prepared in `root`."""

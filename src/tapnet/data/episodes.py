@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 Indices = NDArray[np.int64]
 
 
-class TooFew(ValueError):
+class NotEnoughDataError(ValueError):
     """Data with fewer classes or images than its episodes need."""
 
 
@@ -71,18 +71,18 @@ class EpisodeSampler:
         self._groups = _group_table(
             np.arange(len(self.classes)) if groups is None else np.asarray(groups), self.classes
         )
-        self._refuse_what_cannot_be_drawn(grouped=groups is not None)
+        self._check_what_cannot_be_drawn(grouped=groups is not None)
 
-    def _refuse_what_cannot_be_drawn(self, grouped: bool) -> None:
+    def _check_what_cannot_be_drawn(self, grouped: bool) -> None:
         if len(self._groups.sizes) < self.way:
             kind = "groups of classes" if grouped else "classes"
-            raise TooFew(
+            raise NotEnoughDataError(
                 f"{self.way}-way episodes need {self.way} {kind}, the data has {len(self._groups.sizes)}: lower `way`."
             )
         needed = self.shot + self.query
         if self._sizes.min() < needed:
             poorest = int(self._sizes.argmin())
-            raise TooFew(
+            raise NotEnoughDataError(
                 f"{self.shot}-shot {self.query}-query episodes need {needed} images a class, class "
                 f"{self.classes[poorest]} has {self._sizes[poorest]}: lower `shot` or `query`."
             )

@@ -18,7 +18,7 @@ class ImageSet:
     """Images (count, height, width, channels) of uint8, perhaps memory-mapped, and the class of each.
 
     `rows` are the rows of `pixels` that belong to this split, so that a split of a packed file copies nothing.
-    `turns` = 4 adds the rotations by 90, 180 and 270 degrees as classes of their own: position `t * len(rows) + i` is
+    `rotations` = 4 adds the rotations by 90, 180 and 270 degrees as classes of their own: position `t * len(rows) + i` is
     row i turned t times, its label `t * len(names) + class`. They are turned when gathered, never stored.
     """
 
@@ -29,22 +29,22 @@ class ImageSet:
     row_labels: Indices
     names: tuple[str, ...]
     fingerprint: str  # sha-256 of pixels, rows and labels: what a result was computed from
-    turns: int = 1
-    apart: bool = False  # whether an episode takes at most one of the turns of a class
+    rotations: int = 1
+    one_rotation_per_class: bool = False  # whether an episode takes at most one of the turns of a class
 
     def __post_init__(self) -> None:
         if len(self.rows) != len(self.row_labels):
             raise ValueError(f"Needed one label a row, got {len(self.rows)} rows and {len(self.row_labels)} labels.")
-        if self.turns not in (1, 4):
-            raise ValueError(f"`turns` is 1 (as drawn) or 4 (with rotations), got {self.turns}.")
-        if self.turns == 4 and self.pixels.shape[1] != self.pixels.shape[2]:
+        if self.rotations not in (1, 4):
+            raise ValueError(f"`rotations` is 1 (as drawn) or 4 (with rotations), got {self.rotations}.")
+        if self.rotations == 4 and self.pixels.shape[1] != self.pixels.shape[2]:
             raise ValueError(f"Only square images can be turned, got {self.pixels.shape[1:3]}.")
 
     def __repr__(self) -> str:
         return f"<ImageSet {self.name}/{self.split}: {len(self)} images of {len(self.class_names)} classes>"
 
     def __len__(self) -> int:
-        return self.turns * len(self.rows)
+        return self.rotations * len(self.rows)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -54,31 +54,33 @@ class ImageSet:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        if self.turns == 1:
+        if self.rotations == 1:
             return self.names
         return tuple(f"{name} ({90 * turn}°)" for turn in range(4) for name in self.names)
 
     @cached_property
     def labels(self) -> Indices:
         """The class of every position, virtual ones included."""
-        shifts = np.arange(self.turns, dtype=np.int64)[:, None] * len(self.names)
+        shifts = np.arange(self.rotations, dtype=np.int64)[:, None] * len(self.names)
         return (shifts + self.row_labels).reshape(-1)
 
     @property
     def groups(self) -> Indices:
         """For every class the drawn class it was turned from."""
-        return np.tile(np.arange(len(self.names), dtype=np.int64), self.turns)
+        return np.tile(np.arange(len(self.names), dtype=np.int64), self.rotations)
 
     def episodes(self, way: int, shot: int, query: int, seed: int = 0) -> EpisodeSampler:
         """The sampler of this split's episodes."""
-        return EpisodeSampler(self.labels, way, shot, query, seed, groups=self.groups if self.apart else None)
+        return EpisodeSampler(
+            self.labels, way, shot, query, seed, groups=self.groups if self.one_rotation_per_class else None
+        )
 
     def gather(self, indices: Indices) -> NDArray[np.uint8]:
         """The images at these positions, shape (*indices.shape, height, width, channels); touches no other image."""
         flat = indices.reshape(-1)
         turn, row = np.divmod(flat, len(self.rows))
         images = np.asarray(self.pixels[self.rows[row]])
-        for quarter in range(1, self.turns):
+        for quarter in range(1, self.rotations):
             turned = turn == quarter
             images[turned] = np.rot90(images[turned], quarter, axes=(1, 2))
         return images.reshape(*indices.shape, *images.shape[1:])

@@ -26,7 +26,7 @@ FORMAT = 1
 IMAGES, MANIFEST, ROWS = "images.npy", "manifest.json", "rows.txt"
 
 
-class NoSplit(ValueError):
+class UnknownSplitError(ValueError):
     """A dataset without classes in the split that was asked for."""
 
 
@@ -124,20 +124,22 @@ class Packed:
         """The name of the file that each row came from."""
         return (self.folder / ROWS).read_text("utf-8").split("\n")
 
-    def image_set(self, split: str, turns: int = 1) -> ImageSet:
+    def image_set(self, split: str, rotations: int = 1) -> ImageSet:
         """One split, `trainval` (train and val together) or `all`; classes without images are not in it."""
         kept = self.manifest
         both = tuple(sorted({*kept.splits.get("train", ()), *kept.splits.get("val", ())}))
         choices = {**kept.splits, "trainval": both, "all": tuple(kept.classes)}
         if split not in choices:
-            raise NoSplit(f"Dataset {kept.name!r} has the splits {', '.join(choices)}, got {split!r}.")
+            raise UnknownSplitError(f"Dataset {kept.name!r} has the splits {', '.join(choices)}, got {split!r}.")
         rows = {name: found for name in choices[split] if len(found := self.rows_of(name))}
         if not rows:
-            raise NoSplit(f"The packed {kept.name} has no class of split {split!r}: its source was incomplete.")
+            raise UnknownSplitError(
+                f"The packed {kept.name} has no class of split {split!r}: its source was incomplete."
+            )
         all_rows = np.concatenate(list(rows.values()))
         labels = np.repeat(np.arange(len(rows), dtype=np.int64), [len(found) for found in rows.values()])
         fingerprint = hashlib.sha256(kept.sha256.encode() + all_rows.tobytes() + labels.tobytes()).hexdigest()
-        return ImageSet(kept.name, split, self.pixels, all_rows, labels, tuple(rows), fingerprint, turns)
+        return ImageSet(kept.name, split, self.pixels, all_rows, labels, tuple(rows), fingerprint, rotations)
 
 
 def open_packed(folder: Path) -> Packed:

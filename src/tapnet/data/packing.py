@@ -28,7 +28,7 @@ Bad = dict[int, str]  # row: why it cannot be read
 
 
 @dataclass(frozen=True)
-class Wishes:
+class PackOptions:
     """How the caller wants it packed; None is what the dataset does of itself."""
 
     name: str | None = None
@@ -43,27 +43,27 @@ class Wishes:
 
 
 @dataclass(frozen=True)
-class Hearing:
+class Callbacks:
     """Who is told what is going on: sentences, and images done of all."""
 
     say: Callable[[str], None] = lambda _: None
     progress: Callable[[int, int], None] = lambda _done, _all: None
 
 
-def prepare(dataset: Dataset, path: Path, root: Path, wishes: Wishes, hearing: Hearing) -> Packed:
+def prepare(dataset: Dataset, path: Path, root: Path, options: PackOptions, callbacks: Callbacks) -> Packed:
     """The packed dataset, made from what is at `path`; one that is there already is kept unless to be overwritten."""
-    name = name_for(dataset, root, wishes)
-    geometry = geometry_for(dataset, wishes)
+    name = name_for(dataset, root, options)
+    geometry = geometry_for(dataset, options)
     with locked(root, name):
-        source = recognise(dataset, path, hearing.say)
+        source = recognise(dataset, path, callbacks.say)
         shape = (len(source), *geometry.shape)
         with room(root, int(np.prod(shape, dtype=np.int64))):
             place = Staging(root / f".{name}.partial", _plan(source, path, geometry), shape)
             try:
-                bad = _pack(source, place, geometry, hearing)
-                if bad and not wishes.skip_bad:
+                bad = _pack(source, place, geometry, callbacks)
+                if bad and not options.skip_bad:
                     raise ValueError(_complaint(source, bad))
-                manifest = _manifest(name, dataset, source, geometry, wishes.seed, place, bad)
+                manifest = _manifest(name, dataset, source, geometry, options.seed, place, bad)
                 place.add(ROWS, (f"{normal(key)}\n" for key in _keys(source)))
                 place.add(MANIFEST, [manifest.to_json()])
             finally:
@@ -72,27 +72,27 @@ def prepare(dataset: Dataset, path: Path, root: Path, wishes: Wishes, hearing: H
     return open_packed(root / name)
 
 
-def name_for(dataset: Dataset, root: Path, wishes: Wishes) -> str:
+def name_for(dataset: Dataset, root: Path, options: PackOptions) -> str:
     """The name to keep it under, if it is free."""
-    name = wishes.name or dataset.name
+    name = options.name or dataset.name
     if not re.fullmatch(r"[^\W_][\w.-]*", name):
         raise ValueError(f"A dataset needs a plain name of letters, digits, dots and dashes, got {name!r}.")
     if name in DATASETS and name != dataset.name:
         raise ValueError(f"The name {name} belongs to another dataset: give your {dataset.name} a name of its own.")
-    if is_packed(root / name) and not wishes.overwrite:
+    if is_packed(root / name) and not options.overwrite:
         raise FileExistsError(f"{name} is prepared already in {root / name}: use it, or add --overwrite to redo it.")
     return name
 
 
-def geometry_for(dataset: Dataset, wishes: Wishes) -> Geometry:
+def geometry_for(dataset: Dataset, options: PackOptions) -> Geometry:
     """What every image is made into: the dataset's own shape unless wished otherwise."""
     height, width, channels = dataset.row_shape
-    if wishes.size is not None:
-        height = width = wishes.size
-    if wishes.ink is not None and dataset.ink is None:
+    if options.size is not None:
+        height = width = options.size
+    if options.ink is not None and dataset.ink is None:
         raise ValueError(f"{dataset.name} is no set of drawings: leave --ink out.")
-    invert = dataset.ink is not None and (wishes.ink or dataset.ink) == "bright"  # files have dark ink on white
-    return Geometry(height, width, wishes.channels or channels, wishes.filter or dataset.filter, wishes.fit, invert)
+    invert = dataset.ink is not None and (options.ink or dataset.ink) == "bright"  # files have dark ink on white
+    return Geometry(height, width, options.channels or channels, options.filter or dataset.filter, options.fit, invert)
 
 
 def _plan(source: Source, path: Path, geometry: Geometry) -> str:
@@ -105,14 +105,14 @@ def _plan(source: Source, path: Path, geometry: Geometry) -> str:
     return f"{path.resolve()} {changed} {digest.hexdigest()}"
 
 
-def _pack(source: Source, place: Staging, geometry: Geometry, hearing: Hearing) -> Bad:
+def _pack(source: Source, place: Staging, geometry: Geometry, callbacks: Callbacks) -> Bad:
     """Decodes every image that is not done yet; the rows that could not be, with the reasons."""
     todo = {key: row for row, key in enumerate(_keys(source)) if place.state[row] == TODO}
     total = len(source)
     done = total - len(todo)
     bad: Bad = {}
     if done:
-        hearing.say(f"Going on with an earlier preparation: {done:,} of {total:,} images are done.")
+        callbacks.say(f"Going on with an earlier preparation: {done:,} of {total:,} images are done.")
     try:
         with quiet_decoders(), ThreadPoolExecutor(WORKERS) as pool:
             for batch in _batches(source.read(todo)):
@@ -121,7 +121,7 @@ def _pack(source: Source, place: Staging, geometry: Geometry, hearing: Hearing) 
                 for (key, _), image in zip(batch, chain.from_iterable(images), strict=True):
                     _keep(place, bad, todo[key], image)
                 done += len(batch)
-                hearing.progress(done, total)
+                callbacks.progress(done, total)
     finally:
         place.save()
     lost = np.flatnonzero(place.state == TODO).tolist()

@@ -25,7 +25,7 @@ SUFFIXES = frozenset(
     ".bmp .gif .jfif .jp2 .jpe .jpeg .jpg .pbm .pgm .png .pnm .ppm .tga .tif .tiff .webp".split()  # noqa: SIM905
 )
 ORIENTATION = 0x0112  # of EXIF
-TURNS = {
+ORIENTATIONS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -34,7 +34,7 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-SIDEWAYS = tuple(TURNS[number] for number in (5, 6, 7, 8))
+SIDEWAYS = tuple(ORIENTATIONS[number] for number in (5, 6, 7, 8))
 _one_large_at_a_time = threading.Lock()
 
 T = TypeVar("T")
@@ -165,7 +165,7 @@ def fitted(picture: Image.Image | NDArray[np.uint8], geometry: Geometry) -> Deco
 def _turn(image: Image.Image) -> Image.Transpose | None:
     """What puts a photograph upright, as its camera noted."""
     try:
-        return TURNS.get(image.getexif().get(ORIENTATION, 1))
+        return ORIENTATIONS.get(image.getexif().get(ORIENTATION, 1))
     except Exception:  # damaged metadata around a good image: it stays as it lies
         return None
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tapnet.data.dataset import Dataset
 from tapnet.data.readers import Say
-from tapnet.data.readers.file_tree import Folder, Tree, open_tree
+from tapnet.data.readers.file_tree import FileTree, Folder, open_file_tree
 from tapnet.data.source import SPLITS, Source, some
-from tapnet.wording import counted
+from tapnet.wording import pluralize
 
 BESIDE = (".csv", ".npz", ".pickle", ".pkl")  # files that have others of the same dataset beside them
 SHARES = {"train": 0.64, "val": 0.16}  # of the classes, as in miniImageNet; the rest is test
@@ -25,7 +25,7 @@ def recognise(dataset: Dataset, path: Path, say: Say) -> Source:
         source = form.read(tree, dataset.splits, say_once)
         if source is not None:
             found = source if dataset.refine is None else dataset.refine(source)
-            counts = f"{counted(len(found.classes), 'class')}, {counted(len(found), 'image')}"
+            counts = f"{pluralize(len(found.classes), 'class')}, {pluralize(len(found), 'image')}"
             say(f"Recognised {path} as {found.form}: {counts}.")
             return found
     names = some(tree.names, 3) or "nothing"
@@ -35,9 +35,9 @@ def recognise(dataset: Dataset, path: Path, say: Say) -> Source:
     )
 
 
-def _tree(path: Path) -> Tree:
+def _tree(path: Path) -> FileTree:
     beside = path.is_file() and path.suffix.lower() in BESIDE
-    return Folder(path.parent, focus=path.name) if beside else open_tree(path)
+    return Folder(path.parent, focus=path.name) if beside else open_file_tree(path)
 
 
 def splits_for(dataset: Dataset, source: Source, seed: int) -> dict[str, tuple[str, ...]]:

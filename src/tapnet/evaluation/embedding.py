@@ -20,7 +20,7 @@ from tapnet import distributed
 from tapnet._version import __version__
 from tapnet.checkpoint import tensors_digest, write_atomically
 from tapnet.data import ImageSet
-from tapnet.data.batches import as_input
+from tapnet.data.batches import to_float_tensor
 from tapnet.hardware import resolve_precision
 from tapnet.methods import EmbeddingMethod
 
@@ -38,8 +38,8 @@ def embed(method: EmbeddingMethod, images: ImageSet, precision: str = "float32")
     with torch.autocast(device.type, torch.bfloat16, enabled=resolve_precision(precision, device) == "bf16"):
         for start in range(distributed.rank() * _BATCH, len(images), distributed.size() * _BATCH):
             chosen = np.arange(start, min(start + _BATCH, len(images)))
-            features[start : start + _BATCH] = network.embed(as_input(images.gather(chosen), device)).float()
-    return distributed.summed(features)
+            features[start : start + _BATCH] = network.embed(to_float_tensor(images.gather(chosen), device)).float()
+    return distributed.all_reduce_sum(features)
 
 
 def fused(method: EmbeddingMethod) -> EmbeddingMethod:
@@ -65,7 +65,7 @@ def cached_features(method: EmbeddingMethod, images: ImageSet, precision: str, f
     path = folder / f"{feature_key(method, images, precision)}.safetensors"
     device = next(method.parameters()).device
     found = _read(path, (len(images), method.backbone.dim))
-    if not distributed.any_of(found is None):
+    if not distributed.any_rank(found is None):
         assert found is not None
         return found.to(device)
     features = embed(method, images, precision)
@@ -84,7 +84,7 @@ def feature_key(method: EmbeddingMethod, images: ImageSet, precision: str) -> st
     facts = [
         tensors_digest(method.state_dict()),
         f"{type(method).__name__} {method.backbone}",
-        [images.fingerprint, images.turns, list(images.image_shape), len(images)],
+        [images.fingerprint, images.rotations, list(images.image_shape), len(images)],
         [precision, next(method.parameters()).device.type],
         [__version__, torch.__version__],
     ]

@@ -136,7 +136,7 @@ class Evaluator:
             values[start:stop] = torch.from_numpy(self._batch_accuracies(sampler.batch(start, stop)))
             if progress:
                 progress(stop, episodes)
-        return distributed.summed(values).numpy()
+        return distributed.all_reduce_sum(values).numpy()
 
     def _batch_size(self, images: int, values: int = _BATCH_VALUES) -> int:
         """How many episodes of so many images hold that many feature values."""
@@ -197,7 +197,9 @@ class Evaluator:
         variance is taken off again.
         """
         labels = self.images.labels
-        kinds = self.images.groups[labels] if self.images.apart else labels  # of which an episode has one class each
+        kinds = (
+            self.images.groups[labels] if self.images.one_rotation_per_class else labels
+        )  # of which an episode has one class each
         if len(np.unique(kinds)) == way:
             return None
         generator = np.random.Generator(np.random.Philox(key=np.array([seed, 2**63], dtype=np.uint64)))
@@ -207,7 +209,7 @@ class Evaluator:
             if replicate % distributed.size() == distributed.rank():
                 values = self._replicate(rows, way, shot, query, replicate)
                 means[replicate], noises[replicate] = values.mean(), values.var(ddof=1) / len(values)
-        means, noises = distributed.summed(means), distributed.summed(noises)
+        means, noises = distributed.all_reduce_sum(means), distributed.all_reduce_sum(noises)
         population = max(0.0, float(means.var() - noises.mean())) * scale
         return math.sqrt(1.96**2 * population + ci95**2)
 
@@ -215,7 +217,7 @@ class Evaluator:
         """Accuracies of some episodes that see only these images."""
         labels = self.images.labels[rows]
         fewest = int(np.unique(labels, return_counts=True)[1].min())
-        groups = self.images.groups[np.unique(labels)] if self.images.apart else None
+        groups = self.images.groups[np.unique(labels)] if self.images.one_rotation_per_class else None
         sampler = EpisodeSampler(labels, way, shot, min(query, fewest - shot), seed, groups)
         batches = _batches(sampler, REPLICATE_EPISODES, self._batch_size(way * (shot + query)))
         return np.concatenate([self._batch_accuracies(batch.among(rows)) for batch in batches])

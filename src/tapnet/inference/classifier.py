@@ -24,7 +24,7 @@ from tapnet.inference.images import Example, Picture, read_pictures
 from tapnet.inference.networks import FEATURES, Foundation, Network, load_network, proposed_network
 from tapnet.inference.task import Examples, Settings, fit_task, with_examples
 from tapnet.inference.task_file import read_task, write_task
-from tapnet.wording import counted
+from tapnet.wording import pluralize
 
 AUTO = "auto"
 
@@ -125,7 +125,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         model.task_, model.classes_, model.network_ = task, np.array(task.classes), model.network
         model.n_features_in_ = task.adapted.weight.shape[1]
         if task.network != FEATURES:
-            task.refuse_other_network(model._foundation())
+            task.check_network(model._foundation())
         return model
 
     def _chosen(self, X: Any) -> str:
@@ -148,7 +148,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _read(self, X: Any, reset: bool) -> tuple[NDArray[np.floating], list[str], list[bytes]]:
         """Features, hashes and thumbnails of pictures; feature vectors have no thumbnails."""
-        _refuse_unusable(X)
+        _check_unusable(X)
         if reset:
             self.network_ = self._chosen(X)
         if not are_pictures(X):
@@ -162,7 +162,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return features, [example.sha256 for example in examples], [example.thumbnail for example in examples]
 
 
-def _refuse_unusable(X: Any) -> None:
+def _check_unusable(X: Any) -> None:
     """Nothing, or an error that says what was given in place of several pictures or vectors."""
     if isinstance(X, str | Path | Image):
         raise ValueError(f"Needed a list of pictures, got one {type(X).__name__}: put it in a list.")
@@ -193,7 +193,7 @@ def _classes(y: ArrayLike, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]
         check_classification_targets(answers)
     if len(answers) != count:
         raise ValueError(
-            f"Needed one label a picture, got {counted(count, 'picture')} and {counted(len(answers), 'label')}."
+            f"Needed one label a picture, got {pluralize(count, 'picture')} and {pluralize(len(answers), 'label')}."
         )
     classes, labels = np.unique(answers, return_inverse=True)
     return classes, labels.astype(np.int64)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tapnet.plotting import new_figure, save
-from tapnet.wording import counted
+from tapnet.wording import pluralize
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def confusion_figure(confusion: Confusion, out: Path) -> Path:
     axis.set_xticks(range(way), confusion.classes, rotation=45, ha="right", rotation_mode="anchor", fontsize=size)
     axis.set_yticks(range(way), confusion.classes, fontsize=size)
     axis.set(xlabel="what was said", ylabel="what it is")
-    axis.set_title(f"{100 * confusion.accuracy:.1f}% of {counted(confusion.total, 'picture')} right")
+    axis.set_title(f"{100 * confusion.accuracy:.1f}% of {pluralize(confusion.total, 'picture')} right")
     for i, j in np.argwhere(confusion.counts):
         colour = "white" if shares[i, j] > 0.5 else "black"
         axis.text(j, i, str(confusion.counts[i, j]), ha="center", va="center", color=colour, fontsize=size)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from tapnet.functional import contrasts
+from tapnet.functional import modified_references
 from tapnet.heads import Adapted
 from tapnet.inference.task import Task
 from tapnet.plotting import COLOURS, MARKERS, new_canvas, save
@@ -108,7 +108,7 @@ def _marks(adapted: Adapted) -> NDArray[np.float32]:
     references = adapted.references
     if not len(adapted.chosen):
         return references
-    return contrasts(torch.from_numpy(references)).numpy()
+    return modified_references(torch.from_numpy(references)).numpy()
 
 
 def _view(points: NDArray[np.float64]) -> NDArray[np.float64]:

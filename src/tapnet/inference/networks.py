@@ -18,7 +18,7 @@ from tapnet.backbones import PRETRAINED, make_backbone
 from tapnet.backbones.efficientnet_lite0 import WHEEL
 from tapnet.backbones.hugging_face import image_side
 from tapnet.checkpoint import Header, bundled_checkpoints, find_checkpoint, read_checkpoint, tensors_digest
-from tapnet.data.batches import as_input
+from tapnet.data.batches import to_float_tensor
 from tapnet.data.preprocessing import Geometry
 from tapnet.evaluation.calibration import Calibration
 from tapnet.hardware import resolve_device
@@ -75,7 +75,7 @@ class Network:
         pictures = list(pixels)
         parts = [np.zeros((0, self.dim), np.float32)]
         for start in range(0, len(pictures), _BATCH):
-            images = as_input(np.stack(pictures[start : start + _BATCH]), device)
+            images = to_float_tensor(np.stack(pictures[start : start + _BATCH]), device)
             parts.append(self.method.embed(images).float().cpu().numpy())
         return np.concatenate(parts)
 
@@ -141,7 +141,7 @@ def preprocessing_of(header: Header) -> Preprocessing:
     return Preprocessing(Geometry(height, width, channels, fit=fit), _DRAWINGS.get(header.recipe.data.name, ""))
 
 
-def reaching(way: int) -> list[str]:
+def networks_supporting(way: int) -> list[str]:
     """The bundled networks with at least so many references."""
     counts = {
         name: len(read_checkpoint(path).weights.get("references", ())) for name, path in bundled_checkpoints().items()

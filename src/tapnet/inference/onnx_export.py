@@ -43,7 +43,7 @@ class ExportedTask(nn.Module):
 
 def export_onnx(task: Task, network: Network, path: Path) -> None:
     """Write the file, whole or not at all; its metadata hold the class names and the preprocessing."""
-    task.refuse_other_network(network.foundation)
+    task.check_network(network.foundation)
     model = _model(ExportedTask(task, network).cpu().eval(), network)
     described = {
         "classes": task.classes,

@@ -29,7 +29,7 @@ class OnnxPredictor:
             model = onnx.load_model_from_string(content)
         except Exception as error:  # protobuf's own, which differ between its versions
             raise ValueError(f"{path} is damaged or not an ONNX file ({error}).") from None
-        _refuse_external_data(model, onnx, path)
+        _check_external_data(model, onnx, path)
         described = {entry.key: entry.value for entry in model.metadata_props}.get(METADATA)
         if described is None:
             raise ValueError(f"{path} was not written by `tapnet export`: its metadata name no classes.")
@@ -55,7 +55,7 @@ def _libraries() -> tuple[Any, Any]:
     return onnx, onnxruntime
 
 
-def _refuse_external_data(model: Any, onnx: Any, path: Path) -> None:
+def _check_external_data(model: Any, onnx: Any, path: Path) -> None:
     """External data may name any file of this machine."""
     for message in _messages(model):
         if isinstance(message, onnx.TensorProto) and message.data_location == onnx.TensorProto.EXTERNAL:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from tapnet.heads import Adapted, HeadOptions, adapt
-from tapnet.inference.networks import Foundation, reaching
+from tapnet.inference.networks import Foundation, networks_supporting
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Task:
         """The number of examples of each class."""
         return [int(count) for count in np.bincount(self.examples.labels, minlength=len(self.classes))]
 
-    def refuse_other_network(self, foundation: Foundation) -> None:
+    def check_network(self, foundation: Foundation) -> None:
         """Nothing, or an error that says which network the task belongs to."""
         if foundation.sha256 != self.network_sha256:
             raise ValueError(
@@ -81,7 +81,7 @@ def fit_task(classes: Sequence[str], examples: Examples, foundation: Foundation,
     shots = np.bincount(examples.labels, minlength=way).tolist()
     temperature = foundation.calibration.temperature(settings.head, shots)
     if settings.head == "tapnet":
-        _refuse_too_many(way, foundation)
+        _check_too_many(way, foundation)
         if settings.projection_dim is None:
             settings = replace(settings, projection_dim=foundation.projection_dim)
         full = examples.features.shape[1] - way
@@ -92,10 +92,10 @@ def fit_task(classes: Sequence[str], examples: Examples, foundation: Foundation,
     return Task(tuple(classes), examples, adapted, temperature, settings, foundation.name, foundation.sha256)
 
 
-def _refuse_too_many(way: int, foundation: Foundation) -> None:
+def _check_too_many(way: int, foundation: Foundation) -> None:
     limit = way if foundation.references is None else len(foundation.references)
     if way > limit:
-        further = " or ".join(name for name in reaching(way) if name != foundation.name)
+        further = " or ".join(name for name in networks_supporting(way) if name != foundation.name)
         raise ValueError(
             f"{way} classes are more than the {limit} references of the network {foundation.name!r}: "
             + (f"use the network {further}, or " if further else "no bundled network reaches further; use ")
@@ -114,9 +114,9 @@ def with_examples(task: Task, names: Sequence[str], more: Examples, foundation: 
 
     A picture that its class has already is passed over; one that another class has is refused.
     """
-    task.refuse_other_network(foundation)
+    task.check_network(foundation)
     classes = (*task.classes, *dict.fromkeys(name for name in names if name not in task.classes))
-    refuse_alike(classes)
+    check_names_differ(classes)
     labels = np.array([classes.index(names[label]) for label in more.labels], dtype=np.int64)
     owner = dict(zip(task.examples.hashes, task.examples.labels, strict=True))
     for digest, label in zip(more.hashes, labels, strict=True):
@@ -132,7 +132,7 @@ def with_examples(task: Task, names: Sequence[str], more: Examples, foundation: 
 
 def without(task: Task, gone: Callable[[int, str], bool], foundation: Foundation) -> Task:
     """The task without the examples for which `gone(label, sha-256)`; a class without examples goes too."""
-    task.refuse_other_network(foundation)
+    task.check_network(foundation)
     labelled = zip(task.examples.labels, task.examples.hashes, strict=True)
     left = task.examples.kept(np.array([not gone(int(label), digest) for label, digest in labelled], dtype=bool))
     stay = np.unique(left.labels)
@@ -155,7 +155,7 @@ def leave_one_out(task: Task, foundation: Foundation) -> float | None:
     return hits / len(task.examples)
 
 
-def refuse_alike(classes: Sequence[str]) -> None:
+def check_names_differ(classes: Sequence[str]) -> None:
     """Nothing, or an error that names two classes which differ only in upper and lower case."""
     counts = Counter(name.casefold() for name in classes)
     alike = [name for name in classes if counts[name.casefold()] > 1]

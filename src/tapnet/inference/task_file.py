@@ -17,7 +17,7 @@ from safetensors.numpy import save
 from tapnet._version import __version__
 from tapnet.checkpoint import BEST, HEADER, TASK, write_atomically
 from tapnet.heads import HEADS, Adapted
-from tapnet.inference.task import Examples, Settings, Task, refuse_alike
+from tapnet.inference.task import Examples, Settings, Task, check_names_differ
 
 FORMAT = 1
 _TOLERANCE = 1e-3
@@ -150,7 +150,7 @@ def _check(task: Task) -> None:
         raise ValueError("its names are not text")
     if len(task.examples.thumbnails) != count or not set(task.examples.labels) == set(range(way)):
         raise ValueError("its examples, thumbnails and classes do not match")
-    refuse_alike(task.classes)
+    check_names_differ(task.classes)
     _check_head(task.adapted)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tapnet.backbones import Backbone
-from tapnet.functional import checked_labels
+from tapnet.functional import check_labels
 
 _BRIGHTEST = 10.0  # more than any usual normalisation gives, and less than white as a byte
 
@@ -36,7 +36,7 @@ class EmbeddingMethod(Method):
 
     def embed(self, images: Tensor) -> Tensor:
         """Features (n, dim) of float images (n, channels, height, width) in [0, 1]."""
-        features: Tensor = self.backbone(checked_images(images))
+        features: Tensor = self.backbone(check_images(images))
         return features
 
     def logits(self, support_features: Tensor, support_labels: Tensor, query_features: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ class EmbeddingMethod(Method):
 
     def forward(self, support_images: Tensor, support_labels: Tensor, query_images: Tensor) -> Tensor:
         """Support and query pass the network as one batch, as the authors train: they share batch statistics."""
-        checked_labels(support_labels)
+        check_labels(support_labels)
         support_images, query_images = _floats(support_images), _floats(query_images)
         if support_images.shape[1:] != query_images.shape[1:]:
             raise ValueError(
@@ -72,10 +72,10 @@ def references_of(method: Method) -> Tensor | None:
 
 def way_of(labels: Tensor) -> int:
     """The number of classes of an episode with labels 0 to way - 1."""
-    return int(checked_labels(labels).max()) + 1
+    return int(check_labels(labels).max()) + 1
 
 
-def checked_images(images: Tensor) -> Tensor:
+def check_images(images: Tensor) -> Tensor:
     """The images, or a sentence that says what they need to be; those normalised by mean and deviation pass, too."""
     if not torch.compiler.is_compiling() and _floats(images).numel() and (most := images.detach().amax()) > _BRIGHTEST:
         raise ValueError(f"Images need values in [0, 1], got up to {most:g}: divide them by 255.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tapnet.functional import class_averages
+from tapnet.functional import class_prototypes
 from tapnet.methods.base import LinearMethod, way_of
 
 
@@ -16,7 +16,7 @@ class PrototypicalNetwork(LinearMethod):
     """Queries go to the class whose average feature is nearest, by squared Euclidean distance."""
 
     def logits(self, support_features: Tensor, support_labels: Tensor, query_features: Tensor) -> Tensor:
-        prototypes = class_averages(support_features, support_labels, way_of(support_labels))
+        prototypes = class_prototypes(support_features, support_labels, way_of(support_labels))
         queries = query_features.to(prototypes.dtype)
         return -torch.cdist(queries, prototypes, compute_mode="donot_use_mm_for_euclid_dist").square()
 

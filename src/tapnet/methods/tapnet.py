@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from tapnet.backbones import Backbone
 from tapnet.functional import (
     SELECTION_STRATEGIES,
-    class_averages,
-    contrasts,
+    class_prototypes,
     linear_head,
+    modified_references,
     projected_distances,
     projection_errors,
     select_references,
@@ -31,7 +31,7 @@ CHOICES: dict[str, tuple[str, ...]] = {  # of the options that are words; the fi
 
 
 class TapNet(LinearMethod):
-    """A backbone and `ways` learned references; each episode gets its projection in closed form.
+    """A backbone and `num_references` learned references; each episode gets its projection in closed form.
 
     In training an episode has as many classes as there are references, and class k keeps reference k. In eval mode an
     episode may have fewer: each class takes a reference by `selection`. With the paper's `closest` the result can
@@ -49,7 +49,7 @@ class TapNet(LinearMethod):
     def __init__(
         self,
         backbone: Backbone,
-        ways: int,
+        num_references: int,
         projection_dim: int | None = None,
         selection: str = "closest",
         differentiable: bool = False,
@@ -60,8 +60,10 @@ class TapNet(LinearMethod):
         reference_bias: bool = False,
     ) -> None:
         super().__init__(backbone)
-        if not 2 <= ways < backbone.dim:
-            raise ValueError(f"TapNet needs 2 <= ways < dim = {backbone.dim} of its backbone, got ways={ways}.")
+        if not 2 <= num_references < backbone.dim:
+            raise ValueError(
+                f"TapNet needs 2 <= num_references < dim = {backbone.dim} of its backbone, got num_references={num_references}."
+            )
         self.selection, self.distance = selection, distance
         self.projection_references, self.classification_references = projection_references, classification_references
         for option, choices in CHOICES.items():
@@ -69,20 +71,20 @@ class TapNet(LinearMethod):
                 raise ValueError(f"`{option}` is one of {', '.join(choices)}, got {getattr(self, option)!r}.")
         if not 0 < initial_norm < math.inf:
             raise ValueError(f"`initial_norm` is a length above 0, got {initial_norm}.")
-        if projection_dim is not None and not 1 <= projection_dim <= backbone.dim - ways:
+        if projection_dim is not None and not 1 <= projection_dim <= backbone.dim - num_references:
             raise ValueError(
-                f"{ways} ways in {backbone.dim} dimensions allow projection_dim from 1 to {backbone.dim - ways}, got "
+                f"{num_references} num_references in {backbone.dim} dimensions allow projection_dim from 1 to {backbone.dim - num_references}, got "
                 f"{projection_dim}."
             )
         if reference_bias and distance != "squared":
             raise ValueError("A bias of the references is defined for squared distances only: leave one of them out.")
         self.projection_dim, self.differentiable = projection_dim, differentiable
-        normal = torch.randn(ways, backbone.dim) / math.sqrt(backbone.dim)  # LeCun's, each near length 1
+        normal = torch.randn(num_references, backbone.dim) / math.sqrt(backbone.dim)  # LeCun's, each near length 1
         self.references = nn.Parameter(normal * initial_norm)
-        self.reference_bias = nn.Parameter(torch.zeros(ways)) if reference_bias else None
+        self.reference_bias = nn.Parameter(torch.zeros(num_references)) if reference_bias else None
 
     def logits(self, support_features: Tensor, support_labels: Tensor, query_features: Tensor) -> Tensor:
-        prototypes = class_averages(support_features, support_labels, way_of(support_labels))
+        prototypes = class_prototypes(support_features, support_labels, way_of(support_labels))
         chosen = self.choose(prototypes)
         references, errors = self.adapt_to(prototypes, chosen=chosen)
         logits = -projected_distances(
@@ -104,7 +106,7 @@ class TapNet(LinearMethod):
         references = self.references[chosen]  # (..., way, dim)
         errors = projection_errors(references, prototypes, self.projection_references == "modified")
         if self.classification_references == "modified":
-            references = contrasts(references)
+            references = modified_references(references)
         if ordered:
             errors = errors.take_along_dim(chosen.argsort(dim=-1).unsqueeze(-1), dim=-2)
         return references, errors
@@ -129,12 +131,12 @@ class TapNet(LinearMethod):
 
     def choose(self, prototypes: Tensor) -> Tensor:
         """Which reference each class takes, (..., way)."""
-        way, ways = prototypes.shape[-2], len(self.references)
+        way, num_references = prototypes.shape[-2], len(self.references)
         if not self.training:
             return select_references(prototypes, self.references, self.selection, bias=self.reference_bias)
-        if way != ways:
+        if way != num_references:
             raise ValueError(
-                f"Training episodes need {ways} classes, one a reference, got {way}: build TapNet with ways={way}, or "
+                f"Training episodes need {num_references} classes, one a reference, got {way}: build TapNet with num_references={way}, or "
                 "call .eval() to choose among the references."
             )
-        return torch.arange(ways, device=prototypes.device).expand(prototypes.shape[:-1])
+        return torch.arange(num_references, device=prototypes.device).expand(prototypes.shape[:-1])

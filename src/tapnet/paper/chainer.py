@@ -117,7 +117,7 @@ def _fitted(recipe: Recipe, arrays: Arrays, widths: list[int], path: Path) -> Re
     bias = {"reference_bias": True} if arrays["l_phi/b"].any() else {}
     values["name"] += "-chainer"
     values["backbone"]["options"]["widths"] = widths
-    values["method"] = {"name": "tapnet", "options": {"ways": ways, **bias}}
+    values["method"] = {"name": "tapnet", "options": {"num_references": ways, **bias}}
     values["training"]["way"] = ways
     values["validation"]["way"] = min(ways, recipe.validation.way)
     return recipe_from(values, str(path))

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from tapnet.data import ImageSet
 from tapnet.data.batches import EpisodeImages, episode_images
-from tapnet.functional import class_averages, contrasts, null_space
+from tapnet.functional import class_prototypes, modified_references, null_space
 from tapnet.methods import Method, TapNet
 from tapnet.methods.base import way_of
 from tapnet.paper.tsne import Points, tsne
@@ -53,10 +53,10 @@ def projection_figure(
 def _spaces(method: TapNet, episode: EpisodeImages) -> tuple[Points, Points]:
     """Directions of query features and then of the references that built the projection, as they are and projected."""
     support, query = (method.embed(part) for part in (episode.support_images, episode.query_images))
-    prototypes = class_averages(support, episode.support_labels, way_of(episode.support_labels))
+    prototypes = class_prototypes(support, episode.support_labels, way_of(episode.support_labels))
     chosen = method.choose(prototypes)
     references, modified = method.references[chosen], method.projection_references == "modified"
-    points = torch.cat([query, contrasts(references) if modified else references])
+    points = torch.cat([query, modified_references(references) if modified else references])
     inside = points @ null_space(method.adapt_to(prototypes, chosen=chosen)[1], method.projection_dim)
     return F.normalize(points, dim=1).cpu().numpy(), F.normalize(inside, dim=1).cpu().numpy()
 

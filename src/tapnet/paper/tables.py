@@ -133,14 +133,14 @@ def _command(recipe: str, tasks: list[Task]) -> str:
         f"--episodes {task.episodes} --record results"
         for task in tasks
     )
-    first = load_recipe(recipe).training.begin_with
+    first = load_recipe(recipe).training.init_from
     return " && ".join([f"tapnet train {recipe}", *evaluations]) + (f"  # begins with {first}" if first else "")
 
 
 def _essence(recipe: dict[str, Any]) -> dict[str, Any]:
     """A recipe without what does not change the experiment: its seed, and where its data and first weights lie."""
     training = recipe["training"]
-    begun = {"begin_with": training.get("begin_with") is not None}
+    begun = {"init_from": training.get("init_from") is not None}
     return recipe | {"seed": None, "data": recipe["data"] | {"root": None}, "training": training | begun}
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from tapnet.checkpoint import write_atomically
 from tapnet.data.batches import EpisodeImages
-from tapnet.functional import NotANumber
+from tapnet.functional import NonFiniteError
 from tapnet.recipe import Recipe, recipe_from
 from tapnet.training.sources import method_for
 
@@ -80,6 +80,6 @@ def episode_loss(path: Path) -> float:
         torch.manual_seed(seed)
         try:
             logits = method(support, episode.support_labels, query)
-        except NotANumber:
+        except NonFiniteError:
             return math.nan
     return F.cross_entropy(logits, episode.query_labels).item()

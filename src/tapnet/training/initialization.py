@@ -7,13 +7,13 @@ from pathlib import Path
 from tapnet.checkpoint import Checkpoint, read_checkpoint
 from tapnet.methods import Method
 from tapnet.recipe import bundled_recipes
-from tapnet.wording import counted
+from tapnet.wording import pluralize
 
 _BACKBONE = "backbone."
 _DIGITS = 12  # of a digest, enough to tell checkpoints apart
 
 
-def begin_with(method: Method, path: str) -> str:
+def init_from(method: Method, path: str) -> str:
     """Give the method the weights of a checkpoint, or refuse; gives where they come from, in words."""
     try:
         return take_weights(method, read_checkpoint(path))
@@ -21,7 +21,7 @@ def begin_with(method: Method, path: str) -> str:
         name = Path(path).name
         known = not Path(path).exists() and name in {recipe.stem for recipe in bundled_recipes()}
         hint = f" `tapnet train {name}` makes that one." if known else ""
-        raise ValueError(f"The weights to begin with (training.begin_with, --from): {error}{hint}") from None
+        raise ValueError(f"The weights to begin with (training.init_from, --from): {error}{hint}") from None
 
 
 def take_weights(method: Method, checkpoint: Checkpoint) -> str:
@@ -38,7 +38,7 @@ def take_weights(method: Method, checkpoint: Checkpoint) -> str:
             "of the same kind, widths and image channels."
         )
     method.load_state_dict(own | taken)
-    words = [f"begun with {header.recipe.name} after {counted(header.episode, 'episode')}"]
+    words = [f"begun with {header.recipe.name} after {pluralize(header.episode, 'episode')}"]
     words += [f"digest {header.digest[:_DIGITS]}"] if header.digest else []
     for what, names in (("fresh", own.keys() - taken.keys()), ("left out", given.keys() - taken.keys() - own.keys())):
         words += [f"{what}: {', '.join(sorted(names))}"] if names else []

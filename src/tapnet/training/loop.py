@@ -19,23 +19,23 @@ from torch.nn import functional as F
 from tapnet import distributed
 from tapnet.checkpoint import BEST, LAST, Checkpoint, Header, Running, optimizer_tensors, restore_optimizer
 from tapnet.data.batches import EpisodeImages
-from tapnet.data.episodes import TooFew
-from tapnet.distributed import agreed, any_of, launched, summed
+from tapnet.data.episodes import NotEnoughDataError
+from tapnet.distributed import all_reduce_sum, any_rank, launched, raise_together
 from tapnet.evaluation.calibration import calibrate_checkpoint
 from tapnet.evaluation.evaluator import Evaluator
-from tapnet.functional import NotANumber
+from tapnet.functional import NonFiniteError
 from tapnet.hardware import PRECISIONS, describe, keep_freed_memory, resolve_device, resolve_precision
 from tapnet.methods import references_of
 from tapnet.recipe import Recipe, Training
 from tapnet.training.faults import Diverged, advice, gradients_are_finite, is_sound, save_episode
-from tapnet.training.initialization import begin_with
+from tapnet.training.initialization import init_from
 from tapnet.training.interruption import Interrupted, stop_requests
-from tapnet.training.outcome import accounted
+from tapnet.training.outcome import record_outcome
 from tapnet.training.provenance import provenance
-from tapnet.training.resume import refuse_other_past
+from tapnet.training.resume import check_resumable
 from tapnet.training.run_folder import Point, RunFolder, read_curve
 from tapnet.training.schedule import learning_rate, set_rates
-from tapnet.training.sources import Features, Images, Material
+from tapnet.training.sources import EpisodeSource, Features, Images
 from tapnet.training.statistics import MeanOfStatistics
 from tapnet.training.trajectory import Trajectory, read_trajectory, smallest_reference_distance
 
@@ -78,14 +78,14 @@ def train(
         precision = resolve_precision(precision, place)
         fabric = fabric or stack.enter_context(launched(place, precision))
         run = Run(recipe, folder, device, precision, fabric)
-        with agreed():
+        with raise_together():
             stack.enter_context(run.opened(resume))
         if begun:
             begun(run.episode, run.origin)
-        _ = run.material.validation_features  # computed before Ctrl-C waits for the end of an episode
+        _ = run.source.validation_features  # computed before Ctrl-C waits for the end of an episode
         stop = stack.enter_context(stop_requests())
         while run.episode < recipe.training.episodes:
-            if any_of(stop.is_set()):
+            if any_rank(stop.is_set()):
                 run.save()
                 raise Interrupted(folder, run.episode, LAST)
             loss = run.step()
@@ -94,8 +94,8 @@ def train(
                 run.save()
             if watch:
                 watch(Step(run.episode, loss, point))
-        any_of(False)  # from here on the best checkpoint is there for every process
-        calibrate_checkpoint(folder / BEST, run.validation_set, run.material.validation_features)
+        any_rank(False)  # from here on the best checkpoint is there for every process
+        calibrate_checkpoint(folder / BEST, run.validation_set, run.source.validation_features)
     return folder / BEST
 
 
@@ -106,7 +106,7 @@ class Run:
         self.recipe, self.folder = recipe, RunFolder(folder)
         self.device = fabric.device if fabric else resolve_device(device)
         self.precision = resolve_precision(precision, self.device)
-        with agreed():
+        with raise_together():
             self._gather()
         self.method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = torch.optim.AdamW(self.method.parameters(), lr=recipe.training.learning_rate, fused=True)
@@ -126,19 +126,21 @@ class Run:
     def _gather(self) -> None:
         """Data, episodes and method, or a refusal of the recipe; nothing here waits for another process."""
         recipe, training, validation = self.recipe, self.recipe.training, self.recipe.validation
-        _refuse_uneven_work(training)
+        _check_uneven_work(training)
         self.train_set, self.validation_set = (
             recipe.data.images(split) for split in (recipe.data.train_split, validation.split)
         )
         self.sampler = self.train_set.episodes(training.way, training.shot, training.query, recipe.seed)
         try:
             self.validation_set.episodes(validation.way, validation.shot, validation.query)
-        except TooFew as error:
-            raise TooFew(f"For validation (validation.way, validation.shot, validation.query), {error}") from None
-        kind: Callable[..., Material] = Features if training.frozen_backbone else Images
+        except NotEnoughDataError as error:
+            raise NotEnoughDataError(
+                f"For validation (validation.way, validation.shot, validation.query), {error}"
+            ) from None
+        kind: Callable[..., EpisodeSource] = Features if training.frozen_backbone else Images
         with _seeded(recipe.seed):
-            self.material = kind(recipe, self.train_set, self.validation_set, self.device, self.precision)
-        self.method = self.material.method
+            self.source = kind(recipe, self.train_set, self.validation_set, self.device, self.precision)
+        self.method = self.source.method
 
     @property
     def validation_is_due(self) -> bool:
@@ -153,15 +155,15 @@ class Run:
     @contextmanager
     def opened(self, resume: bool) -> Iterator[None]:
         """The folder, held, fresh or restored; whatever ends the run is noted there and said with what to do."""
-        writes, first = distributed.rank() == 0, self.recipe.training.begin_with
+        writes, first = distributed.rank() == 0, self.recipe.training.init_from
         if first is not None and not resume:
-            self.origin = begin_with(self.method, first)
+            self.origin = init_from(self.method, first)
         with self.folder.held() if writes else nullcontext():
             if resume:
                 self.restore()
             else:
                 self.start()
-            with accounted(self.folder, lambda: self._saved_episode):
+            with record_outcome(self.folder, lambda: self._saved_episode):
                 yield
 
     def start(self) -> None:
@@ -174,11 +176,11 @@ class Run:
     def restore(self) -> None:
         """The newest state that the folder holds; the curve is cut back to it."""
         checkpoint = self.folder.newest()
-        refuse_other_past(self.folder.path, checkpoint.header.recipe, self.recipe, checkpoint.header.episode)
-        self.folder.refuse_damaged_best()
+        check_resumable(self.folder.path, checkpoint.header.recipe, self.recipe, checkpoint.header.episode)
+        self.folder.check_best()
         if checkpoint.header.data != self._data():
             raise ValueError(f"{self.folder.path} was trained on other data than {self.recipe.data.name} holds now.")
-        checkpoint.refuse_unfit(self.method)
+        checkpoint.check_weights(self.method)
         self.method.load_state_dict(checkpoint.weights)
         restore_optimizer(self.method, self.optimizer, checkpoint.optimizer)
         header = checkpoint.header
@@ -199,7 +201,7 @@ class Run:
         if header.recipe != self.recipe:
             self.save()
         if distributed.rank() == 0:
-            self.folder.go_on_by(self.recipe)
+            self.folder.switch_recipe(self.recipe)
 
     def step(self) -> float:
         """Learn from the next meta-batch; gives its mean loss."""
@@ -214,7 +216,7 @@ class Run:
             hits += hit
             if statistics:
                 statistics.after_episode()
-        self._refuse_divergence(losses)
+        self._check_divergence(losses)
         if statistics:
             statistics.keep(training.meta_batch)
         self._optimizer.step()
@@ -231,7 +233,7 @@ class Run:
             episode = self._images(index)
             try:
                 logits = self._module(episode.support_images, episode.support_labels, episode.query_images)
-            except NotANumber:
+            except NonFiniteError:
                 self._keep(index, {index: math.nan})
             loss = F.cross_entropy(logits, episode.query_labels)
             self._fabric.backward(loss * share)
@@ -240,18 +242,18 @@ class Run:
     def _images(self, index: int) -> EpisodeImages:
         """The images of an episode, augmented; over a frozen backbone their features."""
         generator = torch.Generator().manual_seed(_seed(self.recipe.seed, index))
-        return self.material.episode(self.sampler[index], generator)
+        return self.source.episode(self.sampler[index], generator)
 
-    def _refuse_divergence(self, losses: dict[int, float]) -> None:
+    def _check_divergence(self, losses: dict[int, float]) -> None:
         """Nothing when all is well; else every process stops, and one with a guilty episode keeps it and says so.
 
         Gradients are those of all processes: where only they are not finite, the first process speaks.
         """
         guilty = [index for index, loss in losses.items() if not is_sound(loss)]
-        if not any_of(bool(guilty) or not gradients_are_finite(self.method)):
+        if not any_rank(bool(guilty) or not gradients_are_finite(self.method)):
             return
-        found = any_of(bool(guilty))
-        with agreed():
+        found = any_rank(bool(guilty))
+        with raise_together():
             if guilty or (not found and distributed.rank() == 0):
                 self._keep([*guilty, *losses][0], losses)
 
@@ -264,7 +266,7 @@ class Run:
     def _count(self, loss: float, hits: float) -> float:
         """Add the sums of a step to the running ones; gives the mean loss over the meta-batch of all processes."""
         if distributed.size() > 1:
-            loss, hits = summed(torch.tensor([loss, hits], dtype=torch.float64)).tolist()
+            loss, hits = all_reduce_sum(torch.tensor([loss, hits], dtype=torch.float64)).tolist()
         since, episodes = self._since_point, self.recipe.training.meta_batch
         self._since_point = Running(since.episodes + episodes, since.loss + loss, since.hits + hits)
         return loss / episodes
@@ -273,7 +275,7 @@ class Run:
         """Measure on validation classes, keep the best, save the state."""
         settings = self.recipe.validation
         self.method.eval()
-        features = self.material.validation_features
+        features = self.source.validation_features
         result = Evaluator(self.method, self.validation_set, self.precision, features=features).evaluate(
             settings.way, settings.shot, settings.query, settings.episodes, VALIDATION_SEED, bootstrap=False
         )
@@ -337,7 +339,7 @@ class Run:
         }
 
 
-def _refuse_uneven_work(training: Training) -> None:
+def _check_uneven_work(training: Training) -> None:
     if training.meta_batch % distributed.size():
         processes = distributed.size()
         raise ValueError(

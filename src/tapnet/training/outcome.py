@@ -13,7 +13,7 @@ from tapnet.training.run_folder import RunFolder
 
 
 @contextmanager
-def accounted(folder: RunFolder, saved_episode: Callable[[], int]) -> Iterator[None]:
+def record_outcome(folder: RunFolder, saved_episode: Callable[[], int]) -> Iterator[None]:
     """Inside runs the run; its end is noted in run.json, and a fault around it is said with where its state is."""
     try:
         yield
@@ -26,7 +26,7 @@ def accounted(folder: RunFolder, saved_episode: Callable[[], int]) -> Iterator[N
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, SystemExit):  # `distributed.agreed` lets one process speak for all
+    if isinstance(error, SystemExit):  # `distributed.raise_together` lets one process speak for all
         return "Another process of this run was refused, and said why."
     return " ".join(str(error).split())
 

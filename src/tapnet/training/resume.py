@@ -11,7 +11,7 @@ from tapnet.training.schedule import learning_rate
 _FREE = ("name", "training.episodes", "training.cycles")
 
 
-def refuse_other_past(folder: Path, before: Recipe, now: Recipe, done: int) -> None:
+def check_resumable(folder: Path, before: Recipe, now: Recipe, done: int) -> None:
     """Nothing when the run in the folder, after so many episodes by one recipe, may go on by another."""
     old, new = _flat(before.as_dict()), _flat(now.as_dict())
     changed = [key for key in old | new if key not in _FREE and old.get(key) != new.get(key)]

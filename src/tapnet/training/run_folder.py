@@ -97,7 +97,7 @@ class RunFolder:
         text = yaml.safe_dump(recipe.as_dict(), sort_keys=False, allow_unicode=True)
         write_atomically(self.path / RECIPE, text.encode())
 
-    def refuse_damaged_best(self) -> None:
+    def check_best(self) -> None:
         """Nothing when there is no best checkpoint or it can be read."""
         if (self.path / BEST).exists():
             try:
@@ -105,7 +105,7 @@ class RunFolder:
             except ValueError as error:
                 raise ValueError(f"{error} Remove it and the run goes on without it.") from None
 
-    def go_on_by(self, recipe: Recipe) -> None:
+    def switch_recipe(self, recipe: Recipe) -> None:
         """Make this the folder of a run by the recipe, where it was by another: no evaluation of that one is final."""
         with suppress(OSError, ValueError):  # missing or damaged: as by another
             if load_recipe(str(self.path / RECIPE)) == recipe:

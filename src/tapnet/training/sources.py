@@ -18,7 +18,7 @@ from tapnet.methods import EmbeddingMethod, Method, PrototypicalNetwork
 from tapnet.recipe import Recipe
 
 
-class Material(Protocol):
+class EpisodeSource(Protocol):
     """The method as it is trained, and the tensors that it is trained on."""
 
     method: Method
@@ -78,7 +78,7 @@ class Features:
         return EpisodeImages(support, support_labels, query, query_labels)
 
 
-class Given(Backbone):
+class PrecomputedFeatures(Backbone):
     """Features that are there already, in place of the backbone that gave them."""
 
     def __init__(self, dim: int) -> None:
@@ -91,7 +91,7 @@ class Given(Backbone):
 
 def method_over_features(recipe: Recipe, dim: int) -> Method:
     """The method of a recipe without its backbone, with fresh parameters; one that has none is refused."""
-    method = recipe.over(Given(dim))
+    method = recipe.over(PrecomputedFeatures(dim))
     if not isinstance(method, EmbeddingMethod):
         raise ValueError(f"{recipe.method.name} has no features apart from its task: it cannot be trained frozen.")
     if not list(method.parameters()):

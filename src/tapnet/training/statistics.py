@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from tapnet.distributed import summed
+from tapnet.distributed import all_reduce_sum
 
 
 class MeanOfStatistics:
@@ -31,6 +31,6 @@ class MeanOfStatistics:
         """The mean over the episodes of all processes."""
         if not self._buffers:
             return
-        means = (summed(self._sum) / episodes).split([buffer.numel() for buffer in self._buffers])
+        means = (all_reduce_sum(self._sum) / episodes).split([buffer.numel() for buffer in self._buffers])
         for buffer, mean in zip(self._buffers, means, strict=True):
             buffer.copy_(mean.view_as(buffer))

@@ -7,13 +7,13 @@ from tapnet.data import DATASETS, load_dataset
 from tapnet.data.catalog.mini_imagenet import _published
 from tapnet.data.checking import check
 from tapnet.data.episodes import EpisodeSampler
-from tapnet.data.packing import Hearing, Wishes, prepare
+from tapnet.data.packing import Callbacks, PackOptions, prepare
 
 
 @pytest.fixture(scope="module")
 def packed(shared, tmp_path_factory):
     folder = tmp_path_factory.mktemp("mini")
-    return prepare(DATASETS["mini-imagenet"], shared / "mini-imagenet-sample.zip", folder, Wishes(), Hearing())
+    return prepare(DATASETS["mini-imagenet"], shared / "mini-imagenet-sample.zip", folder, PackOptions(), Callbacks())
 
 
 @pytest.mark.parametrize(

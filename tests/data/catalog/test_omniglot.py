@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from tapnet.data import DATASETS, load_dataset
-from tapnet.data.packing import Hearing, Wishes, prepare
+from tapnet.data.packing import Callbacks, PackOptions, prepare
 
 
 @pytest.fixture(scope="module")
 def root(shared, tmp_path_factory):
     folder = tmp_path_factory.mktemp("omniglot")
-    prepare(DATASETS["omniglot"], shared / "omniglot", folder, Wishes(), Hearing())
+    prepare(DATASETS["omniglot"], shared / "omniglot", folder, PackOptions(), Callbacks())
     return folder
 
 
@@ -19,13 +19,15 @@ def root(shared, tmp_path_factory):
     [("train", 1028), ("val", 172), ("test", 423), ("trainval", 1200), ("background", 964), ("evaluation", 659)],
 )
 def test_omniglot_splits_have_their_characters(root, split, characters):
-    drawings = load_dataset("omniglot", split, root, turns=1)
+    drawings = load_dataset("omniglot", split, root, rotations=1)
     assert len(drawings.names) == characters
     assert (np.bincount(drawings.labels) == 20).all()
 
 
 def test_omniglot_trains_with_rotations_and_tests_without(root):
-    assert {split: load_dataset("omniglot", split, root).turns for split in ("train", "trainval", "val", "test")} == {
+    assert {
+        split: load_dataset("omniglot", split, root).rotations for split in ("train", "trainval", "val", "test")
+    } == {
         "train": 4,
         "trainval": 4,
         "val": 1,
@@ -34,17 +36,17 @@ def test_omniglot_trains_with_rotations_and_tests_without(root):
 
 
 def test_omniglot_test_can_have_1692_rotated_classes(root):
-    assert len(load_dataset("omniglot", "test", root, turns=4).class_names) == 1692
+    assert len(load_dataset("omniglot", "test", root, rotations=4).class_names) == 1692
 
 
 def test_omniglot_rotated_class_is_the_drawn_one_turned(root):
-    drawings = load_dataset("omniglot", "test", root, turns=4)
+    drawings = load_dataset("omniglot", "test", root, rotations=4)
     drawn, turned = drawings.gather(np.array([7, 7 + 423 * 20]))
     assert np.array_equal(turned, np.rot90(drawn))
 
 
 def test_omniglot_an_episode_need_not_hold_two_rotations_of_a_character(root):
-    drawings = load_dataset("omniglot", "test", root, turns=4, apart=True)
+    drawings = load_dataset("omniglot", "test", root, rotations=4, one_rotation_per_class=True)
     episodes = drawings.episodes(60, 1, 1).batch(0, 20)
     assert all(len({label % 423 for label in classes}) == 60 for classes in episodes.classes)
 
@@ -71,9 +73,9 @@ def test_omniglot_one_zip_alone_has_its_own_classes_only(shared, pack):
 
 
 def test_omniglot_extracted_folders_give_the_same_pixels(shared, tmp_path, pack, make):
-    from tapnet.data.readers.file_tree import open_tree
+    from tapnet.data.readers.file_tree import open_file_tree
 
-    zipped = open_tree(shared / "omniglot" / "images_background.zip")
+    zipped = open_file_tree(shared / "omniglot" / "images_background.zip")
     few = [name for name in zipped.names if "/Greek/" in name]
     folder = make.tree(tmp_path / "extracted", dict(zipped.read(set(few))))
     archive = make.zip(tmp_path / "few.zip", dict(zipped.read(set(few))))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tapnet.data import arrays
+from tapnet.data.readers import arrays
 from tapnet.data.readers.arrays import npz_members, npz_rows
 
 

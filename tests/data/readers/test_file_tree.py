@@ -4,8 +4,8 @@ import zipfile
 
 import pytest
 
-from tapnet.data import trees
-from tapnet.data.readers.file_tree import open_tree
+from tapnet.data.readers import file_tree as trees
+from tapnet.data.readers.file_tree import open_file_tree
 from tapnet.data.source import Unreadable
 
 FILES = {"a/one.txt": b"1", "a/b/two.txt": b"22", "ümlaut/three.txt": b"3" * 30}
@@ -16,8 +16,8 @@ def tree(request, tmp_path, make):
     path = tmp_path / f"files.{request.param}"
     kind, _, compression = request.param.partition(".")
     if kind == "folder":
-        return open_tree(make.tree(path, FILES))
-    return open_tree(make.zip(path, FILES) if kind == "zip" else make.tar(path, FILES, f"w:{compression}"))
+        return open_file_tree(make.tree(path, FILES))
+    return open_file_tree(make.zip(path, FILES) if kind == "zip" else make.tar(path, FILES, f"w:{compression}"))
 
 
 def test_tree_has_the_same_names_in_every_medium(tree):
@@ -39,18 +39,18 @@ def test_tree_opens_one_file_as_a_stream(tree):
 def test_tree_refuses_names_that_lead_out(tmp_path, make, kind, name):
     path = getattr(make, kind)(tmp_path / f"evil.{kind}", {"good/one.png": b"1", name: b"2"})
     with pytest.raises(ValueError, match="unsafe path"):
-        open_tree(path).names  # noqa: B018
+        open_file_tree(path).names  # noqa: B018
 
 
 def test_tree_does_not_see_hidden_files(tmp_path, make):
     files = {"a/one.txt": b"1", "__MACOSX/a/._one.txt": b"2", ".DS_Store": b"3", "a/.hidden/x": b"4"}
-    assert open_tree(make.zip(tmp_path / "mac.zip", files)).names == ["a/one.txt"]
+    assert open_file_tree(make.zip(tmp_path / "mac.zip", files)).names == ["a/one.txt"]
 
 
 def test_folder_that_links_to_itself_ends(tmp_path, make):
     make.tree(tmp_path, {"a/one.txt": b"1"})
     (tmp_path / "a" / "loop").symlink_to(tmp_path)
-    assert open_tree(tmp_path).names == ["a/one.txt"]
+    assert open_file_tree(tmp_path).names == ["a/one.txt"]
 
 
 def test_tar_leaves_links_and_devices_out(tmp_path):
@@ -59,26 +59,26 @@ def test_tar_leaves_links_and_devices_out(tmp_path):
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(link)
         archive.addfile(tarfile.TarInfo("a/real.png"), io.BytesIO())
-    assert open_tree(tmp_path / "links.tar").names == ["a/real.png"]
+    assert open_file_tree(tmp_path / "links.tar").names == ["a/real.png"]
 
 
 def test_ilsvrc_tar_of_tars_is_a_tree_of_classes(tmp_path, make):
     inner = make.tar(tmp_path / "inner.tar", {"n01440764_1.JPEG": b"fish"}).read_bytes()
-    outer = open_tree(make.tar(tmp_path / "train.tar", {"n01440764.tar": inner}))
+    outer = open_file_tree(make.tar(tmp_path / "train.tar", {"n01440764.tar": inner}))
     assert dict(outer.read(set(outer.names))) == {"n01440764/n01440764_1.JPEG": b"fish"}
 
 
 def test_folder_of_ilsvrc_tars_is_a_tree_of_classes(tmp_path, make):
     (tmp_path / "train").mkdir()
     make.tar(tmp_path / "train" / "n01440764.tar", {"n01440764_1.JPEG": b"fish"})
-    folder = open_tree(tmp_path)
+    folder = open_file_tree(tmp_path)
     assert dict(folder.read(set(folder.names))) == {"train/n01440764/n01440764_1.JPEG": b"fish"}
 
 
 def test_archive_beside_its_extracted_folder_is_not_read_twice(tmp_path, make):
     make.tar(tmp_path / "n01440764.tar", {"n01440764_1.JPEG": b"fish"})
     make.file(tmp_path / "n01440764" / "n01440764_1.JPEG", b"fish")
-    assert open_tree(tmp_path).names == ["n01440764/n01440764_1.JPEG"]
+    assert open_file_tree(tmp_path).names == ["n01440764/n01440764_1.JPEG"]
 
 
 @pytest.mark.parametrize("ending", ["zip", "tar", "tar.gz"])
@@ -89,7 +89,7 @@ def test_tree_cut_off_archive_is_named(tmp_path, make, ending):
     make.zip(path, files) if kind == "zip" else make.tar(path, files, f"w:{compression}")
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(ValueError, match=r"half.*(damaged|cut off)"):
-        list(open_tree(path).read(set(files)))
+        list(open_file_tree(path).read(set(files)))
 
 
 def test_zip_damaged_member_is_unreadable_and_the_others_are_not(tmp_path):
@@ -98,7 +98,7 @@ def test_zip_damaged_member_is_unreadable_and_the_others_are_not(tmp_path):
         archive.writestr("one.txt", b"first content")
         archive.writestr("two.txt", b"second content")
     path.write_bytes(path.read_bytes().replace(b"first content", b"worst content"))
-    found = dict(open_tree(path).read({"one.txt", "two.txt"}))
+    found = dict(open_file_tree(path).read({"one.txt", "two.txt"}))
     assert isinstance(found["one.txt"], Unreadable)
     assert found["two.txt"] == b"second content"
 
@@ -112,9 +112,9 @@ def test_tree_huge_file_is_unreadable(tree, monkeypatch):
 
 def test_open_tree_nothing_there_says_what_to_give(tmp_path):
     with pytest.raises(FileNotFoundError, match="folder or archive"):
-        open_tree(tmp_path / "nowhere")
+        open_file_tree(tmp_path / "nowhere")
 
 
 def test_open_tree_other_file_says_what_to_give(tmp_path, make):
     with pytest.raises(ValueError, match="folder, zip or tar"):
-        open_tree(make.file(tmp_path / "notes.txt", b"some notes"))
+        open_file_tree(make.file(tmp_path / "notes.txt", b"some notes"))

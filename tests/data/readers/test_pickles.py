@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tapnet.data import pickles
+from tapnet.data.readers import pickles
 from tapnet.data.readers.pickles import load_pickle
 
 

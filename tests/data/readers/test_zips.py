@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tapnet.data import zips
+from tapnet.data.readers import zips
 
 
 def everything(path):

@@ -21,5 +21,5 @@ OMNIGLOT = Dataset(
     ),
     published_filter="28×28 is usual, the filter is not; most codes use Lanczos or bilinear",
     ink="bright",
-    turns={"train": 4, "trainval": 4, "background": 4},
+    rotations={"train": 4, "trainval": 4, "background": 4},
 )

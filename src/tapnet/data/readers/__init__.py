@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tapnet.data.readers.file_tree import Tree
+from tapnet.data.readers.file_tree import FileTree
 from tapnet.data.source import Source
 
 Say = Callable[[str], None]
@@ -20,4 +20,4 @@ class Form:
     """One way in which a dataset is handed out: in words, and how it is read."""
 
     words: str
-    read: Callable[[Tree, Splits, Say], Source | None]
+    read: Callable[[FileTree, Splits, Say], Source | None]

@@ -10,13 +10,13 @@ import numpy as np
 
 from tapnet.data.readers import Say, Splits
 from tapnet.data.readers.array_files import key
-from tapnet.data.readers.file_tree import Tree
+from tapnet.data.readers.file_tree import FileTree
 from tapnet.data.readers.pickles import load_pickle, size_of
 from tapnet.data.readers.unpickling import text
 from tapnet.data.source import Raw, Source
 
 
-def cifar_python(tree: Tree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
+def cifar_python(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
     """All 60,000 images, of both pickles, by fine label; in the order of their file names, which the pickles hold."""
     found = {PurePosixPath(name).name: name for name in tree.names}
     if not {"train", "test", "meta"} <= found.keys():
@@ -39,7 +39,7 @@ def cifar_python(tree: Tree, splits: Splits, say: Say) -> Source | None:  # noqa
     return Source("the CIFAR-100 Python archive", ordered, read)
 
 
-def _content(tree: Tree, file: str, say: Say, needed: set[str]) -> dict[str, Any]:
+def _content(tree: FileTree, file: str, say: Say, needed: set[str]) -> dict[str, Any]:
     with tree.open(file) as stream:
         content = load_pickle(stream, file, size_of(stream), say)
     if not isinstance(content, dict) or not needed <= content.keys():

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from tapnet.data.readers import Say, Splits
 from tapnet.data.readers.array_files import key, reader, said_splits, split_of
 from tapnet.data.readers.arrays import as_images, npz_members, npz_rows, white_level
-from tapnet.data.readers.file_tree import Tree
+from tapnet.data.readers.file_tree import FileTree
 from tapnet.data.readers.pickles import load_pickle, size_of
 from tapnet.data.source import Raw, Source, in_order
 
 
-def class_npz(tree: Tree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
+def class_npz(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
     """The npz files named after a split, in which every array is a class."""
     classes: dict[str, list[str]] = {}
     said: dict[str, list[str]] = {}
@@ -41,7 +41,7 @@ def class_npz(tree: Tree, splits: Splits, say: Say) -> Source | None:  # noqa: A
     return Source("npz files, one array a class", in_order(classes), reader(parts, rows), said_splits(said))
 
 
-def cache_pickles(tree: Tree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
+def cache_pickles(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
     """Pickles named after a split, with `image_data` and in `class_dict` the rows of each class."""
     files = [name for name in tree.names if name.endswith((".pkl", ".pickle")) and split_of(name)]
     files = [name for name in files if "cache" in name or not name.endswith(("_labels.pkl", "_png.pkl"))]
@@ -61,7 +61,7 @@ def cache_pickles(tree: Tree, splits: Splits, say: Say) -> Source | None:  # noq
     return Source("mini-imagenet-cache pickles", in_order(classes), reader(files, images), said_splits(said))
 
 
-def _cache(tree: Tree, file: str, say: Say) -> dict[str, Any]:
+def _cache(tree: FileTree, file: str, say: Say) -> dict[str, Any]:
     with tree.open(file) as stream:
         content = load_pickle(stream, file, size_of(stream), say)
     if not isinstance(content, dict) or not {"image_data", "class_dict"} <= content.keys():

@@ -6,11 +6,11 @@ from collections.abc import Container
 
 from tapnet.data.preprocessing import SUFFIXES
 from tapnet.data.readers import Say, Splits
-from tapnet.data.readers.file_tree import Tree
+from tapnet.data.readers.file_tree import FileTree
 from tapnet.data.source import SPLITS, Source, in_order, normal, some
 
 
-def class_folders(tree: Tree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
+def class_folders(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
     """Every image below a folder that has a known class's name; the innermost such folder decides."""
     known = {name for names in splits.values() for name in names}
     depth = 1 + max(name.count("/") for name in known)

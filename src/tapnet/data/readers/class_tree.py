@@ -8,13 +8,13 @@ from pathlib import PurePosixPath
 
 from tapnet.data.readers import Say, Splits
 from tapnet.data.readers.class_folders import is_image
-from tapnet.data.readers.file_tree import Tree
+from tapnet.data.readers.file_tree import FileTree
 from tapnet.data.source import SPLITS, Source, in_order, normal, some
 
 SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
 
-def class_tree(tree: Tree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
+def class_tree(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
     """Classes are named by their path below what all images have in common, and below the split."""
     folders = {name: PurePosixPath(normal(name)).parent.parts for name in tree.names if is_image(name)}
     common = _common([parts[:-1] for parts in folders.values()])

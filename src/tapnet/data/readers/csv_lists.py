@@ -8,11 +8,11 @@ from pathlib import PurePosixPath
 
 from tapnet.data.readers import Say, Splits
 from tapnet.data.readers.class_folders import is_image
-from tapnet.data.readers.file_tree import Tree
+from tapnet.data.readers.file_tree import FileTree
 from tapnet.data.source import SPLITS, Source, in_order, normal, some
 
 
-def csv_lists(tree: Tree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
+def csv_lists(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
     """The images that the lists name, wherever in the tree they lie; None if they name none of them."""
     lists = {name: PurePosixPath(name).stem for name in tree.names if PurePosixPath(name).suffix == ".csv"}
     lists = {name: split for name, split in lists.items() if split in SPLITS}
@@ -34,7 +34,7 @@ def csv_lists(tree: Tree, splits: Splits, say: Say) -> Source | None:  # noqa: A
     return Source("CSV lists with a folder of images", in_order(classes), tree.read, said, [note] if missing else [])
 
 
-def _rows(tree: Tree, name: str) -> list[tuple[str, str]]:
+def _rows(tree: FileTree, name: str) -> list[tuple[str, str]]:
     with tree.open(name) as stream:
         text = stream.read().decode("utf-8-sig", errors="replace")
     rows = [row for row in csv.reader(io.StringIO(text)) if len(row) >= 2]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tapnet.data.readers import Say, Splits
 from tapnet.data.readers.class_folders import is_image
 from tapnet.data.readers.class_tree import SPLIT_NAMES, with_splits
-from tapnet.data.readers.file_tree import Tree
+from tapnet.data.readers.file_tree import FileTree
 from tapnet.data.source import SPLITS, Source, in_order, normal
 
 COLUMNS = {"path": ("path", "filename", "file", "image"), "label": ("label", "class"), "split": ("split", "set")}
@@ -24,7 +24,7 @@ class Line(NamedTuple):
     split: str
 
 
-def csv_table(tree: Tree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
+def csv_table(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
     """The images that the table names; paths count from the folder that it lies in."""
     table = tree.focus or next((name for name in tree.names if "/" not in name and name.endswith(".csv")), None)
     lines = list(_lines(tree, table)) if table is not None and table.lower().endswith(".csv") else []
@@ -45,7 +45,7 @@ def csv_table(tree: Tree, splits: Splits, say: Say) -> Source | None:  # noqa: A
     return with_splits(Source("a CSV of paths and labels", in_order(classes), tree.read), said) if classes else None
 
 
-def _lines(tree: Tree, table: str) -> Iterator[Line]:
+def _lines(tree: FileTree, table: str) -> Iterator[Line]:
     with tree.open(table) as stream:
         text = stream.read().decode("utf-8-sig", errors="replace")
     rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if any(row)]

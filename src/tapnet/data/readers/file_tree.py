@@ -38,7 +38,7 @@ DAMAGES = (
 )
 
 
-class Tree(ABC):
+class FileTree(ABC):
     """Files under one path, named by their path from there with `/`; hidden ones do not exist."""
 
     def __init__(self, path: Path, focus: str | None = None) -> None:
@@ -63,14 +63,14 @@ class Tree(ABC):
         """One large file, as a stream that can seek."""
 
 
-class Folder(Tree):
+class Folder(FileTree):
     """A directory; links are followed, each directory once."""
 
     def _list(self) -> Iterator[str]:
         for name in self._files():
             if INNER.search(name):
                 prefix = self._prefix(name)
-                yield from (prefix + inner for inner in open_tree(self.path / name).names)
+                yield from (prefix + inner for inner in open_file_tree(self.path / name).names)
             else:
                 yield name
 
@@ -100,7 +100,7 @@ class Folder(Tree):
                 archived.setdefault(archive, set()).add(name.removeprefix(self._prefix(archive)))
         for archive, members in archived.items():
             prefix = self._prefix(archive)
-            yield from ((prefix + name, raw) for name, raw in open_tree(self.path / archive).read(members))
+            yield from ((prefix + name, raw) for name, raw in open_file_tree(self.path / archive).read(members))
 
     @staticmethod
     def _prefix(archive: str) -> str:
@@ -120,7 +120,7 @@ class Folder(Tree):
             yield stream
 
 
-class Zip(Tree):
+class Zip(FileTree):
     """A zip archive."""
 
     def _list(self) -> Iterator[str]:
@@ -142,7 +142,7 @@ class Zip(Tree):
                 yield stream
 
 
-class Tar(Tree):
+class Tar(FileTree):
     """A tar archive, plain or compressed, read from front to back."""
 
     def _list(self) -> Iterator[str]:
@@ -168,7 +168,7 @@ class Tar(Tree):
                     yield from ((f"{prefix}/{part}", found) for part, found in _walk(inner, self.path))
 
 
-def open_tree(path: Path) -> Tree:
+def open_file_tree(path: Path) -> FileTree:
     """The tree at a path: a directory, a zip or a tar, by what it is and not by its name."""
     if not path.exists():
         raise FileNotFoundError(f"Nothing is at {path}: give the folder or archive that holds the images.")

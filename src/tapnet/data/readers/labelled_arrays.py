@@ -11,7 +11,7 @@ import numpy as np
 from tapnet.data.readers import Say, Splits
 from tapnet.data.readers.array_files import key, reader, said_splits, split_of
 from tapnet.data.readers.arrays import npz_members, npz_rows
-from tapnet.data.readers.file_tree import Tree
+from tapnet.data.readers.file_tree import FileTree
 from tapnet.data.readers.pickles import load_pickle, size_of
 from tapnet.data.readers.unpickling import text
 from tapnet.data.source import Raw, Source, Unreadable, in_order
@@ -19,7 +19,7 @@ from tapnet.data.source import Raw, Source, Unreadable, in_order
 IMAGES = ("_images_png.pkl", "_images.npz")
 
 
-def labelled_arrays(tree: Tree, splits: Splits, say: Say) -> Source | None:
+def labelled_arrays(tree: FileTree, splits: Splits, say: Say) -> Source | None:
     """Images of each split in one array, and their labels beside it."""
     known = {name for names in splits.values() for name in names}
     ids = _ids(tree)
@@ -47,7 +47,7 @@ def labelled_arrays(tree: Tree, splits: Splits, say: Say) -> Source | None:
     return Source(form, in_order(classes), reader(parts, rows), said_splits(said))
 
 
-def _labels(tree: Tree, file: str, say: Say) -> tuple[list[int], list[str]]:
+def _labels(tree: FileTree, file: str, say: Say) -> tuple[list[int], list[str]]:
     with tree.open(file) as stream:
         content = load_pickle(stream, file, size_of(stream), say)
     if not isinstance(content, dict) or not {"label_specific", "label_specific_str"} <= content.keys():
@@ -63,7 +63,7 @@ def _labels(tree: Tree, file: str, say: Say) -> tuple[list[int], list[str]]:
     return numbers, [name if counts[name] == 1 else f"{name} #{number}" for number, name in enumerate(names)]
 
 
-def _ids(tree: Tree) -> dict[str, list[str]]:
+def _ids(tree: FileTree) -> dict[str, list[str]]:
     """For each class name its ids, from the two lists that lie beside the published pickles, where they do."""
     lists = [name for end in ("class_names.txt", "synsets.txt") for name in tree.names if name.endswith(end)]
     if len(lists) != 2:
@@ -78,7 +78,7 @@ def _ids(tree: Tree) -> dict[str, list[str]]:
     return ids
 
 
-def _png_rows(tree: Tree, file: str, say: Say) -> Iterator[Raw]:
+def _png_rows(tree: FileTree, file: str, say: Say) -> Iterator[Raw]:
     with tree.open(file) as stream:
         images: Any = load_pickle(stream, file, size_of(stream), say)
     if not isinstance(images, list):
@@ -88,7 +88,7 @@ def _png_rows(tree: Tree, file: str, say: Say) -> Iterator[Raw]:
         yield bytes(image) if encoded else Unreadable(f"{type(image).__name__} instead of an encoded image")
 
 
-def _npz_rows(tree: Tree, file: str) -> Iterator[Raw]:
+def _npz_rows(tree: FileTree, file: str) -> Iterator[Raw]:
     with tree.open(file) as stream:
         if "images" not in npz_members(stream, file):
             raise ValueError(f"{file} needs an array `images`.")

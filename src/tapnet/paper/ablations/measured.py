@@ -36,11 +36,11 @@ def measure_selection(judge: Evaluator, task: Task) -> list[Row]:
         for rule in ("closest", "farthest", "optimal")
     }
     closest = by_rule.pop("closest")
-    return paired({"closest": closest, "random": accuracies_by_lot(judge, task), **by_rule})
+    return paired({"closest": closest, "random": random_selection_accuracies(judge, task), **by_rule})
 
 
 @torch.inference_mode()
-def accuracies_by_lot(judge: Evaluator, task: Task) -> Accuracies:
+def random_selection_accuracies(judge: Evaluator, task: Task) -> Accuracies:
     """The accuracy of each episode with references by lot; the lots of episode i follow from the seed and i alone."""
     method = _tapnet(judge)
     sampler = judge.images.episodes(task.way, task.shot, task.query, task.seed)
@@ -72,7 +72,7 @@ def measure_dimension(judge: Evaluator, task: Task) -> list[Row]:
 
 def measure_ways(judge: Evaluator, task: Task) -> list[Row]:
     """The accuracy by the number of classes, as far as the references and the data reach; no episodes are shared."""
-    limit = len(judge.images.names if judge.images.apart else judge.images.class_names)
+    limit = len(judge.images.names if judge.images.one_rotation_per_class else judge.images.class_names)
     if isinstance(judge.method, TapNet):
         limit = min(limit, len(judge.method.references))
     tasks = [replace(task, way=way) for way in WAYS if way <= limit]
@@ -114,15 +114,15 @@ def measure_views(judge: Evaluator, task: Task) -> list[Row]:
     """Every image as it is, or turned by each quarter, four heads on four features."""
     if not isinstance(judge.method, LinearMethod):
         raise ValueError(f"This ablation needs a method with a linear head, the checkpoint is a {_kind(judge)}.")
-    if judge.method.backbone.turned:
+    if judge.method.backbone.four_rotations:
         raise ValueError(
             "This backbone sees every image in its four turns already: give a checkpoint of one that does not."
         )
-    turned = Evaluator(Turned(judge.method), judge.images, judge.precision, judge.cache)
-    return paired({"as it is": judge.accuracies(**asdict(task)), "four turns": turned.accuracies(**asdict(task))})
+    turned = Evaluator(RotatedViews(judge.method), judge.images, judge.precision, judge.cache)
+    return paired({"as it is": judge.accuracies(**asdict(task)), "four rotations": turned.accuracies(**asdict(task))})
 
 
-class FourTurns(Backbone):
+class FourRotations(Backbone):
     """A backbone that sees an image four times, each time turned by a further quarter; its features side by side."""
 
     def __init__(self, backbone: Backbone) -> None:
@@ -136,16 +136,18 @@ class FourTurns(Backbone):
         return torch.cat([self.once(images.rot90(quarters, (-2, -1))) for quarters in range(4)], dim=-1)
 
 
-class Turned(LinearMethod):
+class RotatedViews(LinearMethod):
     """A method that classifies each of four turns by itself and adds up the logits."""
 
     def __init__(self, method: LinearMethod) -> None:
-        super().__init__(FourTurns(method.backbone))
+        super().__init__(FourRotations(method.backbone))
         self.method = method
 
     def logits(self, support_features: Tensor, support_labels: Tensor, query_features: Tensor) -> Tensor:
-        turns = zip(support_features.chunk(4, dim=-1), query_features.chunk(4, dim=-1), strict=True)
-        return torch.stack([self.method.logits(support, support_labels, query) for support, query in turns]).sum(dim=0)
+        rotations = zip(support_features.chunk(4, dim=-1), query_features.chunk(4, dim=-1), strict=True)
+        return torch.stack([self.method.logits(support, support_labels, query) for support, query in rotations]).sum(
+            dim=0
+        )
 
     def head(self, prototypes: Tensor) -> tuple[Tensor, Tensor]:
         weights, biases = zip(*map(self.method.head, prototypes.chunk(4, dim=-1)), strict=True)

@@ -39,7 +39,7 @@ def recipes_of_compositions(recipe: Recipe) -> Recipes:
         query = round(images / way) - training.shot
         if query >= 1 and way >= recipe.validation.way:
             name, changes = f"{way}-way {query}-query", {"way": way, "query": query}
-            recipes[name] = _varied(recipe, name, training=changes, options={"ways": way})
+            recipes[name] = _varied(recipe, name, training=changes, options={"num_references": way})
     return recipes
 
 
@@ -47,10 +47,10 @@ def _varied(recipe: Recipe, variant: str, options: Options, training: dict[str, 
     values = recipe.as_dict()
     if recipe.method.name != "tapnet":
         raise ValueError(f"The ablations are of TapNet, the recipe {recipe.name} trains {recipe.method.name}.")
-    if recipe.training.begin_with is not None:
+    if recipe.training.init_from is not None:
         raise ValueError(
-            f"The variants of an ablation begin at random, {recipe.name} begins with {recipe.training.begin_with}: "
-            "--set training.begin_with=null."
+            f"The variants of an ablation begin at random, {recipe.name} begins with {recipe.training.init_from}: "
+            "--set training.init_from=null."
         )
     values["name"] = f"{recipe.name}-{_slug(variant)}"
     values["method"]["options"] |= options
@@ -67,7 +67,7 @@ def train_variants(recipes: Recipes, out: Path, train: Trainer, say: Callable[[s
 
     A run that is finished is not trained again, which is said; an interrupted one goes on.
     """
-    _refuse_impossible(recipes)
+    _check_impossible(recipes)
     folders = {variant: out / _slug(variant) for variant in recipes}
     for variant, folder in folders.items():
         if _is_finished(recipes[variant], folder):
@@ -94,7 +94,7 @@ def refuse_unmeasurable(recipes: Recipes, images: ImageSet, task: Task) -> None:
             )
 
 
-def _refuse_impossible(recipes: Recipes) -> None:
+def _check_impossible(recipes: Recipes) -> None:
     """Nothing, or an error before the first variant is trained."""
     data = next(iter(recipes.values())).data
     images = data.images(data.train_split)
