@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tapnet.data.episodes import EpisodeSampler
+from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 
 LABELS = np.repeat([3, 5, 8, 9, 12, 20], [7, 9, 8, 30, 7, 11])
 
@@ -18,13 +18,13 @@ def test_support_and_query_are_disjoint_and_of_their_class(seed, index):
 
 
 def test_an_episode_depends_on_its_number_alone():
-    one, other = (EpisodeSampler(LABELS, 3, 1, 2, seed=4) for _ in range(2))
+    one, other = (EpisodeSampler(LABELS, EpisodeSpec(3, 1, 2, seed=4)) for _ in range(2))
     list(one.batch(0, 10).classes)
     np.testing.assert_array_equal(one[7].query, other[7].query)
 
 
 def test_a_batch_holds_the_episodes_of_its_numbers():
-    sampler = EpisodeSampler(LABELS, 3, 2, 3, seed=1)
+    sampler = EpisodeSampler(LABELS, EpisodeSpec(3, 2, 3, seed=1))
     batch = sampler.batch(5, 14, step=3)
     for position, index in enumerate((5, 8, 11)):
         np.testing.assert_array_equal(batch.support[position], sampler[index].support)
@@ -33,7 +33,9 @@ def test_a_batch_holds_the_episodes_of_its_numbers():
 
 def test_seeds_and_numbers_give_different_episodes():
     drawn = {
-        EpisodeSampler(LABELS, 3, 1, 2, seed=seed)[index].query.tobytes() for seed in range(10) for index in range(10)
+        EpisodeSampler(LABELS, EpisodeSpec(3, 1, 2, seed=seed))[index].query.tobytes()
+        for seed in range(10)
+        for index in range(10)
     }
     assert len(drawn) == 100
 

@@ -7,7 +7,7 @@ import torch
 from tapnet.backbones import Conv4
 from tapnet.data import ImageSet
 from tapnet.data.batches import episode_images
-from tapnet.data.episodes import EpisodeSampler
+from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator, mean_and_ci95
 from tapnet.methods import Method, PrototypicalNetwork
 
@@ -24,8 +24,8 @@ class EpisodeByEpisode(Method):
 
 
 def test_batches_over_features_give_the_accuracies_of_single_episodes(blobs, small_tapnet):
-    accuracies = Evaluator(small_tapnet, blobs).accuracies(5, 2, 3, episodes=12, seed=3)
-    sampler = EpisodeSampler(blobs.labels, 5, 2, 3, seed=3)
+    accuracies = Evaluator(small_tapnet, blobs).accuracies(EpisodeSpec(5, 2, 3, 12, 3))
+    sampler = EpisodeSampler(blobs.labels, EpisodeSpec(5, 2, 3, seed=3))
     for index in range(12):
         episode = episode_images(blobs, sampler[index], torch.device("cpu"))
         logits = small_tapnet(episode.support_images, episode.support_labels, episode.query_images)
@@ -33,13 +33,13 @@ def test_batches_over_features_give_the_accuracies_of_single_episodes(blobs, sma
 
 
 def test_a_method_without_fixed_features_is_evaluated_episode_by_episode(blobs, small_tapnet):
-    by_features = Evaluator(small_tapnet, blobs).accuracies(5, 2, 3, episodes=6)
-    by_images = Evaluator(EpisodeByEpisode(small_tapnet).eval(), blobs).accuracies(5, 2, 3, episodes=6)
+    by_features = Evaluator(small_tapnet, blobs).accuracies(EpisodeSpec(5, 2, 3, 6))
+    by_images = Evaluator(EpisodeByEpisode(small_tapnet).eval(), blobs).accuracies(EpisodeSpec(5, 2, 3, 6))
     np.testing.assert_array_equal(by_features, by_images)
 
 
 def test_two_evaluations_are_identical(blobs, small_tapnet):
-    first, second = (Evaluator(small_tapnet, blobs).evaluate(4, 1, 3, episodes=20) for _ in range(2))
+    first, second = (Evaluator(small_tapnet, blobs).evaluate(EpisodeSpec(4, 1, 3, 20)) for _ in range(2))
     assert first == second
 
 
@@ -50,7 +50,7 @@ def test_the_usual_interval_is_196_standard_errors():
 
 
 def test_the_interval_over_classes_is_wider_when_classes_differ(blobs, small_tapnet):
-    result = Evaluator(small_tapnet, blobs).evaluate(3, 1, 5, episodes=300)
+    result = Evaluator(small_tapnet, blobs).evaluate(EpisodeSpec(3, 1, 5, 300))
     assert result.ci95_bootstrap > result.ci95
 
 
@@ -61,7 +61,7 @@ def test_the_interval_over_classes_covers_what_other_classes_give():
     method = PrototypicalNetwork(Conv4((1, 4, 4), widths=(16, 16, 16, 16))).eval()
     covered, narrow, truths = [], [], []
     sets = [population(generator, classes=24) for _ in range(40)]
-    judged = [Evaluator(method, images).evaluate(5, 1, 5, episodes=600) for images in sets]
+    judged = [Evaluator(method, images).evaluate(EpisodeSpec(5, 1, 5, 600)) for images in sets]
     truth = np.mean([result.accuracy for result in judged])
     for result in judged:
         covered.append(abs(result.accuracy - truth) <= result.ci95_bootstrap)
@@ -83,19 +83,19 @@ def population(generator, classes):
 
 def test_no_interval_over_classes_is_given_when_an_episode_needs_all_of_them(blobs, small_tapnet):
     few = ImageSet("few", "test", blobs.pixels, blobs.rows[:60], blobs.row_labels[:60], blobs.names[:5], "0")
-    result = Evaluator(small_tapnet, few).evaluate(5, 6, 6, episodes=30)
+    result = Evaluator(small_tapnet, few).evaluate(EpisodeSpec(5, 6, 6, 30))
     assert result.ci95_bootstrap is None
 
 
 @pytest.mark.parametrize(("way", "given"), [(5, False), (3, True)])
 def test_the_interval_over_classes_keeps_the_turns_of_a_class_apart(blobs, small_tapnet, way, given):
     few = ImageSet("few", "test", blobs.pixels, blobs.rows[:60], blobs.row_labels[:60], blobs.names[:5], "0", 4, True)
-    result = Evaluator(small_tapnet, few).evaluate(way, 2, 3, episodes=30)
+    result = Evaluator(small_tapnet, few).evaluate(EpisodeSpec(way, 2, 3, 30))
     assert (result.ci95_bootstrap is not None) == given
 
 
 def test_the_result_says_what_it_was_measured_on(blobs, small_tapnet):
-    result = Evaluator(small_tapnet, blobs).evaluate(4, 1, 3, episodes=5, seed=2).as_dict()
+    result = Evaluator(small_tapnet, blobs).evaluate(EpisodeSpec(4, 1, 3, 5, 2)).as_dict()
     expected = {"way": 4, "shot": 1, "query": 3, "episodes": 5, "seed": 2, "dataset": "blobs", "split": "test"}
     assert expected.items() <= result.items()
     assert result["precision"] == "float32"
