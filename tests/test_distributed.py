@@ -87,7 +87,7 @@ def launched_twice(tmp_path_factory):
 def test_torchrun_trains_with_two_processes(launched_twice):
     folder, done, _ = launched_twice
     assert done.returncode == 0, done.stderr
-    assert RunFolder(folder).facts()["processes"] == 2
+    assert RunFolder(folder).metadata()["processes"] == 2
     assert done.stdout.count("Best checkpoint") == 1
 
 
@@ -96,7 +96,9 @@ def test_a_folder_that_holds_a_run_is_refused_by_one_process_for_all(launched_tw
     folder, _, refused = launched_twice
     said = [line for line in refused.stderr.splitlines() if line.startswith("tapnet train:")]
     assert refused.returncode != 0
-    assert said == [f"tapnet train: {folder} already holds a run: go on with --resume {folder}, or give another --out."]
+    assert said == [
+        f"tapnet train: {folder} already holds a run: resume it with --resume {folder}, or give another --out."
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +126,7 @@ def test_a_rank_that_dies_stops_the_others_with_a_clear_message(orphaned):
 
 def test_a_run_goes_on_with_another_number_of_ranks(orphaned):
     folder, _, _ = orphaned
-    facts = RunFolder(folder).facts()
+    facts = RunFolder(folder).metadata()
     assert (facts["state"], facts["processes"]) == ("failed", 2)
     before = read_checkpoint(folder / LAST).header.episode
     saved = (folder / LAST).stat().st_mtime_ns

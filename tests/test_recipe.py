@@ -2,7 +2,7 @@ import copy
 
 import pytest
 
-from tapnet.recipe import bundled_recipes, load_recipe
+from tapnet.recipe import bundled_recipes, load_recipe, recipe_from
 
 MINIMAL = """
 name: small

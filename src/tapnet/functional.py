@@ -1,8 +1,8 @@
 r"""The equations of TapNet (Yoon, Seo, Moon, ICML 2019) as pure functions over tensors.
 
 Shapes end in (way, dim) or (query, dim); any leading dimensions are batches of episodes. Symbols of the paper:
-references $\phi_k$, modified references $\tilde\phi_k$, prototypes $c_k$, errors $\epsilon_k$, projection $M$, way $N_c$,
-dim $L$.
+references $\phi_k$, modified references $\tilde\phi_k$, prototypes $c_k$, errors $\epsilon_k$, projection $M$, way
+$N_c$, dim $L$.
 Half-precision inputs are computed in float32, also inside `torch.autocast`.
 """
 

@@ -129,8 +129,8 @@ class Recipe:
         ways = self.method.options.get("num_references")
         if ways is not None and not self.validation.way <= self.training.way == ways:
             raise ValueError(
-                "training.way and method.options.num_references need to be one number, one class a reference, and validation.way "
-                f"no more, got {self.training.way}, {ways} and {self.validation.way}"
+                "training.way and method.options.num_references need to be one number, one class per reference, and "
+                f"validation.way no more, got {self.training.way}, {ways} and {self.validation.way}"
             )
         if self.training.frozen_backbone:
             self._check_unfreezable()
@@ -147,8 +147,8 @@ class Recipe:
             )
         if self.training.init_from is not None:
             raise ValueError(
-                "over a frozen backbone references begin at random, so training.init_from (--from) needs to be left "
-                f"out, got {self.training.init_from}"
+                "over a frozen backbone the parameters start at random, so training.init_from (--from) needs to be "
+                f"left out, got {self.training.init_from}"
             )
 
     def build(self, image_shape: ImageShape) -> Method:
@@ -253,7 +253,7 @@ def find_recipe(name_or_path: str) -> Path:
         return bundled[name_or_path]
     if (path / "recipe.yaml").is_file():
         raise IsADirectoryError(
-            f"{path} is the folder of a run: `tapnet train --resume {path}` goes on with it, and its recipe is "
+            f"{path} is the folder of a run: `tapnet train --resume {path}` resumes it, and its recipe is "
             f"{path / 'recipe.yaml'}."
         )
     raise FileNotFoundError(

@@ -138,7 +138,7 @@ def test_every_command_explains_itself(command, capsys):
         ),
         (["train", "quickdraw", "--set", "seed=[1"], "--set seed=[1: the value is not YAML"),
         (["train", "quickdraw", "--set", "data.name=imagenet"], "'imagenet'"),
-        (["train", "--resume", "nowhere"], "There is no run in nowhere to go on with"),
+        (["train", "--resume", "nowhere"], "There is no run in nowhere to resume"),
         (["train", "quickdraw", "--device", "cuda:9"], "is not on this machine"),
         (["train", "quickdraw", "--precision", "int4"], "auto, float32, bf16, got 'int4'"),
         (["evaluate", "nowhere.safetensors"], "no checkpoint nowhere.safetensors"),
@@ -293,7 +293,7 @@ def test_a_run_goes_on_in_its_own_precision(tmp_path):
     assert main(["train", "quickdraw", "--out", folder, "--device", "cpu", "--precision", "bf16", "--set", *SMALL]) == 0
     length = ["training.episodes=8", "training.cycles=2"]
     assert main(["train", "--resume", folder, "--device", "cpu", "--set", *length]) == 0
-    assert RunFolder(tmp_path / "run").facts()["resumed"][0]["hardware"]["precision"] == "bf16"
+    assert RunFolder(tmp_path / "run").metadata()["resumed"][0]["hardware"]["precision"] == "bf16"
 
 
 def test_python_m_tapnet_is_the_command_line():

@@ -48,7 +48,7 @@ def test_a_method_without_fixed_features_is_evaluated_episode_by_episode(blobs, 
 def test_features_that_are_not_numbers_are_refused_whatever_the_method(blobs, small_tapnet, kind):
     method = small_tapnet if kind == "tapnet" else METHODS[kind](small_tapnet.backbone).eval()
     features = torch.full((len(blobs), 16), torch.nan)
-    with pytest.raises((NonFiniteError, ValueError), match="NaN|not numbers"):
+    with pytest.raises((NonFiniteError, ValueError), match=r"NaN|not numbers"):
         Evaluator(method, blobs, features=features).accuracies(EpisodeSpec(5, 2, 3, 4))
 
 
@@ -142,6 +142,6 @@ def test_the_result_says_what_it_was_measured_on(blobs, small_tapnet):
     ],
 )
 def test_what_cannot_be_measured_is_refused(blobs, small_tapnet, arguments, words):
+    spec = EpisodeSpec(**({"way": 5, "shot": 1, "query": 3, "episodes": 4} | arguments))
     with pytest.raises(ValueError, match=words):
-        spec = EpisodeSpec(**({"way": 5, "shot": 1, "query": 3, "episodes": 4} | arguments))
         Evaluator(small_tapnet, blobs).evaluate(spec)

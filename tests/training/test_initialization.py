@@ -38,7 +38,7 @@ def beginning_with(checkpoint, folder, *changes):
 
 def test_all_weights_are_taken_where_they_fit():
     method, checkpoint = RECIPE.build(SHAPE), trained()
-    assert take_weights(method, checkpoint) == "begun with older after 7 episodes; digest abcabcabcabc"
+    assert take_weights(method, checkpoint) == "initialized from older after 7 episodes; digest abcabcabcabc"
     for name, tensor in method.state_dict().items():
         torch.testing.assert_close(tensor, checkpoint.weights[name], rtol=0, atol=0)
 
@@ -52,13 +52,13 @@ def test_references_of_another_number_stay_fresh():
     torch.testing.assert_close(method.state_dict()[name], checkpoint.weights[name])
 
 
-def test_a_network_that_sees_four_turns_begins_with_one_that_sees_one():
+def test_a_network_that_sees_four_rotations_is_initialized_from_one_that_sees_one():
     backbone = 'backbone={"name": "resnet12", "options": {"widths": [2, 2, 2, 8], "four_rotations": %s}}'
     older = trained(changed(RECIPE, [backbone % "false"]))
-    older = dataclasses.replace(older, header=dataclasses.replace(older.header, origin="begun with something"))
+    older = dataclasses.replace(older, header=dataclasses.replace(older.header, origin="initialized from something"))
     method = changed(RECIPE, [backbone % "true"]).build(SHAPE)
     words = take_weights(method, older)
-    assert words.endswith("; fresh: references; itself begun with something")
+    assert words.endswith("; fresh: references; itself initialized from something")
     name = "backbone.blocks.0.layers.0.weight"
     torch.testing.assert_close(method.state_dict()[name], older.weights[name])
 
@@ -89,7 +89,7 @@ def test_a_run_begins_with_the_weights_and_says_so_in_its_checkpoints(tmp_path):
     train(beginning_with(first, tmp_path), tmp_path / "run", device="cpu")
     for name in (BEST, LAST):
         checkpoint = read_checkpoint(tmp_path / "run" / name)
-        assert checkpoint.header.origin.startswith("begun with older after 7 episodes")
+        assert checkpoint.header.origin.startswith("initialized from older after 7 episodes")
         for weight in ("references", "backbone.blocks.0.0.weight"):  # at that learning rate they stay where they were
             torch.testing.assert_close(checkpoint.weights[weight], first.weights[weight], atol=1e-6, rtol=0)
 
@@ -103,7 +103,7 @@ def test_an_interrupted_run_remembers_where_it_began(tmp_path):
         train(recipe, tmp_path / "run", device="cpu", watch=interrupt)
     (tmp_path / "older.safetensors").unlink()  # no longer needed
     train(recipe, tmp_path / "run", device="cpu", resume=True)
-    assert read_checkpoint(tmp_path / "run" / LAST).header.origin.startswith("begun with older")
+    assert read_checkpoint(tmp_path / "run" / LAST).header.origin.startswith("initialized from older")
 
 
 def test_refused_weights_leave_no_run(tmp_path):
@@ -120,9 +120,9 @@ def test_what_does_not_come_along_is_named():
 
 def test_where_the_first_network_began_is_kept():
     checkpoint = trained()
-    header = dataclasses.replace(checkpoint.header, origin="begun with the oldest", digest="")
+    header = dataclasses.replace(checkpoint.header, origin="initialized from the oldest", digest="")
     words = take_weights(RECIPE.build(SHAPE), dataclasses.replace(checkpoint, header=header))
-    assert words == "begun with older after 7 episodes; itself begun with the oldest"
+    assert words == "initialized from older after 7 episodes; itself initialized from the oldest"
 
 
 def test_over_a_frozen_backbone_nothing_is_taken():
@@ -137,7 +137,7 @@ def test_the_command_line_takes_a_bundled_name_or_any_path(name, tmp_path, capsy
         shutil.copy(find_checkpoint("drawings"), name)
     small = ["training.episodes=1", "training.query=1", "validation.episodes=2"]
     assert main(["train", "quickdraw", "--device", "cpu", "--from", name, "--set", *small]) == 0
-    assert "begun with quickdraw-60way after 1,500 episodes" in " ".join(capsys.readouterr().out.split())
+    assert "initialized from quickdraw-60way after 1,500 episodes" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_missing_first_run_is_named_with_its_command(tmp_path, monkeypatch):

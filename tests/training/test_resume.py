@@ -27,7 +27,7 @@ def test_a_killed_run_ends_bit_for_bit_like_one_that_was_not(runs, name, file):
 
 @pytest.mark.parametrize(("name", "least"), [("anywhere", 1), ("saving", 4)])
 def test_a_killed_run_says_how_often_it_was_taken_up_again(runs, name, least):
-    assert len(RunFolder(runs / name).facts()["resumed"]) >= least
+    assert len(RunFolder(runs / name).metadata()["resumed"]) >= least
 
 
 @pytest.mark.parametrize("name", ["anywhere", "saving"])

@@ -13,7 +13,7 @@ from tapnet.cli import main
 from tapnet.recipe import recipe_from
 from tapnet.training import Diverged, Run, train
 from tapnet.training.faults import episode_loss
-from tapnet.training.run_folder import EVALUATION, FACTS, PREVIOUS, RunFolder, find_runs, read_curve
+from tapnet.training.run_folder import EVALUATION, METADATA, PREVIOUS, RunFolder, find_runs, read_curve
 
 
 def recipe(**training):
@@ -38,7 +38,7 @@ def finished(tmp_path_factory):
 
 
 def test_a_run_folder_explains_itself(finished):
-    facts = json.loads((finished / FACTS).read_text())
+    facts = json.loads((finished / METADATA).read_text())
     explained = {"command", "versions", "commit", "data", "seed", "hardware", "state", "started", "ended", "process"}
     assert explained <= facts.keys()
     assert facts["data"]["train"] == read_checkpoint(finished).header.data["train"]
@@ -47,7 +47,7 @@ def test_a_run_folder_explains_itself(finished):
 
 @pytest.mark.skipif(not (Path(__file__).parents[2] / ".git").exists(), reason="not a git checkout")
 def test_a_run_folder_names_the_commit_it_was_made_from(finished):
-    assert re.match("[0-9a-f]{40}", json.loads((finished / FACTS).read_text())["commit"])
+    assert re.match("[0-9a-f]{40}", json.loads((finished / METADATA).read_text())["commit"])
 
 
 def test_the_state_before_the_last_is_kept(finished):
@@ -63,7 +63,7 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before_it(tmp_path, fi
     (tmp_path / LAST).write_bytes(content[:1000] if damage == "cut" else content)
     if damage == "gone":
         (tmp_path / LAST).unlink()
-    with pytest.warns(RuntimeWarning, match="Going on from the checkpoint before it, after episode 2"):
+    with pytest.warns(RuntimeWarning, match="Resuming from the checkpoint before it, after episode 2"):
         assert RunFolder(tmp_path).newest().header.episode == 2
 
 
@@ -103,7 +103,7 @@ def test_a_full_disk_leaves_a_whole_checkpoint_and_says_so(tmp_path, monkeypatch
         if step.episode == 2:
             monkeypatch.setattr("os.fsync", full_disk)
 
-    with pytest.raises(OSError, match=r"No space left .* the checkpoint after episode 2 is whole; go on with: tapnet"):
+    with pytest.raises(OSError, match=r"No space left .* the checkpoint after episode 2 is whole; resume with: tapnet"):
         train(recipe(), tmp_path, device="cpu", watch=watch)
     assert read_checkpoint(tmp_path / LAST).header.episode == 2
 
@@ -118,7 +118,7 @@ def test_data_that_vanishes_leaves_a_whole_checkpoint_and_says_so(tmp_path, monk
 
     with pytest.raises(OSError, match=r"No such file .*quickdraw\.bin.* after episode 2 is whole"):
         train(recipe(), tmp_path, device="cpu", watch=watch)
-    assert RunFolder(tmp_path).facts()["state"] == "failed"
+    assert RunFolder(tmp_path).metadata()["state"] == "failed"
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
@@ -159,11 +159,11 @@ def test_a_damaged_curve_is_named(tmp_path):
 
 def test_runs_tells_a_finished_run_from_one_that_was_killed(finished):
     assert [(run.folder, run.state, run.episode) for run in find_runs(finished.parent)] == [(finished, "finished", 4)]
-    RunFolder(finished).note(state="running")
+    RunFolder(finished).update(state="running")
     assert find_runs(finished)[0].state == "killed"
     with RunFolder(finished).held():
         assert find_runs(finished)[0].state == "running"
-    RunFolder(finished).note(state="finished")
+    RunFolder(finished).update(state="finished")
 
 
 def test_runs_lists_state_and_result(finished, capsys, monkeypatch):
@@ -184,5 +184,5 @@ def test_runs_says_where_it_found_none(tmp_path, capsys):
 def test_a_run_whose_states_are_both_damaged_says_so(tmp_path):
     for name in (LAST, PREVIOUS):
         (tmp_path / name).write_bytes(b"rubbish")
-    with pytest.raises(ValueError, match="no state to go on from: previous"):
+    with pytest.raises(ValueError, match="no state to resume from: previous"):
         RunFolder(tmp_path).newest()

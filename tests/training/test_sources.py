@@ -12,7 +12,7 @@ from tapnet.recipe import recipe_from
 from tapnet.training import Diverged, Interrupted, Run, find_runs, read_curve, train
 from tapnet.training.faults import episode_loss
 from tapnet.training.run_folder import CURVE
-from tapnet.training.sources import Images
+from tapnet.training.sources import ImageEpisodes
 from tapnet.training.trajectory import TRAJECTORY
 
 
@@ -132,23 +132,23 @@ def test_frozen_run_serves_a_hugging_face_model(tmp_path):
     backbone = {"name": "hf", "options": {"model": str(tmp_path / "vit")}}
     train(recipe(backbone=backbone), tmp_path / "run", "cpu")
     network = load_network(str(tmp_path / "run"))
-    assert network.foundation.references.shape == (6, 16)
+    assert network.method.references.shape == (6, 16)
     assert network.preprocessing.geometry.fit == "crop"
 
 
 def test_support_and_query_of_an_episode_are_augmented_together():
     kind = {"name": "conv4", "options": {"widths": [4, 4, 4, 16]}}
-    plain, turned = (
-        recipe(backbone=kind, frozen_backbone=False, augmentation=augmentation) for augmentation in ("none", "turn")
+    plain, rotated = (
+        recipe(backbone=kind, frozen_backbone=False, augmentation=augmentation) for augmentation in ("none", "rotate")
     )
     sets = [plain.data.images(split) for split in ("train", "val")]
     episode = sets[0].episodes(6, 1, 2)[0]
     before, after = (
-        Images(asked, *sets, torch.device("cpu"), "float32").episode(episode, torch.Generator().manual_seed(1))
-        for asked in (plain, turned)
+        ImageEpisodes(asked, *sets, torch.device("cpu"), "float32").episode(episode, torch.Generator().manual_seed(1))
+        for asked in (plain, rotated)
     )
-    quarters = [
+    rotations = [
         {k for k in range(4) if torch.equal(changed, image.rot90(k, (-2, -1)))}
         for image, changed in ((before.support_images, after.support_images), (before.query_images, after.query_images))
     ]
-    assert quarters[0] == quarters[1] != {0}
+    assert rotations[0] == rotations[1] != {0}

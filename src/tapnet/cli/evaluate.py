@@ -80,7 +80,7 @@ def run_state(checkpoint: str) -> str:
     """Whether the run that a checkpoint is of came to its end; not known of a single file."""
     from tapnet.training.run_folder import RunFolder
 
-    return str(RunFolder(Path(checkpoint)).facts().get("state", "unknown"))
+    return str(RunFolder(Path(checkpoint)).metadata().get("state", "unknown"))
 
 
 def evaluator(checkpoint: str, args: argparse.Namespace) -> Evaluator:

@@ -158,7 +158,7 @@ def train_with_progress(
                     log(step.point)
 
         try:
-            return train(recipe, folder, device, precision, resume, watch, fabric=fabric, begun=begin)
+            return train(recipe, folder, device, precision, resume, watch, fabric=fabric, started=begin)
         except Interrupted as stop:
             command = again or f"tapnet train --resume {stop.folder}"
             raise KeyboardInterrupt(f"{stop} Go on with: {command}") from None

@@ -21,7 +21,7 @@ class NotEnoughDataError(UserError):
 
 @dataclass(frozen=True)
 class EpisodeSpec:
-    """Which episodes: so many classes, support and query images of each, how many episodes, and the seed of them all."""
+    """Which episodes: classes, support and query images of each class, how many episodes, and their seed."""
 
     way: int = 5
     shot: int = 5

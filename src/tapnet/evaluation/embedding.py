@@ -53,7 +53,7 @@ class Embedder:
 
 @torch.inference_mode()
 def embed(backbone: Backbone, images: ImageSet, precision: str = "float32", maps: bool = False) -> Tensor:
-    """Return features (n, *feature_shape) of every image, float32, on the backbone's device; processes share the work."""
+    """Return features (n, *feature_shape) of every image, float32, on the backbone's device. Processes share it."""
     embedder = Embedder(backbone, precision, maps)
     features = torch.zeros(len(images), *embedder.feature_shape, device=embedder.device)
     for start in range(distributed.rank() * BATCH, len(images), distributed.size() * BATCH):

@@ -97,7 +97,7 @@ class Evaluator:
     def evaluate(
         self, spec: EpisodeSpec | None = None, bootstrap: bool = True, progress: Progress | None = None
     ) -> Evaluation:
-        """Return the accuracy on the episodes of the spec; without `bootstrap` the interval over classes is left out."""
+        """Return the accuracy on the episodes of the spec, and with `bootstrap` its interval over classes."""
         spec = spec or EpisodeSpec()
         accuracy, ci95 = mean_and_ci95(self.accuracies(spec, progress))
         return Evaluation(

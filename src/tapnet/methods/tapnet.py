@@ -66,7 +66,7 @@ class ProjectionHead(Head):
         return LinearHead(weight, bias + self.shift, class_centers=self.references)
 
     def project(self, features: Tensor) -> Tensor:
-        """Return coordinates (..., n, D) inside the projection; at full dimension (..., n, L), less their hidden part."""
+        """Return coordinates (..., n, D) inside the projection; at full dimension the visible part (..., n, L)."""
         if self.projection_dim is None:
             return residuals(features, self.errors.detach())
         return null_coordinates(features, self.ordered_errors, self.projection_dim, self.first)

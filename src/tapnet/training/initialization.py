@@ -1,4 +1,4 @@
-"""Weights to begin with: those of a trained network in place of random ones."""
+"""Initialization from the weights of a trained network, in place of random ones."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _DIGITS = 12  # of a digest, enough to tell checkpoints apart
 
 
 def init_from(method: Method, path: str) -> str:
-    """Give the method the weights of a checkpoint, or refuse; gives where they come from, in words."""
+    """Give the method the weights of a checkpoint and return their origin; raise ValueError if they do not fit."""
     try:
         return take_weights(method, read_checkpoint(path))
     except (ValueError, FileNotFoundError) as error:
         name = Path(path).name
         known = not Path(path).exists() and name in {recipe.stem for recipe in bundled_recipes()}
         hint = f" `tapnet train {name}` makes that one." if known else ""
-        raise ValueError(f"The weights to begin with (training.init_from, --from): {error}{hint}") from None
+        raise ValueError(f"The weights to initialize from (training.init_from, --from): {error}{hint}") from None
 
 
 def take_weights(method: Method, checkpoint: Checkpoint) -> str:
-    """Give the method the weights of the checkpoint; gives where they come from, in words.
+    """Give the method the weights of the checkpoint and return where they come from, in words.
 
-    The backbone needs to fit. References are taken, too, when there are as many of the same length, else stay fresh.
+    The backbone needs to fit. Other parameters are taken where they have the same shape, and stay as they are elsewhere.
     """
     given, own, header = checkpoint.method().state_dict(), method.state_dict(), checkpoint.header
     taken = {name: tensor for name, tensor in given.items() if name in own and own[name].shape == tensor.shape}
@@ -38,7 +38,7 @@ def take_weights(method: Method, checkpoint: Checkpoint) -> str:
             "of the same kind, widths and image channels."
         )
     method.load_state_dict(own | taken)
-    words = [f"begun with {header.recipe.name} after {pluralize(header.episode, 'episode')}"]
+    words = [f"initialized from {header.recipe.name} after {pluralize(header.episode, 'episode')}"]
     words += [f"digest {header.digest[:_DIGITS]}"] if header.digest else []
     for what, names in (("fresh", own.keys() - taken.keys()), ("left out", given.keys() - taken.keys() - own.keys())):
         words += [f"{what}: {', '.join(sorted(names))}"] if names else []

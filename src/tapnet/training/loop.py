@@ -60,13 +60,13 @@ def train(
     watch: Callable[[Step], None] | None = None,
     save_seconds: float = SAVE_SECONDS,
     fabric: Fabric | None = None,
-    begun: Callable[[int, str], None] | None = None,
+    started: Callable[[int, str], None] | None = None,
 ) -> Path:
-    """Train by the recipe and give the path of the checkpoint that was best on validation classes.
+    """Train by the recipe and return the path of the checkpoint that was best on validation classes.
 
-    The folder receives what `tapnet.training.run_folder` lists; with `resume` the run goes on from its newest state as if
-    it had never stopped. When recipe, data and folder are found to be in order `begun` is called with the episodes done
-    and where the first weights come from, if they were trained; `watch` is called after every step. `fabric` is a
+    The folder receives what `tapnet.training.run_folder` lists; with `resume` the run continues from its newest state
+    as if it had never stopped. `started` is called once recipe, data and folder are known to be in order, with the
+    episodes done and where the weights were initialized from; `watch` is called after every step. `fabric` is a
     launched Lightning Fabric, where several processes share the run.
     """
     with ExitStack() as stack:
@@ -78,8 +78,8 @@ def train(
         run = Run(recipe, folder, device, precision, fabric)
         with raise_together():
             stack.enter_context(run.opened(resume))
-        if begun:
-            begun(run.episode, run.origin)
+        if started:
+            started(run.episode, run.origin)
         _ = run.source.validation_features  # computed before Ctrl-C waits for the end of an episode
         stop = stack.enter_context(stop_requests())
         while run.episode < recipe.training.episodes:
@@ -168,7 +168,7 @@ class Run:
     def start(self) -> None:
         """A fresh folder; an older run in it is refused."""
         if distributed.rank() == 0:
-            self.folder.begin(self.recipe, provenance() | self._facts())
+            self.folder.begin(self.recipe, provenance() | self._metadata())
             self._keep_snapshot()
         self.save()
 
@@ -192,9 +192,9 @@ class Run:
             self._trajectory.cut_after(self.episode)
             self.folder.clear_leftovers()
             self.folder.write_curve(self._points)
-            before = self.folder.facts()
-            again = provenance() | self._facts() | {"episode": self.episode}
-            self.folder.note(
+            before = self.folder.metadata()
+            again = provenance() | self._metadata() | {"episode": self.episode}
+            self.folder.update(
                 state="running", process=again["process"], resumed=[*before.get("resumed", []), again], ended=None
             )
         if header.recipe != self.recipe:
@@ -324,7 +324,7 @@ class Run:
     def _data(self) -> dict[str, str]:
         return {images.split: images.fingerprint for images in (self.train_set, self.validation_set)}
 
-    def _facts(self) -> dict[str, Any]:
+    def _metadata(self) -> dict[str, Any]:
         return {
             "state": "running",
             "seed": self.recipe.seed,

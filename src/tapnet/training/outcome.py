@@ -1,4 +1,4 @@
-"""However a run ends, its folder says how, and the error says how to go on."""
+"""However a run ends, its folder says how, and the error says how to resume."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def _reason(error: BaseException) -> str:
 def _note(folder: RunFolder, **facts: Any) -> None:
     if distributed.rank() == 0:
         with suppress(OSError):  # on a full disk the error itself has to do
-            folder.note(**facts)
+            folder.update(**facts)
 
 
 def _explain(error: BaseException, folder: RunFolder, saved: int) -> None:
     """A fault of the disk, the data or another process, raised again in words."""
-    rest = f"the checkpoint after episode {saved} is whole; go on with: tapnet train --resume {folder.path}"
+    rest = f"the checkpoint after episode {saved} is whole; resume with: tapnet train --resume {folder.path}"
     if isinstance(error, RuntimeError) and distributed.lost_process(error):
         raise ConnectionError(f"Another process of this run has ended or cannot be reached: {rest}") from error
     if isinstance(error, OSError):

@@ -1,4 +1,4 @@
-"""By which recipes a run may go on: those that would have led it to where it stands."""
+"""Which recipes may resume a run: those that would have led it to where it stands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FREE = ("name", "training.episodes", "training.cycles")
 
 
 def check_resumable(folder: Path, before: Recipe, now: Recipe, done: int) -> None:
-    """Nothing when the run in the folder, after so many episodes by one recipe, may go on by another."""
+    """Raise ValueError if the run in the folder, after so many episodes by one recipe, may not resume by another."""
     old, new = _flat(before.as_dict()), _flat(now.as_dict())
     changed = [key for key in old | new if key not in _FREE and old.get(key) != new.get(key)]
     if changed:
@@ -28,7 +28,7 @@ def check_resumable(folder: Path, before: Recipe, now: Recipe, done: int) -> Non
         )
     if any(learning_rate(was, episode) != learning_rate(asked, episode) for episode in range(done)):
         raise ValueError(
-            f"The cosine of {folder} goes on in whole cycles of {was.episodes // was.cycles} episodes: for instance "
+            f"The cosine of {folder} resumes in whole cycles of {was.episodes // was.cycles} episodes: for instance "
             f"--set training.episodes={2 * was.episodes} training.cycles={2 * was.cycles}."
         )
 

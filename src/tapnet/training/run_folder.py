@@ -3,9 +3,9 @@
 - recipe.yaml: what was asked
 - run.json: command, versions, commit, data, seed, hardware, state
 - curve.jsonl: the learning curve, one point a line
-- references.safetensors: where the references stood at each of its points
+- references.safetensors: what the method keeps of itself at each of its points
 - best.safetensors: the network that validation chose
-- last.safetensors: the state to go on from; previous.safetensors: the one before it
+- last.safetensors: the state to resume from; previous.safetensors: the one before it
 - evaluation.json: the final evaluation, on classes that chose nothing
 """
 
@@ -28,7 +28,7 @@ from tapnet.checkpoint import BEST, LAST, Checkpoint, read_checkpoint, read_head
 from tapnet.recipe import Recipe, load_recipe
 from tapnet.training.trajectory import TRAJECTORY
 
-CURVE, FACTS, RECIPE, EVALUATION = "curve.jsonl", "run.json", "recipe.yaml", "evaluation.json"
+CURVE, METADATA, RECIPE, EVALUATION = "curve.jsonl", "run.json", "recipe.yaml", "evaluation.json"
 PREVIOUS = "previous.safetensors"
 _LOCK = ".lock"
 
@@ -60,7 +60,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             lock.acquire()
         except Timeout:
-            process = self.facts().get("process") or {}
+            process = self.metadata().get("process") or {}
             raise ValueError(
                 f"{self.path} is in use by process {process.get('pid', '?')} on {process.get('host', '?')}: wait until "
                 "it ends, or give another folder."
@@ -83,14 +83,16 @@ class RunFolder:
         except Timeout:
             return True
 
-    def begin(self, recipe: Recipe, facts: dict[str, Any]) -> None:
-        """A fresh folder with its recipe and facts; one that holds a run already is refused."""
+    def begin(self, recipe: Recipe, metadata: dict[str, Any]) -> None:
+        """Start a fresh folder with its recipe and metadata; raise ValueError if it holds a run or a network."""
         if any((self.path / name).exists() for name in (LAST, PREVIOUS)):
             raise ValueError(
-                f"{self.path} already holds a run: go on with --resume {self.path}, or give another --out."
+                f"{self.path} already holds a run: resume it with --resume {self.path}, or give another --out."
             )
+        if (self.path / BEST).exists():
+            raise ValueError(f"{self.path} already holds a network ({BEST}): give another --out.")
         self._write_recipe(recipe)
-        self.note(**facts)
+        self.update(**metadata)
         self.write_curve([])
 
     def _write_recipe(self, recipe: Recipe) -> None:
@@ -98,15 +100,15 @@ class RunFolder:
         write_atomically(self.path / RECIPE, text.encode())
 
     def check_best(self) -> None:
-        """Nothing when there is no best checkpoint or it can be read."""
+        """Raise ValueError if there is a best checkpoint that cannot be read."""
         if (self.path / BEST).exists():
             try:
                 read_checkpoint(self.path / BEST)
             except ValueError as error:
-                raise ValueError(f"{error} Remove it and the run goes on without it.") from None
+                raise ValueError(f"{error} Remove it, and the run resumes without it.") from None
 
     def switch_recipe(self, recipe: Recipe) -> None:
-        """Make this the folder of a run by the recipe, where it was by another: no evaluation of that one is final."""
+        """Make this the folder of a run by this recipe, where it was by another; its evaluation is removed."""
         with suppress(OSError, ValueError):  # missing or damaged: as by another
             if load_recipe(str(self.path / RECIPE)) == recipe:
                 return
@@ -131,7 +133,7 @@ class RunFolder:
         """The newest state that can be read; warns when that is not the last one."""
         if not any((self.path / name).is_file() for name in (LAST, PREVIOUS)):
             raise FileNotFoundError(
-                f"There is no run in {self.path} to go on with (no {LAST}): `tapnet runs` lists those there are."
+                f"There is no run in {self.path} to resume (no {LAST}): `tapnet runs` lists those there are."
             )
         try:
             return read_checkpoint(self.path / LAST)
@@ -142,11 +144,11 @@ class RunFolder:
                 checkpoint = read_checkpoint(self.path / PREVIOUS)
             except ValueError:
                 raise ValueError(
-                    f"{self.path} has no state to go on from: {PREVIOUS} is damaged, {LAST} damaged or missing. Start "
+                    f"{self.path} has no state to resume from: {PREVIOUS} is damaged, {LAST} damaged or missing. Start "
                     "the run again in another folder."
                 ) from error
             warnings.warn(
-                f"{self.path / LAST} is damaged or missing. Going on from the checkpoint before it, after episode "
+                f"{self.path / LAST} is damaged or missing. Resuming from the checkpoint before it, after episode "
                 f"{checkpoint.header.episode}.",
                 RuntimeWarning,
                 stacklevel=2,
@@ -155,21 +157,21 @@ class RunFolder:
 
     def clear_leftovers(self) -> None:
         """Remove what a process that was killed while writing left under temporary names."""
-        for name in (BEST, LAST, CURVE, TRAJECTORY, FACTS, RECIPE, EVALUATION):
+        for name in (BEST, LAST, CURVE, TRAJECTORY, METADATA, RECIPE, EVALUATION):
             for leftover in self.path.glob(f".{name}.*"):
                 leftover.unlink(missing_ok=True)
 
     def write_curve(self, points: list[Point]) -> None:
         write_atomically(self.path / CURVE, "".join(json.dumps(asdict(point)) + "\n" for point in points).encode())
 
-    def facts(self) -> dict[str, Any]:
-        """What run.json says; nothing when it is missing or damaged."""
-        return _json_object(self.path / FACTS)
+    def metadata(self) -> dict[str, Any]:
+        """Return what run.json holds; nothing when it is missing or damaged."""
+        return _json_object(self.path / METADATA)
 
-    def note(self, **facts: Any) -> None:
-        """Put these facts into run.json beside those that stand there."""
-        text = json.dumps(self.facts() | facts, indent=2, ensure_ascii=False)
-        write_atomically(self.path / FACTS, text.encode() + b"\n")
+    def update(self, **entries: Any) -> None:
+        """Put these entries into run.json beside those that are there."""
+        text = json.dumps(self.metadata() | entries, indent=2, ensure_ascii=False)
+        write_atomically(self.path / METADATA, text.encode() + b"\n")
 
     def record_evaluation(self, results: list[dict[str, Any]]) -> None:
         """The final evaluation: one entry a task."""
@@ -216,7 +218,7 @@ def find_runs(root: Path) -> list[Summary]:
 def summary(folder: Path) -> Summary:
     """Where a run stands and what it reached."""
     run = RunFolder(folder)
-    facts = run.facts()
+    facts = run.metadata()
     state = "running" if run.is_held else {"running": "killed"}.get(facts.get("state", ""), facts.get("state", "?"))
     results = _json_object(folder / EVALUATION).get("results", [])
     try:

@@ -105,7 +105,7 @@ def _check_impossible(recipes: Recipes) -> None:
 
 
 def _is_finished(recipe: Recipe, folder: Path) -> bool:
-    if RunFolder(folder).facts().get("state") != "finished":
+    if RunFolder(folder).metadata().get("state") != "finished":
         return False
     if read_checkpoint(folder).header.recipe != recipe:
         raise ValueError(f"{folder} holds a run of another recipe: give another --out.")
