@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image, ImageOps
+from PIL import EpsImagePlugin, Image, ImageOps
 
-from tapnet.data.decoding import quiet_decoders
+from tapnet.data import decoding
+from tapnet.data.decoding import FORMATS, quiet_decoders, readable_formats
 from tapnet.data.preprocessing import Decoded, Preprocessing, decode
 from tapnet.data.source import Unreadable
 
+readable_formats()  # registers what can save HEIF
 COLOUR, GREY = Preprocessing(8, 8, 3), Preprocessing(8, 8, 1)
 
 
@@ -156,6 +158,27 @@ def test_decode_bomb_is_refused_before_it_is_unpacked(side):
 def test_decode_floating_point_image_asks_for_bits(make):
     found = decode(make.encoded(Image.new("F", (8, 8)), "TIFF"), COLOUR)
     assert "8 or 16 bits" in found.reason
+
+
+@pytest.mark.parametrize("form", ["EPS", "PCX", "SGI", "ICNS"])
+def test_decode_opens_only_the_formats_that_are_meant(form, monkeypatch):
+    """Pillow would start Ghostscript for an EPS, whatever the name of its file."""
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: pytest.fail("Ghostscript was started"))
+    stream = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(stream, form)
+    assert decode(stream.getvalue(), COLOUR) == Unreadable("not an image of a known format")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_decode_reads_every_format_that_is_promised(form):
+    assert pixels(Image.new("RGB", (16, 16), (250, 250, 250)), form=form).mean() == pytest.approx(250, abs=4)
+
+
+def test_decode_heif_without_its_package_says_what_to_install(make, monkeypatch):
+    content = make.encoded(Image.new("RGB", (16, 16)), "HEIF")
+    formats = tuple(name for name in FORMATS if name not in ("HEIF", "AVIF"))
+    monkeypatch.setattr(decoding, "readable_formats", lambda: formats)
+    assert "pip install 'tapnet[heif]'" in decode(content, COLOUR).reason
 
 
 @given(st.binary(max_size=200))

@@ -108,7 +108,7 @@ def test_characters_are_served_as_they_were_packed_whatever_the_name_of_the_set(
     assert_served_as_packed(packed, characters, tmp_path)
 
 
-def test_light_drawings_are_served_with_the_ink_of_the_packed_ones(pack, characters, tmp_path):
+def test_light_drawings_are_served_with_the_ink_of_the_packed_ones(pack, characters):
     packed = pack("omniglot", characters, name="my-characters")
     path = characters / packed.row_names()[0]
     light = 255 - np.asarray(Image.open(path).convert("L"))

@@ -36,13 +36,8 @@ class DuplicateGroup:
 
 
 def check(dataset: Dataset, packed: Packed, progress: Callable[[int, int], None]) -> list[Finding]:
-    """Everything worth knowing of a packed dataset; one whose pixels have changed since it was packed is refused."""
-    found = packed.digest()
-    if found != packed.manifest.sha256:
-        raise ValueError(
-            f"The images in {packed.folder} are damaged: their sha-256 is {found}, and it was "
-            f"{packed.manifest.sha256} when they were packed. Prepare them again with --overwrite."
-        )
+    """Return everything worth knowing about a packed dataset; raise UserError if its pixels are not those packed."""
+    packed.check_digest(packed.digest())
     return [*facts(packed), *differences(dataset, packed), *_twin_findings(packed, twins(packed, progress))]
 
 

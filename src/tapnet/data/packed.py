@@ -1,7 +1,8 @@
-"""The packed form of a dataset on disk: `images.npy`, `manifest.json`, `rows.txt` in a folder of its name.
+"""A packed dataset on disk: `images.npy`, `manifest.json`, `rows.txt` and `verified.json` in a folder of its name.
 
 `images.npy` is one uint8 array (rows, height, width, channels), class after class, opened as a memory map; the manifest
-says what each row is; `rows.txt` names the file that each row came from.
+says what each row is; `rows.txt` names the file that each row came from; `verified.json` says when the pixels were last
+found to be those that were packed.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from tapnet.data.source import Splits
 from tapnet.errors import UserError
 
 FORMAT = 1
-IMAGES, MANIFEST, ROWS = "images.npy", "manifest.json", "rows.txt"
+IMAGES, MANIFEST, ROWS, VERIFIED = "images.npy", "manifest.json", "rows.txt", "verified.json"
 
 
 class UnknownSplitError(UserError):
@@ -94,7 +96,7 @@ class Packed:
 
     @cached_property
     def pixels(self) -> NDArray[np.uint8]:
-        """All rows, mapped and not read; a file that does not fit its manifest is refused."""
+        """All rows as a memory map; raise UserError if they are not those that the manifest describes."""
         path = self.folder / IMAGES
         wanted = (self.manifest.rows, *self.manifest.preprocessing.shape)
         try:
@@ -102,10 +104,49 @@ class Packed:
                 raise ValueError(f"cut off: {path.stat().st_size:,} bytes of at least {math.prod(wanted):,} are there")
             pixels: NDArray[np.uint8] = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            raise ValueError(f"{path} cannot be read ({error}): prepare it again with --overwrite.") from None
+            raise UserError(f"{path} cannot be read ({error}): prepare it again with --overwrite.") from None
         if pixels.shape != wanted or pixels.dtype != np.uint8:
-            raise ValueError(f"{path} needs uint8 {wanted}, got {pixels.dtype} {pixels.shape}: prepare it again.")
+            raise UserError(
+                f"Expected uint8 {wanted} in {path}, got {pixels.dtype} {pixels.shape}: prepare it again with "
+                "--overwrite."
+            )
+        self.check_unchanged()
         return pixels
+
+    def check_unchanged(self) -> None:
+        """Raise UserError if the images are not those that were packed.
+
+        Their sha-256 is computed only if the file has another size or time than when it was last found to be right.
+        """
+        stamp = self._stamp()
+        if self._verified() != stamp:
+            self.check_digest(_sha256_at(self.folder / IMAGES, stamp["size"], stamp["mtime_ns"]))
+            self.record_verified()
+
+    def check_digest(self, found: str) -> None:
+        """Raise UserError if this sha-256 is not that of the images that were packed."""
+        if found != self.manifest.sha256:
+            raise UserError(
+                f"The images in {self.folder} are damaged or were replaced: expected sha-256 {self.manifest.sha256}, "
+                f"got {found}. Prepare them again with --overwrite."
+            )
+
+    def record_verified(self) -> None:
+        """Write down that the images, as they are now, are those that were packed."""
+        with suppress(OSError):  # a folder that cannot be written is verified by every process
+            temporary = self.folder / f".{VERIFIED}.{os.getpid()}"
+            temporary.write_text(json.dumps(self._stamp()), "utf-8")
+            temporary.replace(self.folder / VERIFIED)
+
+    def _stamp(self) -> dict[str, Any]:
+        status = (self.folder / IMAGES).stat()
+        return {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "sha256": self.manifest.sha256}
+
+    def _verified(self) -> Any:
+        try:
+            return json.loads((self.folder / VERIFIED).read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
 
     @cached_property
     def starts(self) -> dict[str, int]:
@@ -180,6 +221,11 @@ def data_root(root: str | Path | None = None) -> Path:
     if os.environ.get("TAPNET_DATA"):
         return Path(os.environ["TAPNET_DATA"]).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "tapnet"
+
+
+@cache
+def _sha256_at(path: Path, size: int, mtime_ns: int) -> str:  # noqa: ARG001
+    return sha256_of(path)
 
 
 def sha256_of(path: Path) -> str:

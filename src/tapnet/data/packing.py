@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tapnet._version import __version__
 from tapnet.data.catalog import DATASETS
@@ -20,7 +21,7 @@ from tapnet.data.packed import IMAGES, MANIFEST, ROWS, Manifest, Packed, is_pack
 from tapnet.data.preprocessing import Decoded, Preprocessing, decode
 from tapnet.data.recognition import recognise, splits_for
 from tapnet.data.source import Raw, Source, Unreadable, normal, some
-from tapnet.data.staging import DONE, RESIZED, TODO, Staging, locked, room
+from tapnet.data.staging import DONE, RESIZED, TODO, Staging, clear_full_disk_errors, locked
 from tapnet.errors import UserError
 
 BATCH, PIECE = 64, 16  # images in memory at once, and in one task
@@ -59,19 +60,21 @@ def prepare(dataset: Dataset, path: Path, root: Path, options: PackOptions, call
     with locked(root, name):
         source = recognise(dataset, path, callbacks.say)
         shape = (len(source), *preprocessing.shape)
-        with room(root, int(np.prod(shape, dtype=np.int64))):
-            place = Staging(root / f".{name}.partial", _plan(source, path, preprocessing), shape)
+        with clear_full_disk_errors(root, int(np.prod(shape, dtype=np.int64))):
+            place = Staging(root / f".{name}.partial", _plan(source, path, preprocessing), shape, _versions(source))
             try:
                 bad = _pack(source, place, preprocessing, callbacks)
                 if bad and not options.skip_bad:
-                    raise ValueError(_complaint(source, bad))
+                    raise UserError(_complaint(source, bad))
                 manifest = _manifest(name, dataset, source, preprocessing, options.seed, place, bad)
                 place.add(ROWS, (f"{normal(key)}\n" for key in _keys(source)))
                 place.add(MANIFEST, [manifest.to_json()])
             finally:
                 place.close()
             place.publish(root / name)
-    return open_packed(root / name)
+    packed = open_packed(root / name)
+    packed.record_verified()
+    return packed
 
 
 def name_for(dataset: Dataset, root: Path, options: PackOptions) -> str:
@@ -104,13 +107,15 @@ def preprocessing_for(dataset: Dataset, options: PackOptions) -> Preprocessing:
 
 
 def _plan(source: Source, path: Path, preprocessing: Preprocessing) -> str:
-    """A text that is the same for two preparations exactly if one can go on where the other stopped."""
+    """Return a text that is the same for two preparations if one can resume the other, changed files aside."""
     digest = hashlib.sha256(repr((source.form, preprocessing)).encode())
     for name, keys in source.classes.items():
         digest.update(repr((name, keys)).encode())
-    status = path.stat()
-    changed = (status.st_size, status.st_mtime_ns) if path.is_file() else ()
-    return f"{path.resolve()} {changed} {digest.hexdigest()}"
+    return f"{path.resolve()} {digest.hexdigest()}"
+
+
+def _versions(source: Source) -> NDArray[np.uint64]:
+    return np.fromiter(map(source.version, _keys(source)), dtype=np.uint64, count=len(source))
 
 
 def _pack(source: Source, place: Staging, preprocessing: Preprocessing, callbacks: Callbacks) -> Bad:
@@ -137,12 +142,12 @@ def _pack(source: Source, place: Staging, preprocessing: Preprocessing, callback
 
 
 def _batches(found: Iterable[tuple[str, Raw]]) -> Iterator[list[tuple[str, Raw]]]:
-    """Up to BATCH images at once, and fewer of large files."""
+    """Yield up to BATCH images at once, and fewer of large files or arrays."""
     batch: list[tuple[str, Raw]] = []
     size = 0
     for key, raw in found:
         batch.append((key, raw))
-        size += len(raw) if isinstance(raw, bytes) else 0
+        size += len(raw) if isinstance(raw, bytes) else getattr(raw, "nbytes", 0)
         if len(batch) == BATCH or size > BATCH_BYTES:
             yield batch
             batch, size = [], 0
@@ -165,8 +170,8 @@ def _complaint(source: Source, bad: Bad) -> str:
     keys = list(_keys(source))
     listed = some([f"{keys[row]} ({reason})" for row, reason in sorted(bad.items())], 10)
     return (
-        f"{len(bad):,} of {len(keys):,} images cannot be read: {listed}. Mend them, or add --skip-bad to go on "
-        "without; what was packed so far is kept."
+        f"{len(bad):,} of {len(keys):,} images cannot be read: {listed}. Fix them, or add --skip-bad to skip them; "
+        "what was packed so far is kept."
     )
 
 

@@ -42,8 +42,8 @@ class Preprocessing:
 
     `ink` is for drawings, whose border is taken for paper: "bright" inverts images with a bright border, "dark" those
     with a dark border, and the others stay as they are. `centred` cuts a drawing to the bounding box of its ink.
-    `full_contrast` scales the brightest pixel to 255, because thin strokes grow faint when a large drawing shrinks. Both
-    need bright ink.
+    `full_contrast` scales the brightest pixel to 255, because thin strokes grow faint when a large drawing shrinks.
+    Both need bright ink.
     """
 
     height: int

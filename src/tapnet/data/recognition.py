@@ -25,6 +25,7 @@ def recognise(dataset: Dataset, path: Path, say: Say) -> Source:
         source = form.read(tree, dataset.splits, say_once)
         if source is not None:
             found = source if dataset.refine is None else dataset.refine(source)
+            found.version = tree.version
             counts = f"{pluralize(len(found.classes), 'class')}, {pluralize(len(found), 'image')}"
             say(f"Recognised {path} as {found.form}: {counts}.")
             return found

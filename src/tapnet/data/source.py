@@ -11,6 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tapnet.wording import pluralize
+
+NOT_AN_IMAGE = "not images by their suffix"
 SPLITS = ("train", "val", "test")
 Splits = Mapping[str, tuple[str, ...]]  # split: its classes
 
@@ -34,6 +37,7 @@ class Source:
     read: Read
     splits: dict[str, list[str]] = field(default_factory=dict)  # the classes of each split, where the form says so
     notes: list[str] = field(default_factory=list)
+    version: Callable[[str], int] = lambda _: 0  # of an image: a number that changes when its file does
 
     def __len__(self) -> int:
         return sum(map(len, self.classes.values()))
@@ -55,6 +59,11 @@ def in_order(classes: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
 
 def _file_order(name: str) -> tuple[str, str]:
     return normal(PurePosixPath(name).name), normal(name)
+
+
+def skipped(names: Sequence[str], reason: str, noun: str = "file") -> list[str]:
+    """Return a sentence that counts and names what was skipped and why; none if nothing was."""
+    return [f"Skipped {pluralize(len(names), noun)}, {reason}: {some(names)}."] if names else []
 
 
 def some(names: Sequence[str], shown: int = 5) -> str:

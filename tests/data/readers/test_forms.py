@@ -77,7 +77,7 @@ def test_csv_lists_missing_images_are_named(pack, make, tmp_path):
     files = csv_files(make)
     del files[f"images/{TRAIN}00000020.jpg"]
     packed = pack("mini-imagenet", make.tree(tmp_path / "mini", files))
-    assert f"Listed and not there: {TRAIN}00000020.jpg." in packed.manifest.notes
+    assert f"Skipped 1 image, listed but not found: {TRAIN}00000020.jpg." in packed.manifest.notes
 
 
 @pytest.mark.parametrize("kind", ["uint8", "float32", "flattened", "compressed"])

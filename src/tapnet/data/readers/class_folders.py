@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container
 
 from tapnet.data.decoding import is_image_name
 from tapnet.data.readers import Say
 from tapnet.data.readers.file_tree import FileTree
-from tapnet.data.source import SPLITS, Source, Splits, in_order, normal, some
+from tapnet.data.source import NOT_AN_IMAGE, SPLITS, Source, Splits, in_order, normal, skipped
 
 
 def class_folders(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
@@ -15,18 +16,24 @@ def class_folders(tree: FileTree, splits: Splits, say: Say) -> Source | None:  #
     known = {name for names in splits.values() for name in names}
     depth = 1 + max(name.count("/") for name in known)
     classes: dict[str, list[str]] = {}
-    strangers: set[str] = set()
-    for name in filter(is_image_name, tree.names):
+    unknown: Counter[str] = Counter()
+    others: list[str] = []
+    for name in tree.names:
         folder = name.rpartition("/")[0]
         found = _known_folder(folder, known, depth)
-        if found is None:
-            strangers.add(folder or ".")
+        if not is_image_name(name):
+            others.append(name)
+        elif found is None:
+            unknown[folder or "."] += 1
         else:
             classes.setdefault(found, []).append(name)
     if not classes:
         return None
-    note = f"Left out, folders of no class of this dataset: {some(sorted(strangers))}."
-    return Source("folders by class", in_order(classes), tree.read, notes=[note] if strangers else [])
+    notes = [
+        *skipped([f"{folder} ({count:,})" for folder, count in sorted(unknown.items())], "of no class here", "folder"),
+        *skipped(others, NOT_AN_IMAGE),
+    ]
+    return Source("folders by class", in_order(classes), tree.read, notes=notes)
 
 
 def _known_folder(folder: str, known: Container[str], depth: int) -> str | None:

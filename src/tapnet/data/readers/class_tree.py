@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from tapnet.data.decoding import is_image_name
 from tapnet.data.readers import Say
 from tapnet.data.readers.file_tree import FileTree
-from tapnet.data.source import SPLITS, Source, Splits, in_order, normal, some
+from tapnet.data.source import NOT_AN_IMAGE, SPLITS, Source, Splits, in_order, normal, skipped
 
 SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
@@ -35,10 +35,11 @@ def class_tree(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # no
     if not classes:
         return None
     source = Source("a folder of images by class", in_order(classes), tree.read)
-    others = [name for name in tree.names if not is_image_name(name)]
-    for left, why in ((loose, "in no class folder"), (others, "no image by its name"), (tree.empty, "an empty folder")):
-        if left:
-            source.notes.append(f"Left out, {why}: {some(left)}.")
+    source.notes += [
+        *skipped(loose, "not in a class folder"),
+        *skipped([name for name in tree.names if not is_image_name(name)], NOT_AN_IMAGE),
+        *skipped(tree.empty, "empty", "folder"),
+    ]
     return with_splits(source, said)
 
 

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from tapnet.data.decoding import is_image_name
 from tapnet.data.readers import Say
 from tapnet.data.readers.file_tree import FileTree
-from tapnet.data.source import SPLITS, Source, Splits, in_order, normal, some
+from tapnet.data.source import SPLITS, Source, Splits, in_order, normal, skipped
 
 
 def csv_lists(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
@@ -30,8 +30,8 @@ def csv_lists(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # noq
             classes.setdefault(label, set()).add(images[image])
     if not classes:
         return None
-    note = f"Listed and not there: {some(missing)}."
-    return Source("CSV lists with a folder of images", in_order(classes), tree.read, said, [note] if missing else [])
+    notes = skipped(missing, "listed but not found", "image")
+    return Source("CSV lists with a folder of images", in_order(classes), tree.read, said, notes)
 
 
 def _rows(tree: FileTree, name: str) -> list[tuple[str, str]]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import posixpath
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from tapnet.data.decoding import is_image_name
@@ -12,6 +15,7 @@ from tapnet.data.readers import Say
 from tapnet.data.readers.class_tree import SPLIT_NAMES, with_splits
 from tapnet.data.readers.file_tree import FileTree
 from tapnet.data.source import SPLITS, Source, Splits, in_order, normal
+from tapnet.errors import UserError
 
 COLUMNS = {"path": ("path", "filename", "file", "image"), "label": ("label", "class"), "split": ("split", "set")}
 
@@ -56,7 +60,17 @@ def _lines(tree: FileTree, table: str) -> Iterator[Line]:
         cells = [row[place] if place is not None and place < len(row) else "" for place in places]
         if not cells[0] or not cells[1]:
             raise ValueError(f"{table} needs a path and a label on every line, got {','.join(row)!r}.")
-        yield Line(cells[0].replace("\\", "/").removeprefix("./"), normal(cells[1]), cells[2])
+        yield Line(_path_inside(tree.path, cells[0], table), normal(cells[1]), cells[2])
+
+
+def _path_inside(folder: Path, path: str, table: str) -> str:
+    """Return the path from the folder of the table; raise UserError if it leads out of that folder."""
+    inside = posixpath.normpath(path.replace("\\", "/"))
+    if Path(inside).is_absolute():
+        inside = posixpath.relpath(inside, folder.absolute().as_posix())
+    if inside.startswith("../") or re.match(r"[A-Za-z]:", inside):
+        raise UserError(f"{table} names {path!r}, which is outside its folder: put the CSV above all of its images.")
+    return inside
 
 
 def _places(first: list[str]) -> tuple[int | None, ...] | None:

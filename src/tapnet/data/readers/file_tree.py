@@ -6,6 +6,7 @@ as folders of their names.
 
 from __future__ import annotations
 
+import hashlib
 import lzma
 import os
 import re
@@ -15,7 +16,7 @@ import tarfile
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import cache, cached_property
 from pathlib import Path
@@ -57,6 +58,14 @@ class FileTree(ABC):
     @abstractmethod
     def read(self, names: Collection[str]) -> Iterator[tuple[str, Raw]]:
         """The bytes of each of these files once, in the cheapest order."""
+
+    def version(self, name: str) -> int:  # noqa: ARG002
+        """Return a number that changes when the file that holds `name` does; of an archive the same for all names."""
+        return self._version_of_all
+
+    @cached_property
+    def _version_of_all(self) -> int:
+        return _version([self.path])
 
     @abstractmethod
     def open(self, name: str) -> AbstractContextManager[IO[bytes]]:
@@ -101,6 +110,16 @@ class Folder(FileTree):
         for archive, members in archived.items():
             prefix = self._prefix(archive)
             yield from ((prefix + name, raw) for name, raw in open_file_tree(self.path / archive).read(members))
+
+    def version(self, name: str) -> int:
+        path = self.path / (self._archive(name.rpartition("/")[0]) or name)
+        while path != self.path and not path.is_file():  # an image of an array is named by its file and row
+            path = path.parent
+        return self._version_of_all if path == self.path else _version([path])
+
+    @cached_property
+    def _version_of_all(self) -> int:
+        return _version(path for path in map(self.path.joinpath, self.names) if path.is_file())
 
     @staticmethod
     def _prefix(archive: str) -> str:
@@ -207,6 +226,11 @@ def _walk(archive: tarfile.TarFile, path: Path) -> Iterator[tuple[str, IO[bytes]
         stream = archive.extractfile(member) if member.isfile() else None
         if stream is not None and not HIDDEN.search(name):
             yield name, stream
+
+
+def _version(paths: Iterable[Path]) -> int:
+    found = [(str(path), status.st_size, status.st_mtime_ns) for path in paths for status in [path.stat()]]
+    return int.from_bytes(hashlib.blake2b(repr(found).encode(), digest_size=8).digest(), "little")
 
 
 def _give_up(error: OSError) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
+
 from tapnet.data.readers.unpickling import Array, Bounded, Reader, Refused, text
 
 HEADROOM = 500_000_000
@@ -61,14 +63,10 @@ def size_of(stream: IO[bytes]) -> int:
 
 
 def available_memory() -> float:
-    """Bytes that could be had now, as the system and the control group say; infinite where neither says."""
-    free = [float("inf")]
+    """Return how many bytes of memory are available now to this process and its control group."""
+    free = float(psutil.virtual_memory().available)
     try:
-        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        free.append(1024.0 * int(lines["MemAvailable"].split()[0]))
-        group = Path("/sys/fs/cgroup")
-        limit, used = (group / "memory.max").read_text(), (group / "memory.current").read_text()
-        free.append(float(limit) - float(used) if limit.strip() != "max" else float("inf"))
-    except (OSError, KeyError, ValueError):
-        pass
-    return min(free)
+        limit, used = (Path("/sys/fs/cgroup", name).read_text() for name in ("memory.max", "memory.current"))
+        return min(free, float(limit) - float(used))
+    except (OSError, ValueError):  # no control group, or one without a limit
+        return free
