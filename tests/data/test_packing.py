@@ -104,7 +104,7 @@ def test_prepare_goes_on_where_it_stopped(pack, many):
     with pytest.raises(Stop):
         pack("folder", many, size=8, progress=stop_after(100))
     said, seen = [], []
-    packed = pack("folder", many, size=8, say=said.append, progress=lambda done, _: seen.append(done))
+    packed = pack("folder", many, size=8, log=said.append, progress=lambda done, _: seen.append(done))
     assert any("128 of 300 images are done" in sentence for sentence in said)
     assert seen[0] > 128
     assert packed.manifest.sha256 == pack("folder", many, size=8, name="at-once").manifest.sha256
@@ -115,8 +115,8 @@ def test_prepare_starts_anew_when_the_source_or_the_wishes_changed(pack, many, m
         pack("folder", many, size=8, progress=stop_after(100))
     make.file(many / "a" / "999.png", make.png(99, (8, 8)))
     said = []
-    assert len(pack("folder", many, size=8, say=said.append).pixels) == 301
-    assert not any("Going on" in sentence for sentence in said)
+    assert len(pack("folder", many, size=8, log=said.append).pixels) == 301
+    assert not any("Resuming" in sentence for sentence in said)
 
 
 def test_prepare_packs_files_again_that_changed_since_it_stopped(pack, many, make, reds):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tapnet.data.image_set import ImageSet
 from tapnet.data.packed import Packed, data_root, is_packed, open_packed
-from tapnet.data.readers import Form
+from tapnet.data.readers import Format
 from tapnet.data.source import SPLITS, Source, Splits
 
 
@@ -24,7 +24,7 @@ class Dataset:
     splits: Splits = field(default_factory=dict)  # the classes of each split, in the order of their labels
     images: int | None = None  # in the published set
     images_per_class: int | None = None
-    forms: tuple[Form, ...] = ()
+    formats: tuple[Format, ...] = ()
     filter: str = "lanczos"
     published_filter: str = ""  # what is known of how the published images were resized
     ink: str | None = None  # what drawings become when packed

@@ -178,21 +178,21 @@ class Packed:
 
     def image_set(self, split: str, rotations: int = 1) -> ImageSet:
         """One split, `trainval` (train and val together) or `all`; classes without images are not in it."""
-        kept = self.manifest
-        both = tuple(sorted({*kept.splits.get("train", ()), *kept.splits.get("val", ())}))
-        choices = {**kept.splits, "trainval": both, "all": tuple(kept.classes)}
+        manifest = self.manifest
+        both = tuple(sorted({*manifest.splits.get("train", ()), *manifest.splits.get("val", ())}))
+        choices = {**manifest.splits, "trainval": both, "all": tuple(manifest.classes)}
         if split not in choices:
-            raise UnknownSplitError(f"Dataset {kept.name!r} has the splits {', '.join(choices)}, got {split!r}.")
+            raise UnknownSplitError(f"Dataset {manifest.name!r} has the splits {', '.join(choices)}, got {split!r}.")
         rows = {name: found for name in choices[split] if len(found := self.rows_of(name))}
         if not rows:
             raise UnknownSplitError(
-                f"The packed {kept.name} has no class of split {split!r}: its source was incomplete."
+                f"The packed {manifest.name} has no class of split {split!r}: its source was incomplete."
             )
         all_rows = np.concatenate(list(rows.values()))
         labels = np.repeat(np.arange(len(rows), dtype=np.int64), [len(found) for found in rows.values()])
-        fingerprint = hashlib.sha256(kept.sha256.encode() + all_rows.tobytes() + labels.tobytes()).hexdigest()
+        fingerprint = hashlib.sha256(manifest.sha256.encode() + all_rows.tobytes() + labels.tobytes()).hexdigest()
         return ImageSet(
-            name=kept.name,
+            name=manifest.name,
             split=split,
             pixels=self.pixels,
             rows=all_rows,
@@ -200,7 +200,7 @@ class Packed:
             names=tuple(rows),
             fingerprint=fingerprint,
             rotations=rotations,
-            preprocessing=kept.preprocessing,
+            preprocessing=manifest.preprocessing,
         )
 
 

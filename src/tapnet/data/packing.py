@@ -1,4 +1,4 @@
-"""Preparing a dataset: recognise what is at a path, decode every image once, and write the packed form."""
+"""Prepare a dataset: recognize what is at a path, decode every image once, and write the packed dataset."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tapnet.data.dataset import Dataset
 from tapnet.data.decoding import quiet_decoders
 from tapnet.data.packed import IMAGES, MANIFEST, ROWS, Manifest, Packed, is_packed, open_packed, sha256_of
 from tapnet.data.preprocessing import Decoded, Preprocessing, decode
-from tapnet.data.recognition import recognise, splits_for
-from tapnet.data.source import Raw, Source, Unreadable, normal, some
+from tapnet.data.recognition import recognize, splits_for
+from tapnet.data.source import Raw, Source, Unreadable, abbreviate, normalize_name
 from tapnet.data.staging import DONE, RESIZED, TODO, Staging, clear_full_disk_errors, locked
 from tapnet.errors import UserError
 
@@ -32,7 +32,7 @@ Bad = dict[int, str]  # row: why it cannot be read
 
 @dataclass(frozen=True)
 class PackOptions:
-    """How the caller wants it packed; None is what the dataset does of itself."""
+    """How a dataset is packed; None means the dataset's own default."""
 
     name: str | None = None
     size: int | None = None
@@ -47,27 +47,27 @@ class PackOptions:
 
 @dataclass(frozen=True)
 class Callbacks:
-    """Who is told what is going on: sentences, and images done of all."""
+    """Functions that are told about progress: `log` in sentences, `progress` by images done and images in all."""
 
-    say: Callable[[str], None] = lambda _: None
+    log: Callable[[str], None] = lambda _: None
     progress: Callable[[int, int], None] = lambda _done, _all: None
 
 
 def prepare(dataset: Dataset, path: Path, root: Path, options: PackOptions, callbacks: Callbacks) -> Packed:
-    """The packed dataset, made from what is at `path`; one that is there already is kept unless to be overwritten."""
+    """Pack what is at `path` and return it; raise FileExistsError if it is there already and not to be overwritten."""
     name = name_for(dataset, root, options)
     preprocessing = preprocessing_for(dataset, options)
     with locked(root, name):
-        source = recognise(dataset, path, callbacks.say)
+        source = recognize(dataset, path, callbacks.log)
         shape = (len(source), *preprocessing.shape)
         with clear_full_disk_errors(root, int(np.prod(shape, dtype=np.int64))):
             place = Staging(root / f".{name}.partial", _plan(source, path, preprocessing), shape, _versions(source))
             try:
                 bad = _pack(source, place, preprocessing, callbacks)
                 if bad and not options.skip_bad:
-                    raise UserError(_complaint(source, bad))
+                    raise UserError(_unreadable_message(source, bad))
                 manifest = _manifest(name, dataset, source, preprocessing, options.seed, place, bad)
-                place.add(ROWS, (f"{normal(key)}\n" for key in _keys(source)))
+                place.add(ROWS, (f"{normalize_name(key)}\n" for key in _keys(source)))
                 place.add(MANIFEST, [manifest.to_json()])
             finally:
                 place.close()
@@ -78,12 +78,12 @@ def prepare(dataset: Dataset, path: Path, root: Path, options: PackOptions, call
 
 
 def name_for(dataset: Dataset, root: Path, options: PackOptions) -> str:
-    """The name to keep it under, if it is free."""
+    """Return the name of the packed dataset; raise if it is not valid or already taken."""
     name = options.name or dataset.name
     if not re.fullmatch(r"[^\W_][\w.-]*", name):
-        raise ValueError(f"A dataset needs a plain name of letters, digits, dots and dashes, got {name!r}.")
+        raise UserError(f"Expected a name of letters, digits, dots and dashes, got {name!r}.")
     if name in DATASETS and name != dataset.name:
-        raise ValueError(f"The name {name} belongs to another dataset: give your {dataset.name} a name of its own.")
+        raise UserError(f"The name {name} belongs to another dataset: give your {dataset.name} a name of its own.")
     if is_packed(root / name) and not options.overwrite:
         raise FileExistsError(f"{name} is prepared already in {root / name}: use it, or add --overwrite to redo it.")
     return name
@@ -108,7 +108,7 @@ def preprocessing_for(dataset: Dataset, options: PackOptions) -> Preprocessing:
 
 def _plan(source: Source, path: Path, preprocessing: Preprocessing) -> str:
     """Return a text that is the same for two preparations if one can resume the other, changed files aside."""
-    digest = hashlib.sha256(repr((source.form, preprocessing)).encode())
+    digest = hashlib.sha256(repr((source.format, preprocessing)).encode())
     for name, keys in source.classes.items():
         digest.update(repr((name, keys)).encode())
     return f"{path.resolve()} {digest.hexdigest()}"
@@ -119,13 +119,13 @@ def _versions(source: Source) -> NDArray[np.uint64]:
 
 
 def _pack(source: Source, place: Staging, preprocessing: Preprocessing, callbacks: Callbacks) -> Bad:
-    """Decodes every image that is not done yet; the rows that could not be, with the reasons."""
+    """Decode every image that is not done yet; return the rows that could not be decoded, with the reasons."""
     todo = {key: row for row, key in enumerate(_keys(source)) if place.state[row] == TODO}
     total = len(source)
     done = total - len(todo)
     bad: Bad = {}
     if done:
-        callbacks.say(f"Going on with an earlier preparation: {done:,} of {total:,} images are done.")
+        callbacks.log(f"Resuming an earlier preparation: {done:,} of {total:,} images are done.")
     try:
         with quiet_decoders(), ThreadPoolExecutor(WORKERS) as pool:
             for batch in _batches(source.read(todo)):
@@ -138,7 +138,7 @@ def _pack(source: Source, place: Staging, preprocessing: Preprocessing, callback
     finally:
         place.save()
     lost = np.flatnonzero(place.state == TODO).tolist()
-    return dict.fromkeys(lost, "gone when its turn came") | bad
+    return dict.fromkeys(lost, "disappeared while the others were packed") | bad
 
 
 def _batches(found: Iterable[tuple[str, Raw]]) -> Iterator[list[tuple[str, Raw]]]:
@@ -166,12 +166,12 @@ def _keys(source: Source) -> Iterator[str]:
     return (key for keys in source.classes.values() for key in keys)
 
 
-def _complaint(source: Source, bad: Bad) -> str:
+def _unreadable_message(source: Source, bad: Bad) -> str:
     keys = list(_keys(source))
-    listed = some([f"{keys[row]} ({reason})" for row, reason in sorted(bad.items())], 10)
+    listed = abbreviate([f"{keys[row]} ({reason})" for row, reason in sorted(bad.items())], 10)
     return (
         f"{len(bad):,} of {len(keys):,} images cannot be read: {listed}. Fix them, or add --skip-bad to skip them; "
-        "what was packed so far is kept."
+        "what was packed so far is manifest."
     )
 
 
@@ -181,7 +181,7 @@ def _manifest(
     return Manifest(
         name=name,
         dataset=dataset.name,
-        source=source.form,
+        source=source.format,
         preprocessing=preprocessing,
         resized=int((place.state == RESIZED).sum()),
         classes={label: len(keys) for label, keys in source.classes.items()},

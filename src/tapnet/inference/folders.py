@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tapnet.data.decoding import is_image_name
-from tapnet.data.source import normal
+from tapnet.data.source import normalize_name
 
 
 def class_folders(root: Path) -> dict[str, list[Path]]:
@@ -25,7 +25,7 @@ def class_folders(root: Path) -> dict[str, list[Path]]:
     folders = sorted((path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")), key=_order)
     if not folders:
         raise ValueError(f"{root} holds no folders: needed is one folder a class, such as {root.name}/robin/*.jpg.")
-    classes = {normal(folder.name): sorted(_walk(folder), key=_order) for folder in folders}
+    classes = {normalize_name(folder.name): sorted(_walk(folder), key=_order) for folder in folders}
     empty = [name for name, files in classes.items() if not files]
     if empty:
         raise ValueError(
@@ -59,4 +59,4 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _order(path: Path) -> tuple[str, str]:
-    return normal(path.name), path.name
+    return normalize_name(path.name), path.name

@@ -20,7 +20,7 @@ def test_folder_classes_are_folders(pack, make, tmp_path):
 def test_folder_takes_every_usual_ending(pack, make, tmp_path, ending):
     form = {"jpg": "JPEG", "jpeg": "JPEG", "tif": "TIFF", "heic": "HEIF"}.get(ending.lower(), ending.upper())
     assert form in readable_formats()
-    make.file(tmp_path / "f" / "cat" / f"1.{ending}", make.encoded(make.picture(9), form))
+    make.file(tmp_path / "f" / "cat" / f"1.{ending}", make.encoded(make.image(9), form))
     assert len(pack("folder", tmp_path / "f").pixels) == 1
 
 

@@ -18,8 +18,8 @@ from tapnet.data.readers import pickles
 from tapnet.data.readers.pickles import load_pickle
 
 
-def load(content, say=lambda _: None):
-    return load_pickle(io.BytesIO(content), "file.pkl", len(content), say)
+def load(content, log=lambda _: None):
+    return load_pickle(io.BytesIO(content), "file.pkl", len(content), log)
 
 
 def python2_array(array):

@@ -24,6 +24,7 @@ from typing import IO
 
 from tapnet.data.readers import zips
 from tapnet.data.source import Raw, Unreadable
+from tapnet.errors import UserError
 
 LARGEST_FILE = 100_000_000  # bytes of one encoded image; far beyond any photograph, and small enough to hold
 INNER = re.compile(r"(^|/)(n\d{8}\.tar|images_(background|evaluation)\.zip)$")
@@ -85,7 +86,7 @@ class Folder(FileTree):
 
     def _files(self) -> Iterator[str]:
         seen: set[str] = set()
-        for folder, folders, files in os.walk(self.path, followlinks=True, onerror=_give_up):
+        for folder, folders, files in os.walk(self.path, followlinks=True, onerror=_raise):
             if (real := os.path.realpath(folder)) in seen:
                 folders.clear()
                 continue
@@ -143,20 +144,20 @@ class Zip(FileTree):
     """A zip archive."""
 
     def _list(self) -> Iterator[str]:
-        with _whole(self.path):
-            names = (_safe(member.name, self.path) for member in zips.members(self.path))
+        with _clear_damage_errors(self.path):
+            names = (_checked_name(member.name, self.path) for member in zips.members(self.path))
             yield from (name for name in names if not HIDDEN.search(name))
 
     def read(self, names: Collection[str]) -> Iterator[tuple[str, Raw]]:
-        with _whole(self.path), self.path.open("rb") as file:
+        with _clear_damage_errors(self.path), self.path.open("rb") as file:
             for member in zips.members(self.path):
-                if (name := _safe(member.name, self.path)) in names:
+                if (name := _checked_name(member.name, self.path)) in names:
                     yield name, _zip_bytes(file, member)
 
     @contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
-        with _whole(self.path), zipfile.ZipFile(self.path) as archive:
-            info = next(info for info in archive.infolist() if _safe(info.filename, self.path) == name)
+        with _clear_damage_errors(self.path), zipfile.ZipFile(self.path) as archive:
+            info = next(info for info in archive.infolist() if _checked_name(info.filename, self.path) == name)
             with archive.open(info) as stream:
                 yield stream
 
@@ -168,16 +169,16 @@ class Tar(FileTree):
         return (name for name, _ in self._members())
 
     def read(self, names: Collection[str]) -> Iterator[tuple[str, Raw]]:
-        with _whole(self.path):
+        with _clear_damage_errors(self.path):
             yield from ((name, _tar_bytes(stream)) for name, stream in self._members() if name in names)
 
     @contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
-        with _whole(self.path), closing(self._members()) as members:
+        with _clear_damage_errors(self.path), closing(self._members()) as members:
             yield next(stream for found, stream in members if found == name)
 
     def _members(self) -> Generator[tuple[str, IO[bytes]]]:
-        with _whole(self.path), tarfile.open(self.path) as archive:
+        with _clear_damage_errors(self.path), tarfile.open(self.path) as archive:
             for name, stream in _walk(archive, self.path):
                 if not INNER.search(name):
                     yield name, stream
@@ -200,29 +201,29 @@ def open_file_tree(path: Path) -> FileTree:
     # tarfile takes a cut-off gzip for no tar at all, so the first bytes decide for compressed ones
     if start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ")) or tarfile.is_tarfile(path):
         return Tar(path)
-    raise ValueError(f"{path} is no folder, zip or tar (or one that is cut off): give one of these.")
+    raise UserError(f"{path} is no folder, zip or tar (or one that is cut off): give one of these.")
 
 
 @contextmanager
-def _whole(path: Path) -> Iterator[None]:
+def _clear_damage_errors(path: Path) -> Iterator[None]:
     """Says in one sentence that an archive is damaged, whatever its reader says."""
     try:
         yield
     except DAMAGES as error:
-        raise ValueError(f"{path} is damaged or cut off ({error}): fetch or make it again.") from None
+        raise UserError(f"{path} is damaged or cut off ({error}): fetch or make it again.") from None
 
 
-def _safe(name: str, archive: Path) -> str:
+def _checked_name(name: str, archive: Path) -> str:
     clean = name.replace("\\", "/").removeprefix("./")
     if clean.startswith("/") or re.match(r"[A-Za-z]:", clean) or ".." in clean.split("/"):
-        raise ValueError(f"{archive} holds the unsafe path {name!r}, which leads out of it: it is not read.")
+        raise UserError(f"{archive} holds the unsafe path {name!r}, which leads out of it: it is not read.")
     return clean
 
 
 def _walk(archive: tarfile.TarFile, path: Path) -> Iterator[tuple[str, IO[bytes]]]:
     while (member := archive.next()) is not None:
         archive.members = []  # type: ignore[attr-defined]  # else every header stays in memory, a kilobyte a file
-        name = _safe(member.name, path)
+        name = _checked_name(member.name, path)
         stream = archive.extractfile(member) if member.isfile() else None
         if stream is not None and not HIDDEN.search(name):
             yield name, stream
@@ -233,7 +234,7 @@ def _version(paths: Iterable[Path]) -> int:
     return int.from_bytes(hashlib.blake2b(repr(found).encode(), digest_size=8).digest(), "little")
 
 
-def _give_up(error: OSError) -> None:
+def _raise(error: OSError) -> None:
     """A folder that cannot be listed would be a class that silently is not there."""
     raise error
 

@@ -8,32 +8,33 @@ from typing import IO, Any
 
 import psutil
 
-from tapnet.data.readers.unpickling import Array, Bounded, Reader, Refused, text
+from tapnet.data.readers.unpickling import Array, BoundedStream, Refused, RestrictedUnpickler, text
+from tapnet.errors import UserError
 
 HEADROOM = 500_000_000
 
 
-def load_pickle(stream: IO[bytes], name: str, size: int, say: Callable[[str], None]) -> Any:
+def load_pickle(stream: IO[bytes], name: str, size: int, log: Callable[[str], None]) -> Any:
     """What the pickle holds: containers, numbers, text (bytes, if it was written by Python 2), read-only arrays.
 
     All of it is in memory at once, which is announced, and refused where there is not as much.
     """
     needed, free = size + HEADROOM, available_memory()
     if needed > free:
-        raise ValueError(
+        raise UserError(
             f"{name} is a pickle of {size / 1e9:.1f} GB, which needs up to {needed / 1e9:.1f} GB of memory at once, "
             f"and {free / 1e9:.1f} GB are free: close other programs, or use another form of the dataset."
         )
-    say(f"Reading {name}: a pickle has to be in memory whole, up to {needed / 1e9:.1f} GB.")
+    log(f"Reading {name}: a pickle has to be in memory whole, up to {needed / 1e9:.1f} GB.")
     try:
-        return _plain(Reader(Bounded(stream, size), encoding="bytes").load())
+        return _plain(RestrictedUnpickler(BoundedStream(stream, size), encoding="bytes").load())
     except Refused as error:
-        raise ValueError(
+        raise UserError(
             f"{name} is refused: it asks for {error}, and a pickled dataset needs only arrays and plain containers. "
             "Nothing of it was run; do not open it with other programs."
         ) from None
     except Exception as error:  # damaged opcodes raise almost anything
-        raise ValueError(f"{name} is no whole pickle ({error or type(error).__name__}): fetch it again.") from None
+        raise UserError(f"{name} is no whole pickle ({error or type(error).__name__}): fetch it again.") from None
 
 
 def _plain(value: Any, known: dict[int, Any] | None = None) -> Any:

@@ -156,7 +156,7 @@ class _Latin1(bytearray):
     """The bytes of a long text of which every character is one; Python 3 wrote arrays so for Python 2."""
 
 
-class Bounded:
+class BoundedStream:
     """The file of a pickle; nothing is allocated for a length that exceeds what is left of it."""
 
     def __init__(self, stream: IO[bytes], size: int) -> None:
@@ -187,7 +187,7 @@ def _with_checked_keys(opcode: bytes, keys: slice) -> _Make:
     """Return Python's own method for the opcode, preceded by a check of the values that it hashes."""
     load: _Make = pickle._Unpickler.dispatch[opcode[0]]
 
-    def checked(reader: Reader) -> None:
+    def checked(reader: RestrictedUnpickler) -> None:
         for key in reader.stack[keys]:
             _checked_key(key)
         load(reader)
@@ -195,7 +195,7 @@ def _with_checked_keys(opcode: bytes, keys: slice) -> _Make:
     return checked
 
 
-class Reader(pickle._Unpickler):
+class RestrictedUnpickler(pickle._Unpickler):
     """Python's own reader in Python: the faster one in C holds long strings twice while it reads them."""
 
     read: Callable[[int], bytes]

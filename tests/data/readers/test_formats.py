@@ -116,7 +116,7 @@ def test_cache_pickles_announce_their_memory(pack, make, tmp_path):
     content = {"image_data": stacked(), "class_dict": {TRAIN: np.arange(3)}}
     make.file(tmp_path / "p" / "mini-imagenet-cache-train.pkl", pickle.dumps(content))
     said = []
-    pack("mini-imagenet", tmp_path / "p", say=said.append)
+    pack("mini-imagenet", tmp_path / "p", log=said.append)
     assert any("memory" in sentence for sentence in said)
 
 
@@ -265,7 +265,7 @@ def test_tiny_imagenet_keeps_only_the_classes_of_tiered_imagenet(pack, make, tmp
 @pytest.mark.parametrize("name", ["omniglot", "mini-imagenet", "tiered-imagenet", "cifar-fs", "tiny-imagenet-tiered"])
 def test_what_is_no_known_form_is_refused_with_the_forms(pack, make, tmp_path, name):
     path = make.tree(tmp_path / "strange", {"notes/readme.txt": b"words"})
-    with pytest.raises(ValueError, match=r"holds notes/readme\.txt\. Needed one of: "):
+    with pytest.raises(ValueError, match=r"holds notes/readme\.txt\. Expected one of: "):
         pack(name, path)
 
 
@@ -276,7 +276,7 @@ def test_cifar_folder_train_is_a_class_only_where_images_lie_in_it(pack, make, t
 
 
 def test_tiered_arrays_are_not_taken_for_mini_imagenet(pack, tiered_npz):
-    with pytest.raises(ValueError, match="is no form of mini-imagenet"):
+    with pytest.raises(ValueError, match="is not a known form of mini-imagenet"):
         pack("mini-imagenet", tiered_npz)
 
 

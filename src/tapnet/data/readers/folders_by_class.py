@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Container
 
 from tapnet.data.decoding import is_image_name
-from tapnet.data.readers import Say
+from tapnet.data.readers import Log
 from tapnet.data.readers.file_tree import FileTree
-from tapnet.data.source import NOT_AN_IMAGE, SPLITS, Source, Splits, in_order, normal, skipped
+from tapnet.data.source import NOT_AN_IMAGE, SPLITS, Source, Splits, normalize_name, skipped, sort_classes
 
 
-def class_folders(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
+def folders_by_class(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
     """Every image below a folder that has a known class's name; the innermost such folder decides."""
     known = {name for names in splits.values() for name in names}
     depth = 1 + max(name.count("/") for name in known)
@@ -33,11 +33,11 @@ def class_folders(tree: FileTree, splits: Splits, say: Say) -> Source | None:  #
         *skipped([f"{folder} ({count:,})" for folder, count in sorted(unknown.items())], "of no class here", "folder"),
         *skipped(others, NOT_AN_IMAGE),
     ]
-    return Source("folders by class", in_order(classes), tree.read, notes=notes)
+    return Source("folders by class", sort_classes(classes), tree.read, notes=notes)
 
 
 def _known_folder(folder: str, known: Container[str], depth: int) -> str | None:
-    parts = normal(folder).split("/")
+    parts = normalize_name(folder).split("/")
     for end in range(len(parts), 0, -1):
         for width in range(1, min(depth, end) + 1):
             name = "/".join(parts[end - width : end])
