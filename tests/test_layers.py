@@ -11,7 +11,8 @@ LAYERS = {
     name: layer
     for layer, names in enumerate(
         [
-            ("_version", "errors", "functional", "hardware", "plotting", "registry", "wording"),
+            ("_version", "errors"),
+            ("functional", "hardware", "plotting", "registry", "wording"),
             ("backbones", "data", "distributed"),
             ("methods",),
             ("recipe",),
@@ -54,4 +55,4 @@ def test_imports_go_down_only(path):
 
 @pytest.mark.parametrize("name", ["functional", "hardware", "registry", "wording"])
 def test_the_lowest_layer_knows_nothing_of_the_package(name):
-    assert not list(imports_of(SOURCE / f"{name}.py"))
+    assert set(imports_of(SOURCE / f"{name}.py")) <= {"tapnet.errors"}

@@ -18,13 +18,15 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional as F
 
+from tapnet.errors import UserError
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _HALF = (torch.float16, torch.bfloat16)
 
 
-class NonFiniteError(ValueError):
+class NonFiniteError(UserError):
     """Features or references contain NaN."""
 
 

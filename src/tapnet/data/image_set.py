@@ -56,7 +56,7 @@ class ImageSet:
     def class_names(self) -> tuple[str, ...]:
         if self.rotations == 1:
             return self.names
-        return tuple(f"{name} ({90 * turn}°)" for turn in range(4) for name in self.names)
+        return tuple(f"{name} ({90 * quarter}°)" for quarter in range(4) for name in self.names)
 
     @cached_property
     def labels(self) -> Indices:
@@ -78,9 +78,9 @@ class ImageSet:
     def gather(self, indices: Indices) -> NDArray[np.uint8]:
         """The images at these positions, shape (*indices.shape, height, width, channels); touches no other image."""
         flat = indices.reshape(-1)
-        turn, row = np.divmod(flat, len(self.rows))
+        quarters, row = np.divmod(flat, len(self.rows))
         images = np.asarray(self.pixels[self.rows[row]])
         for quarter in range(1, self.rotations):
-            turned = turn == quarter
-            images[turned] = np.rot90(images[turned], quarter, axes=(1, 2))
+            rotated = quarters == quarter
+            images[rotated] = np.rot90(images[rotated], quarter, axes=(1, 2))
         return images.reshape(*indices.shape, *images.shape[1:])

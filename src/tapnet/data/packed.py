@@ -32,12 +32,12 @@ IMAGES, MANIFEST, ROWS, VERIFIED = "images.npy", "manifest.json", "rows.txt", "v
 
 
 class UnknownSplitError(UserError):
-    """A dataset without classes in the split that was asked for."""
+    """The dataset has no classes in the requested split."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is known of packed images. Classes lie in this order, each with as many rows as its number says."""
+    """What is known about packed images. Classes follow each other in this order, each with its number of rows."""
 
     name: str
     dataset: str  # the entry of DATASETS that made it
@@ -61,7 +61,7 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a packed dataset, refused when this version cannot read it."""
+    """Return the manifest of a packed dataset; raise UserError if this version cannot read it."""
     path = folder / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no packed dataset (no {MANIFEST}).")
@@ -160,7 +160,7 @@ class Packed:
         return {name for name in self.manifest.classes if len(self.rows_of(name))}
 
     def rows_of(self, name: str) -> Indices:
-        """The rows of a class, those left out aside."""
+        """Return the rows of a class that hold an image."""
         rows = np.arange(self.manifest.classes[name], dtype=np.int64) + self.starts[name]
         return rows[~np.isin(rows, self._blank)] if len(self._blank) else rows
 
@@ -177,7 +177,7 @@ class Packed:
         return (self.folder / ROWS).read_text("utf-8").split("\n")
 
     def image_set(self, split: str, rotations: int = 1) -> ImageSet:
-        """One split, `trainval` (train and val together) or `all`; classes without images are not in it."""
+        """Return one split, `trainval` (train and val together) or `all`, without classes that have no images."""
         manifest = self.manifest
         both = tuple(sorted({*manifest.splits.get("train", ()), *manifest.splits.get("val", ())}))
         choices = {**manifest.splits, "trainval": both, "all": tuple(manifest.classes)}
@@ -205,17 +205,17 @@ class Packed:
 
 
 def open_packed(folder: Path) -> Packed:
-    """The packed dataset in a folder."""
+    """Return the packed dataset in a folder."""
     return Packed(folder, read_manifest(folder))
 
 
 def is_packed(folder: Path) -> bool:
-    """Whether a whole packed dataset is there."""
+    """Return whether a complete packed dataset is there."""
     return (folder / MANIFEST).is_file()
 
 
 def data_root(root: str | Path | None = None) -> Path:
-    """Where packed datasets are kept: as given, else $TAPNET_DATA, else `tapnet` in the user's cache folder."""
+    """Return where packed datasets are kept: as given, else $TAPNET_DATA, else `tapnet` in the user's cache folder."""
     if root is not None:
         return Path(root).expanduser()
     if os.environ.get("TAPNET_DATA"):
@@ -229,6 +229,6 @@ def _sha256_at(path: Path, size: int, mtime_ns: int) -> str:  # noqa: ARG001
 
 
 def sha256_of(path: Path) -> str:
-    """The digest of a file, read piece by piece."""
+    """Return the sha-256 of a file, read piece by piece."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -122,7 +122,7 @@ def test_cache_pickles_announce_their_memory(pack, make, tmp_path):
 
 def test_cache_pickle_of_another_dataset_says_what_is_missing(pack, make, tmp_path):
     make.file(tmp_path / "p" / "mini-imagenet-cache-train.pkl", pickle.dumps({"data": 1}))
-    with pytest.raises(ValueError, match="needs `image_data` and `class_dict`"):
+    with pytest.raises(ValueError, match="Expected `image_data` and `class_dict`"):
         pack("mini-imagenet", tmp_path / "p")
 
 
@@ -211,7 +211,7 @@ def test_tiered_words_become_class_ids_where_the_lists_lie_beside(pack, make, ti
 
 def test_tiered_labels_without_images_say_what_is_missing(pack, tiered_npz):
     (tiered_npz / "val_images.npz").unlink()
-    with pytest.raises(ValueError, match=r"val_labels\.pkl needs its images beside it"):
+    with pytest.raises(ValueError, match=r"beside val_labels\.pkl, got neither"):
         pack("tiered-imagenet", tiered_npz)
 
 

@@ -81,14 +81,14 @@ def as_images(rows: NDArray[Any], white: float, where: str) -> NDArray[np.uint8]
     """Rows as (count, height, width, channels) of uint8; a flattened row is a square of three channels, or of one."""
     if rows.dtype != np.uint8:
         if rows.size and not (rows.min() >= 0 and rows.max() <= white):
-            raise UserError(f"Pixels of {where} run from {rows.min()} to {rows.max()}, and 0 to {white:g} were needed.")
+            raise UserError(f"Expected pixels from 0 to {white:g} in {where}, got {rows.min()} to {rows.max()}.")
         rows = np.rint(rows * (255.0 / white)).astype(np.uint8)
     if rows.ndim == 3:
         return rows[..., None]
     if rows.ndim == 2:
         return _unflattened(rows, where)
     if rows.ndim != 4 or rows.shape[3] not in (1, 3):
-        raise UserError(f"Images of {where} need the shape (count, height, width, 1 or 3), got {rows.shape}.")
+        raise UserError(f"Expected the shape (count, height, width, 1 or 3) in {where}, got {rows.shape}.")
     return rows
 
 

@@ -44,5 +44,6 @@ def _content(tree: FileTree, file: str, log: Log, needed: set[str]) -> dict[str,
     with tree.open(file) as stream:
         content = load_pickle(stream, file, size_of(stream), log)
     if not isinstance(content, dict) or not needed <= content.keys():
-        raise UserError(f"{file} needs {', '.join(sorted(needed))}: is it another dataset (CIFAR-10)?")
+        found = sorted(content) if isinstance(content, dict) else type(content).__name__
+        raise UserError(f"Expected {', '.join(sorted(needed))} in {file}, got {found}: is it another dataset (CIFAR-10)?")
     return content

@@ -18,7 +18,7 @@ from tapnet.errors import UserError
 
 
 def class_npz(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
-    """The npz files named after a split, in which every array is a class."""
+    """Read npz files named after a split, in which every array is a class."""
     classes: dict[str, list[str]] = {}
     declared: dict[str, list[str]] = {}
     parts: list[str] = []
@@ -45,7 +45,7 @@ def class_npz(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noq
 
 
 def cache_pickles(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
-    """Pickles named after a split, with `image_data` and in `class_dict` the rows of each class."""
+    """Read pickles named after a split, with `image_data` and in `class_dict` the rows of each class."""
     files = [name for name in tree.names if name.endswith((".pkl", ".pickle")) and split_of(name)]
     files = [name for name in files if "cache" in name or not name.endswith(("_labels.pkl", "_png.pkl"))]
     classes: dict[str, list[str]] = {}
@@ -71,7 +71,7 @@ def _cache(tree: FileTree, file: str, log: Log) -> dict[str, Any]:
         content = load_pickle(stream, file, size_of(stream), log)
     if not isinstance(content, dict) or not {"image_data", "class_dict"} <= content.keys():
         found = sorted(content) if isinstance(content, dict) else type(content).__name__
-        raise UserError(f"{file} needs `image_data` and `class_dict`, got {found}: is it another dataset?")
+        raise UserError(f"Expected `image_data` and `class_dict` in {file}, got {found}: is it another dataset?")
     return content
 
 

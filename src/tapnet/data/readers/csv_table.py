@@ -63,7 +63,7 @@ def _lines(tree: FileTree, table: str) -> Iterator[Line]:
     for row in rows if is_image_name(rows[0][0]) else rows[1:]:
         cells = [row[place] if place is not None and place < len(row) else "" for place in places]
         if not cells[0] or not cells[1]:
-            raise UserError(f"{table} needs a path and a label on every line, got {','.join(row)!r}.")
+            raise UserError(f"Expected a path and a label on every line of {table}, got {','.join(row)!r}.")
         yield Line(_path_inside(tree.path, cells[0], table), normalize_name(cells[1]), cells[2])
 
 

@@ -1,7 +1,6 @@
-"""Folders, zips and tars seen alike: a tree of files, listed once and read in the cheapest order. Nothing is extracted.
+"""Folders, zips and tars as trees of files, listed once and read in the cheapest order. Nothing is extracted.
 
-Where a set is handed out as archives inside (the ILSVRC tars, one a class; Omniglot's two zips), these are looked into
-as folders of their names.
+Archives inside (the ILSVRC tars, one per class; Omniglot's two zips) are read as folders of their names.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class FileTree(ABC):
 
     @cached_property
     def names(self) -> list[str]:
-        """Every file, sorted; a name that leads out of the tree is refused."""
+        """Every file, sorted; raise UserError for a name that leads out of the tree."""
         return sorted(set(self._list()))
 
     @abstractmethod
@@ -189,9 +188,9 @@ class Tar(FileTree):
 
 
 def open_file_tree(path: Path) -> FileTree:
-    """The tree at a path: a directory, a zip or a tar, by what it is and not by its name."""
+    """Return the tree at a path: a directory, a zip or a tar, by its content and not by its name."""
     if not path.exists():
-        raise FileNotFoundError(f"Nothing is at {path}: give the folder or archive that holds the images.")
+        raise FileNotFoundError(f"There is nothing at {path}: give the folder or archive that holds the images.")
     if path.is_dir():
         return Folder(path)
     if zipfile.is_zipfile(path):
@@ -201,12 +200,12 @@ def open_file_tree(path: Path) -> FileTree:
     # tarfile takes a cut-off gzip for no tar at all, so the first bytes decide for compressed ones
     if start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ")) or tarfile.is_tarfile(path):
         return Tar(path)
-    raise UserError(f"{path} is no folder, zip or tar (or one that is cut off): give one of these.")
+    raise UserError(f"{path} is not a folder, zip or tar, or is truncated: give one of these.")
 
 
 @contextmanager
 def _clear_damage_errors(path: Path) -> Iterator[None]:
-    """Says in one sentence that an archive is damaged, whatever its reader says."""
+    """Raise UserError for a damaged archive, whatever its reader raises."""
     try:
         yield
     except DAMAGES as error:
@@ -235,7 +234,7 @@ def _version(paths: Iterable[Path]) -> int:
 
 
 def _raise(error: OSError) -> None:
-    """A folder that cannot be listed would be a class that silently is not there."""
+    """A folder that cannot be listed would otherwise be a class that is silently missing."""
     raise error
 
 

@@ -31,7 +31,7 @@ def labelled_arrays(tree: FileTree, splits: Splits, log: Log) -> Source | None:
         stem = labels.removesuffix("_labels.pkl")
         file = next((stem + end for end in IMAGES if stem + end in tree.names), None)
         if file is None:
-            raise UserError(f"{labels} needs its images beside it, as {' or '.join(stem + end for end in IMAGES)}.")
+            raise UserError(f"Expected {' or '.join(stem + end for end in IMAGES)} beside {labels}, got neither.")
         parts.append(file)
         numbers, names = _labels(tree, labels, log)
         names = [next((found for found in ids.get(name, []) if found in known), name) for name in names]
@@ -52,7 +52,7 @@ def _labels(tree: FileTree, file: str, log: Log) -> tuple[list[int], list[str]]:
     with tree.open(file) as stream:
         content = load_pickle(stream, file, size_of(stream), log)
     if not isinstance(content, dict) or not {"label_specific", "label_specific_str"} <= content.keys():
-        raise UserError(f"{file} needs `label_specific` and `label_specific_str`: is it another dataset?")
+        raise UserError(f"Expected `label_specific` and `label_specific_str` in {file}: is it another dataset?")
     numbers = [int(number) for number in content["label_specific"]]
     names = [str(text(name)) for name in content["label_specific_str"]]
     if numbers and not 0 <= min(numbers) <= max(numbers) < len(names):
@@ -81,7 +81,7 @@ def _png_rows(tree: FileTree, file: str, log: Log) -> Iterator[Raw]:
     with tree.open(file) as stream:
         images: Any = load_pickle(stream, file, size_of(stream), log)
     if not isinstance(images, list):
-        raise UserError(f"{file} needs a list of encoded images, got {type(images).__name__}.")
+        raise UserError(f"Expected a list of encoded images in {file}, got {type(images).__name__}.")
     for image in images:
         encoded = isinstance(image, bytes) or (isinstance(image, np.ndarray) and image.dtype == np.uint8)
         yield bytes(image) if encoded else Unreadable(f"{type(image).__name__} instead of an encoded image")
@@ -90,7 +90,7 @@ def _png_rows(tree: FileTree, file: str, log: Log) -> Iterator[Raw]:
 def _npz_rows(tree: FileTree, file: str) -> Iterator[Raw]:
     with tree.open(file) as stream:
         if "images" not in npz_members(stream, file):
-            raise UserError(f"{file} needs an array `images`.")
+            raise UserError(f"Expected an array `images` in {file}.")
         stream.seek(0)
         for row in npz_rows(stream, "images", file):
             yield np.ascontiguousarray(row[..., ::-1])  # OpenCV wrote them, blue first

@@ -15,9 +15,10 @@ HEADROOM = 500_000_000
 
 
 def load_pickle(stream: IO[bytes], name: str, size: int, log: Callable[[str], None]) -> Any:
-    """What the pickle holds: containers, numbers, text (bytes, if it was written by Python 2), read-only arrays.
+    """Return what the pickle holds: containers, numbers, text (bytes, if Python 2 wrote it), read-only arrays.
 
-    All of it is in memory at once, which is announced, and refused where there is not as much.
+    All of it is in memory at once, which is logged. Raise UserError if there is not enough memory, if the pickle is
+    damaged, or if it asks for anything else.
     """
     needed, free = size + HEADROOM, available_memory()
     if needed > free:

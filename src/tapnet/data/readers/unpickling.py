@@ -22,7 +22,7 @@ LONG_TEXT = 1 << 24
 
 
 class Refused(pickle.UnpicklingError):
-    """The pickle wants something that no dataset needs."""
+    """The pickle asks for something that no dataset needs."""
 
 
 class _Dtype:
