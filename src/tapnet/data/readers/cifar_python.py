@@ -45,5 +45,5 @@ def _content(tree: FileTree, file: str, log: Log, needed: set[str]) -> dict[str,
         content = load_pickle(stream, file, size_of(stream), log)
     if not isinstance(content, dict) or not needed <= content.keys():
         found = sorted(content) if isinstance(content, dict) else type(content).__name__
-        raise UserError(f"Expected {', '.join(sorted(needed))} in {file}, got {found}: is it another dataset (CIFAR-10)?")
+        raise UserError(f"Expected {', '.join(sorted(needed))} in {file}, got {found}: is it CIFAR-10?")
     return content
