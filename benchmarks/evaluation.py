@@ -11,13 +11,13 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from pairs import Row, compared
+from tapnet.evaluation.dimension_curve import dimension_curve
 from torch import Tensor
 
 from tapnet.backbones import Backbone
 from tapnet.data import ImageSet
 from tapnet.data.batches import class_labels
-from tapnet.data.episodes import EpisodeSampler
-from tapnet.evaluation.dimension_curve import dimension_curve
+from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.functional import class_prototypes, projection_errors, select_references
 from tapnet.methods import TapNet
@@ -51,7 +51,7 @@ def episode_loop(
     judge: Evaluator, episodes: int, answer: Callable[[TapNet, Tensor, Tensor], Tensor]
 ) -> Callable[[], float]:
     """One episode after the other over the cached features; gives the mean accuracy."""
-    batch = EpisodeSampler(LABELS, WAY, SHOT, QUERY).batch(0, episodes)
+    batch = EpisodeSampler(LABELS, EpisodeSpec(WAY, SHOT, QUERY)).batch(0, episodes)
     answers = class_labels(WAY, QUERY)
 
     def loop() -> float:
@@ -82,7 +82,7 @@ def by_logits(method: TapNet, support: Tensor, query: Tensor) -> Tensor:
 @torch.inference_mode()
 def rows(pairs: int = 7, episodes: int = 2000) -> list[Row]:
     judge, some = evaluator(), 60
-    ours = judge.accuracies(WAY, SHOT, QUERY, some).mean()
+    ours = judge.accuracies(EpisodeSpec(WAY, SHOT, QUERY, some)).mean()
     assert abs(ours - episode_loop(judge, some, by_full_svd)()) < 1e-3, "the two do not measure the same"
     result = []
     for name, target, answer in (
@@ -91,7 +91,7 @@ def rows(pairs: int = 7, episodes: int = 2000) -> list[Row]:
     ):
         slow, fast, ratio = compared(
             episode_loop(judge, some, answer),
-            lambda: judge.accuracies(WAY, SHOT, QUERY, episodes),
+            lambda: judge.accuracies(EpisodeSpec(WAY, SHOT, QUERY, episodes)),
             pairs,
             (some, episodes),
         )
@@ -101,7 +101,7 @@ def rows(pairs: int = 7, episodes: int = 2000) -> list[Row]:
     single = evaluator(projection_dim=200)
     curve, one, ratio = compared(
         lambda: dimension_curve(judge, WAY, SHOT, QUERY, episodes),
-        lambda: single.accuracies(WAY, SHOT, QUERY, episodes),
+        lambda: single.accuracies(EpisodeSpec(WAY, SHOT, QUERY, episodes)),
         pairs,
         (episodes, episodes),
     )

@@ -16,6 +16,7 @@ from pairs import Row
 
 from tapnet.data import ImageSet
 from tapnet.data.batches import to_float_tensor
+from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.methods import TapNet
 from tapnet.plotting import COLOURS, new_figure, save
@@ -64,7 +65,7 @@ def _episodes(way: int, shot: int, query: int, dim: int) -> Work:
         _image_set(np.zeros((len(labels), 1, 1, 1), np.uint8), labels),
     )
     judge._features = torch.randn(len(labels), dim)
-    return lambda count: judge.accuracies(way, shot, query, count)
+    return lambda count: judge.accuracies(EpisodeSpec(way, shot, query, count))
 
 
 def _gathering(count: int, folder: Path) -> Work:

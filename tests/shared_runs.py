@@ -14,6 +14,7 @@ import torch
 
 from tapnet import distributed
 from tapnet.data import load_dataset
+from tapnet.data.episodes import EpisodeSpec
 from tapnet.distributed import launched
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.recipe import recipe_from
@@ -36,7 +37,7 @@ def step(fabric, folder):
 def evaluate(_, path):
     torch.manual_seed(0)
     judge = Evaluator(recipe_from(RECIPE, "test").build((1, 28, 28)).eval(), load_dataset("quickdraw", "test"))
-    result = judge.evaluate(5, 1, 5, episodes=1000, bootstrap=False)
+    result = judge.evaluate(EpisodeSpec(5, 1, 5, 1000), bootstrap=False)
     if distributed.rank() == 0:
         path.write_text(repr((result.accuracy, result.ci95)))
 

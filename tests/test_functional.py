@@ -332,6 +332,6 @@ def test_what_is_no_tensor_of_the_right_kind_is_refused_by_name(call, words):
 
 def test_a_call_with_too_many_or_too_few_arguments_is_python_s_own_error():
     with pytest.raises(TypeError):
-        null_space(FEATURES[:3], 2, 4)
+        null_space(FEATURES[:3], 2, None, 4)
     with pytest.raises(TypeError):
         null_space()

@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 
 from tapnet.recipe import bundled_recipes, load_recipe
@@ -41,9 +43,9 @@ def test_changes_reach_nested_keys(file):
         ("training.episodes=many", "`training.episodes`.*valid integer.*got 'many'"),
         ("training.weight_decay=-1", "`training.weight_decay`"),
         ("training.learning_rate=.nan", "`training.learning_rate`.*finite"),
-        ("method.name=tapnett", "method is one of tapnet, protonet, got 'tapnett'"),
+        ("method.name=tapnett", "method is one of tapnet, .*protonet.*, got 'tapnett'"),
         ("backbone.name=vgg", "backbone is one of conv4, resnet12, resnet12-small, .*got 'vgg'"),
-        ("training.augmentation=cutout", "augmentation is one of none, turn, dihedral, .*affine, got 'cutout'"),
+        ("training.augmentation=cutout", "augmentation is one of none, rotate, dihedral, .*affine, got 'cutout'"),
         ("training=5", "`training`"),
         ("episodes", "written key=value"),
         ("name.x=1", "`name` of the recipe is a value"),
@@ -75,12 +77,12 @@ def test_an_unknown_recipe_lists_those_that_are_bundled():
 
 
 def test_options_that_a_method_does_not_take_are_refused(file):
-    with pytest.raises(ValueError, match="'tapnet' has no option colour; it has ways, projection_dim, "):
+    with pytest.raises(ValueError, match="'tapnet' has no option colour; it has num_references, projection_dim, "):
         load_recipe(file, ["method.options.colour=red"]).build((1, 28, 28))
 
 
 def test_an_option_that_a_method_needs_is_named(file):
-    with pytest.raises(ValueError, match="'tapnet' needs the option ways"):
+    with pytest.raises(ValueError, match="'tapnet' needs the option num_references"):
         load_recipe(file, ["method.options={}"]).build((1, 28, 28))
 
 
@@ -92,3 +94,22 @@ def test_the_folder_of_a_run_is_no_recipe_but_holds_one(tmp_path):
     (tmp_path / "recipe.yaml").write_text("name: mine", encoding="utf-8")
     with pytest.raises(OSError, match=r"is the folder of a run: `tapnet train --resume .*recipe is .*recipe\.yaml"):
         load_recipe(str(tmp_path))
+
+
+def test_words_of_earlier_versions_are_understood():
+    old = load_recipe("quickdraw").as_dict()
+    new = copy.deepcopy(old)
+    old["method"]["options"]["ways"] = old["method"]["options"].pop("num_references")
+    old["training"]["begin_with"] = "runs/first"
+    old["training"]["augmentation"] = "turn"
+    old["data"]["options"] = {"turns": 4, "apart": True}
+    del old["training"]["init_from"]
+    new["training"] |= {"init_from": "runs/first", "augmentation": "rotate"}
+    new["data"]["options"] = {"rotations": 4, "one_rotation_per_class": True}
+    assert recipe_from(old, "old") == recipe_from(new, "new")
+
+
+def test_options_of_an_ablation_make_tapnet_its_variant():
+    old = load_recipe("quickdraw").as_dict()
+    old["method"]["options"]["initial_norm"] = 2.0
+    assert recipe_from(old, "old").method.name == "tapnet-variant"

@@ -7,6 +7,7 @@ import pytest
 
 from tapnet.checkpoint import load
 from tapnet.data import DATASETS, load_dataset
+from tapnet.data.episodes import EpisodeSpec
 from tapnet.data.packed import IMAGES, MANIFEST, Manifest, sha256_of
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.evaluation.evaluator import Evaluator
@@ -64,7 +65,7 @@ def test_recipe_trains_and_evaluates(name, tmp_path):
     train(recipe, tmp_path / "run", device="cpu")
     images = load_dataset(recipe.data.name, "test", tmp_path)
     shot, query = recipe.validation.shot, recipe.validation.query
-    result = Evaluator(load(tmp_path / "run"), images).evaluate(5, shot, query, episodes=10, bootstrap=False)
+    result = Evaluator(load(tmp_path / "run"), images).evaluate(EpisodeSpec(5, shot, query, 10), bootstrap=False)
     assert result.episodes == 10
     assert 0 <= result.accuracy <= 1
 

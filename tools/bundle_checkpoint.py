@@ -16,6 +16,7 @@ import torch
 
 from tapnet.checkpoint import BEST, BUNDLED, Checkpoint, read_checkpoint
 from tapnet.data import ImageSet
+from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.calibration import calibrate
 from tapnet.evaluation.embedding import embed
 from tapnet.evaluation.evaluator import Evaluation, Evaluator
@@ -102,7 +103,7 @@ def temperatures(checkpoint: Checkpoint, root: str | None) -> dict[str, Any]:
 
 def scores(path: Path, images: ImageSet) -> list[Evaluation]:
     judge = Evaluator(read_checkpoint(path).method(), images)
-    return [judge.evaluate(way, shot, 15, EPISODES) for way, shot in TASKS]
+    return [judge.evaluate(EpisodeSpec(way, shot, 15, EPISODES)) for way, shot in TASKS]
 
 
 def card(name: str, checkpoint: Checkpoint, results: list[Evaluation], size: int) -> str:

@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tapnet.heads import HEADS, HeadOptions, adapt
 
 from tapnet.checkpoint import read_checkpoint
 from tapnet.data import load_dataset
 from tapnet.data.batches import class_labels
-from tapnet.data.episodes import EpisodeSampler
+from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.evaluation.embedding import default_cache
 from tapnet.evaluation.evaluator import Evaluator, mean_and_ci95
-from tapnet.heads import HEADS, HeadOptions, adapt
 from tapnet.methods import PrototypicalNetwork, TapNet
 from tapnet.training.provenance import provenance
 
@@ -70,7 +70,7 @@ def measure(
     method: TapNet, features: torch.Tensor, labels: NDArray[np.int64], way: int, shot: int
 ) -> dict[str, NDArray[np.float64]]:
     """The accuracy of each head on each of the same episodes."""
-    sampler = EpisodeSampler(labels, way, shot, QUERY, SEED)
+    sampler = EpisodeSampler(labels, EpisodeSpec(way, shot, QUERY, seed=SEED))
     options, rival = HeadOptions(method.references), PrototypicalNetwork(method.backbone)
     support_labels, answers = class_labels(way, shot), class_labels(way, QUERY)
     found: dict[str, list[float]] = {head: [] for head in (*HEADS, "prototypical")}

@@ -100,7 +100,7 @@ class Checkpoint:
         named = self.weights | {_OPTIMIZER + name: tensor for name, tensor in self.optimizer.items()}
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in named.items()}
         header = asdict(self.header)
-        header["digest"] = _digest(header, tensors)
+        header["digest"] = content_digest(header, tensors)
         write_atomically(path, save(tensors, {HEADER: json.dumps(header, sort_keys=True)}))
 
 
@@ -119,7 +119,8 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _digest(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
+def content_digest(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """Return the sha-256 of a header, less the digest in it, and of named tensors."""
     words = json.dumps({key: value for key, value in header.items() if key != "digest"}, sort_keys=True)
     return hashlib.sha256(words.encode() + tensors_digest(tensors).encode()).hexdigest()
 
@@ -174,7 +175,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         raise ValueError(f"{path} is damaged or not a safetensors file ({error}).") from None
     values = _header_values(metadata, path)
     header = _header(dict(values), path)
-    if header.digest and header.digest != _digest(values, tensors):
+    if header.digest and header.digest != content_digest(values, tensors):
         raise ValueError(f"{path} is damaged: its content does not match its digest. Train or download it again.")
     weights = {name: tensor for name, tensor in tensors.items() if not name.startswith(_OPTIMIZER)}
     optimizer = {name.removeprefix(_OPTIMIZER): tensors[name] for name in tensors.keys() - weights.keys()}

@@ -1,5 +1,5 @@
-"""Exceptions that mean: the user can fix this."""
+"""The exceptions that mean: the user can fix this. Anything else is a bug."""
 
 
 class UserError(ValueError):
-    """Input that cannot be used; the message says what was expected, what was found and what to do."""
+    """Wrong input: the message says what was expected, what came and what to do."""

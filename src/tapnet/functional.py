@@ -1,7 +1,7 @@
 r"""The equations of TapNet (Yoon, Seo, Moon, ICML 2019) as pure functions over tensors.
 
 Shapes end in (way, dim) or (query, dim); any leading dimensions are batches of episodes. Symbols of the paper:
-references $\phi_k$, contrasts $\tilde\phi_k$, prototypes $c_k$, errors $\epsilon_k$, projection $M$, way $N_c$,
+references $\phi_k$, modified references $\tilde\phi_k$, prototypes $c_k$, errors $\epsilon_k$, projection $M$, way $N_c$,
 dim $L$.
 Half-precision inputs are computed in float32, also inside `torch.autocast`.
 """
@@ -126,16 +126,35 @@ def projection_errors(references: Tensor, prototypes: Tensor, modified: bool = T
 
 
 @_in_full_precision
-def null_space(errors: Tensor, dim: int | None = None) -> Tensor:
+def null_space(errors: Tensor, dim: int | None = None, first: Tensor | None = None) -> Tensor:
     r"""An orthonormal basis that hides every error: $M = \mathrm{null}_D([\epsilon_1; \dots])$ of eq. (4), (..., L, D).
 
     D is `dim`, or L - way when `None`, at any rank of the errors. Householder reflections take the errors to the first
     `way` axes; M is what they make of the others, so M is orthogonal to the errors by construction, also when those are
-    dependent. Below D = L - way the paper's M is not unique: ours depends on the order of the errors.
+    dependent. Below D = L - way the paper's M is not unique: ours depends on the order of the errors, and begins with
+    the directions in `first` (..., n, L), where given, such as `reference_directions`.
     """
     way, length, dim = _checked_sizes(errors, dim)
     axes = torch.eye(length, dtype=errors.dtype, device=errors.device)[:, way : way + dim]
-    return torch.ormqr(*torch.geqrf(errors.mT), axes.expand(*errors.shape[:-2], length, dim))
+    return torch.ormqr(*torch.geqrf(_stacked(errors, first).mT), axes.expand(*errors.shape[:-2], length, dim))
+
+
+def _stacked(errors: Tensor, first: Tensor | None) -> Tensor:
+    return errors if first is None else torch.cat([errors, first.detach()], dim=-2)
+
+
+@_in_full_precision
+def reference_directions(references: Tensor, errors: Tensor) -> Tensor:
+    """Orthonormal directions in which the projected references differ, largest difference first, (..., way - 1, L).
+
+    With these as the first columns of M, D = way - 1 loses nothing: any further direction adds the same to the
+    distances of a query from all references. Fewer of them are the best plane to look at.
+    """
+    way, _, _ = _checked_sizes(errors, None, references)
+    inside = residuals(references.detach(), errors.detach())
+    centered = inside - inside.mean(dim=-2, keepdim=True)
+    directions: Tensor = torch.linalg.svd(centered, full_matrices=False).Vh[..., : way - 1, :]
+    return directions
 
 
 @_in_full_precision
@@ -155,7 +174,10 @@ def projected_distances(
     the distances themselves, as the paper prints eq. (1), with gradient 0 at distance 0.
     """
     if differentiable:
-        queries, references = (_residuals(vectors, errors, dim) for vectors in (queries, references))
+        way, length, dim = _checked_sizes(errors, dim, queries)
+        if dim < length - way:
+            raise ValueError(f"differentiable=True needs the full projection, dim={length - way}, got dim={dim}.")
+        queries, references = (residuals(vectors, errors) for vectors in (queries, references))
     else:
         queries, references = (null_coordinates(vectors, errors, dim) for vectors in (queries, references))
     distances = torch.cdist(queries, references, compute_mode="donot_use_mm_for_euclid_dist")
@@ -163,7 +185,9 @@ def projected_distances(
 
 
 @_in_full_precision
-def linear_head(references: Tensor, errors: Tensor, dim: int | None = None) -> tuple[Tensor, Tensor]:
+def linear_head(
+    references: Tensor, errors: Tensor, dim: int | None = None, first: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     r"""Weight (..., way, L) and bias (..., way) of the linear layer with the softmax of the projected distances.
 
     $-\|xM - \phi_kM\|^2 = 2\,\phi_k M M^\top x^\top - \|\phi_k M\|^2 - \|xM\|^2$, and the last term is the same for
@@ -171,19 +195,19 @@ def linear_head(references: Tensor, errors: Tensor, dim: int | None = None) -> t
     """
     way, length, dim = _checked_sizes(errors, dim)
     if dim == length - way:  # the whole null space needs no basis of its own
-        shadows = _residuals(references, errors.detach(), dim)
-        return 2 * shadows, -shadows.square().sum(dim=-1)
-    inside = null_coordinates(references, errors, dim)  # (..., way, dim)
+        inside = residuals(references, errors.detach())
+        return 2 * inside, -inside.square().sum(dim=-1)
+    inside = null_coordinates(references, errors, dim, first)  # (..., way, dim)
     padded = F.pad(inside, (way, length - way - dim))
-    weight = 2 * torch.ormqr(*torch.geqrf(errors.detach().mT), padded.mT).mT
+    weight = 2 * torch.ormqr(*torch.geqrf(_stacked(errors.detach(), first).mT), padded.mT).mT
     return weight, -inside.square().sum(dim=-1)
 
 
 @_in_full_precision
-def null_coordinates(vectors: Tensor, errors: Tensor, dim: int | None) -> Tensor:
-    """Coordinates of each vector in `null_space(errors, dim)`, in O(L · way) a vector, shape (..., n, dim)."""
+def null_coordinates(vectors: Tensor, errors: Tensor, dim: int | None = None, first: Tensor | None = None) -> Tensor:
+    """Coordinates of each vector in `null_space(errors, dim, first)`, in O(L · way) per vector, shape (..., n, dim)."""
     way, _, dim = _checked_sizes(errors, dim, vectors)
-    errors = errors.detach()
+    errors = _stacked(errors.detach(), first)
     batch = torch.broadcast_shapes(vectors.shape[:-2], errors.shape[:-2])
     reflections, scales = torch.geqrf(errors.expand(*batch, *errors.shape[-2:]).mT)
     columns = vectors.expand(*batch, *vectors.shape[-2:]).mT
@@ -205,14 +229,12 @@ def reflections(errors: Tensor) -> tuple[Tensor, Tensor]:
     return vectors, torch.linalg.solve_triangular(system, torch.diag_embed(scales), upper=True)
 
 
-def _residuals(vectors: Tensor, errors: Tensor, dim: int | None) -> Tensor:
+@_in_full_precision
+def residuals(vectors: Tensor, errors: Tensor) -> Tensor:
     """Each vector less its part in the span of the errors, with a gradient through both, shape (..., n, L)."""
-    way, length, dim = _checked_sizes(errors, dim, vectors)
-    if dim < length - way:
-        raise ValueError(f"differentiable=True needs the full projection, dim={length - way}, got dim={dim}.")
+    _checked_sizes(errors, None, vectors)
     span = torch.linalg.qr(errors.mT).Q  # (..., L, way)
-    residuals: Tensor = vectors - vectors @ span @ span.mT
-    return residuals
+    return vectors - vectors @ span @ span.mT  # type: ignore[no-any-return]
 
 
 def _checked_sizes(errors: Tensor, dim: int | None, vectors: Tensor | None = None) -> tuple[int, int, int]:

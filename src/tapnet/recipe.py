@@ -18,6 +18,7 @@ from pydantic.dataclasses import dataclass
 from tapnet.backbones import BACKBONES, PRETRAINED, Backbone, ImageShape, make_backbone
 from tapnet.data import ImageSet, load_dataset
 from tapnet.data.augmentation import AUGMENTATIONS
+from tapnet.data.episodes import EpisodeSpec
 from tapnet.methods import METHODS, Method
 from tapnet.registry import build
 
@@ -72,6 +73,9 @@ class Training:
     init_from: Annotated[str, Field(min_length=1)] | None = None  # a checkpoint, in place of random weights
     meta_batch: Count = 1
 
+    def episode_spec(self, seed: int) -> EpisodeSpec:
+        return EpisodeSpec(self.way, self.shot, self.query, self.episodes, seed)
+
     def __post_init__(self) -> None:
         if self.episodes % self.meta_batch:
             raise ValueError(
@@ -97,6 +101,9 @@ class Validation:
     episodes: Annotated[int, Field(ge=2)] = 600
     every: Count = 500
     split: str = "val"
+
+    def episode_spec(self, seed: int) -> EpisodeSpec:
+        return EpisodeSpec(self.way, self.shot, self.query, self.episodes, seed)
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -170,6 +177,15 @@ _RENAMED = {  # keys of recipes and checkpoints written by earlier versions
 }
 
 
+_VARIANT_OPTIONS = {  # of TapNet, before its variants had a class of their own
+    "projection_references",
+    "classification_references",
+    "distance",
+    "initial_norm",
+    "reference_bias",
+}
+
+
 def with_current_names(values: Any) -> Any:
     """Return a nested dictionary with the keys and words that earlier versions used replaced by today's."""
     if not isinstance(values, dict):
@@ -184,6 +200,9 @@ def with_current_names(values: Any) -> Any:
     training = values.get("training")
     if isinstance(training, dict) and training.get("augmentation") == "turn":
         training["augmentation"] = "rotate"
+    method = values.get("method")
+    if isinstance(method, dict) and method.get("name") == "tapnet" and _VARIANT_OPTIONS & {*method.get("options", {})}:
+        method["name"] = "tapnet-variant"
     return values
 
 

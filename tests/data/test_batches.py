@@ -4,7 +4,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tapnet.backbones import Conv4
 from tapnet.data.batches import EpisodeBatchSampler, episode_images, to_float_tensor
-from tapnet.data.episodes import EpisodeSampler
+from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.methods import TapNet
 
 
@@ -19,7 +19,7 @@ def test_images_are_laid_out_channels_last(blobs):
 
 
 def test_episode_images_carry_the_labels_of_their_class(blobs):
-    episode = EpisodeSampler(blobs.labels, 3, 2, 4)[0]
+    episode = EpisodeSampler(blobs.labels, EpisodeSpec(3, 2, 4))[0]
     batch = episode_images(blobs, episode, torch.device("cpu"))
     assert batch.support_labels.tolist() == [0, 0, 1, 1, 2, 2]
     assert len(batch.query_images) == len(batch.query_labels) == 12

@@ -3,14 +3,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tapnet.data.episodes import EpisodeSampler
+from tapnet.data import episodes
+from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 
 LABELS = np.repeat([3, 5, 8, 9, 12, 20], [7, 9, 8, 30, 7, 11])
 
 
 @given(seed=st.integers(0, 2**40), index=st.integers(0, 10**9))
 def test_support_and_query_are_disjoint_and_of_their_class(seed, index):
-    episode = EpisodeSampler(LABELS, way=4, shot=2, query=5, seed=seed)[index]
+    episode = EpisodeSampler(LABELS, EpisodeSpec(4, 2, 5, seed=seed))[index]
     both = np.concatenate([episode.support, episode.query], axis=1)
     assert len(np.unique(both)) == 4 * 7
     assert (LABELS[both] == episode.classes[:, None]).all()
@@ -18,13 +19,13 @@ def test_support_and_query_are_disjoint_and_of_their_class(seed, index):
 
 
 def test_an_episode_depends_on_its_number_alone():
-    one, other = (EpisodeSampler(LABELS, 3, 1, 2, seed=4) for _ in range(2))
+    one, other = (EpisodeSampler(LABELS, EpisodeSpec(3, 1, 2, seed=4)) for _ in range(2))
     list(one.batch(0, 10).classes)
     np.testing.assert_array_equal(one[7].query, other[7].query)
 
 
 def test_a_batch_holds_the_episodes_of_its_numbers():
-    sampler = EpisodeSampler(LABELS, 3, 2, 3, seed=1)
+    sampler = EpisodeSampler(LABELS, EpisodeSpec(3, 2, 3, seed=1))
     batch = sampler.batch(5, 14, step=3)
     for position, index in enumerate((5, 8, 11)):
         np.testing.assert_array_equal(batch.support[position], sampler[index].support)
@@ -33,13 +34,15 @@ def test_a_batch_holds_the_episodes_of_its_numbers():
 
 def test_seeds_and_numbers_give_different_episodes():
     drawn = {
-        EpisodeSampler(LABELS, 3, 1, 2, seed=seed)[index].query.tobytes() for seed in range(10) for index in range(10)
+        EpisodeSampler(LABELS, EpisodeSpec(3, 1, 2, seed=seed))[index].query.tobytes()
+        for seed in range(10)
+        for index in range(10)
     }
     assert len(drawn) == 100
 
 
 def test_the_first_episode_is_the_same_on_every_machine_and_version():
-    episode = EpisodeSampler(LABELS, way=3, shot=1, query=2, seed=0)[0]
+    episode = EpisodeSampler(LABELS, EpisodeSpec(3, 1, 2, seed=0))[0]
     assert episode.classes.tolist() == [20, 12, 9]
     assert episode.support.tolist() == [[62], [55], [46]]
     assert episode.query.tolist() == [[68, 63], [59, 56], [45, 27]]
@@ -47,7 +50,7 @@ def test_the_first_episode_is_the_same_on_every_machine_and_version():
 
 def test_images_and_classes_are_drawn_evenly():
     labels = np.repeat(np.arange(5), 6)
-    batch = EpisodeSampler(labels, way=2, shot=1, query=2, seed=0).batch(0, 6000)
+    batch = EpisodeSampler(labels, EpisodeSpec(2, 1, 2, seed=0)).batch(0, 6000)
     for part, expected in ((batch.support, 400), (batch.query, 800)):
         counts = np.bincount(part.reshape(-1), minlength=30)
         assert (np.abs(counts - expected) < 5 * np.sqrt(expected)).all()
@@ -56,7 +59,7 @@ def test_images_and_classes_are_drawn_evenly():
 def test_an_episode_takes_one_class_of_a_group():
     labels = np.repeat(np.arange(8), 5)
     groups = np.array([0, 1, 2, 3, 0, 1, 2, 3])
-    batch = EpisodeSampler(labels, way=4, shot=1, query=2, groups=groups).batch(0, 200)
+    batch = EpisodeSampler(labels, EpisodeSpec(4, 1, 2), groups=groups).batch(0, 200)
     assert (np.sort(batch.classes % 4, axis=1) == np.arange(4)).all()
     assert set(batch.classes.reshape(-1)) == set(range(8))
 
@@ -65,7 +68,7 @@ def test_an_episode_takes_one_class_of_a_group():
     ("arguments", "words"),
     [
         ({"way": 7, "shot": 1, "query": 1}, "need 7 classes, the data has 6"),
-        ({"way": 2, "shot": 5, "query": 5}, "need 10 images a class, class 3 has 7"),
+        ({"way": 2, "shot": 5, "query": 5}, "need 10 images per class, class 3 has 7"),
         ({"way": 1, "shot": 1, "query": 1}, "way >= 2, got way=1"),
         ({"way": 2, "shot": 0, "query": 1}, "shot >= 1, got shot=0"),
         ({"way": 2, "shot": 1, "query": 0}, "query >= 1, got query=0"),
@@ -73,4 +76,12 @@ def test_an_episode_takes_one_class_of_a_group():
 )
 def test_what_cannot_be_drawn_is_refused_with_the_numbers(arguments, words):
     with pytest.raises(ValueError, match=words):
-        EpisodeSampler(LABELS, **arguments)
+        EpisodeSampler(LABELS, EpisodeSpec(**arguments))
+
+
+def test_a_class_of_many_images_is_drawn_from_without_writing_them_all_down(monkeypatch):
+    labels = np.repeat([0, 1, 2], [40, 50, 60])
+    spec = EpisodeSpec(3, 5, 15, seed=2)
+    expected = EpisodeSampler(labels, spec).batch(0, 50)
+    monkeypatch.setattr(episodes, "_WIDEST_POOL", 10)
+    np.testing.assert_array_equal(EpisodeSampler(labels, spec).batch(0, 50).query, expected.query)

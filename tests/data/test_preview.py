@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tapnet.data import load_dataset
-from tapnet.data.episodes import EpisodeSampler
+from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.data.preview import contact_sheet, episode_sheet
 
 
@@ -37,7 +37,7 @@ def test_contact_sheet_shows_rotations_as_they_are_gathered():
 
 
 def test_episode_sheet_shows_every_image_of_the_episode(drawings):
-    sampler = EpisodeSampler(drawings.labels, 3, 1, 2, seed=4)
+    sampler = EpisodeSampler(drawings.labels, EpisodeSpec(3, 1, 2, seed=4))
     sheet, episode = episode_sheet(drawings, sampler, 7), sampler[7]
     for positions in (episode.support, episode.query):
         assert all(found(sheet, tile) for tile in drawings.gather(positions.reshape(-1)))

@@ -8,6 +8,6 @@ def test_cache_deletes_what_a_killed_process_left_half_written(blobs, small_tapn
     for path in (old, new):
         path.write_bytes(b"half")
     os.utime(old, (1, 1))
-    cached_features(small_tapnet, blobs, "float32", tmp_path)
+    cached_features(small_tapnet.backbone, blobs, "float32", tmp_path)
     assert not old.exists()
     assert new.exists(), "another process may be writing it"

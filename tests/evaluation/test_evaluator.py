@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,25 +8,30 @@ import torch
 from tapnet.backbones import Conv4
 from tapnet.data import ImageSet
 from tapnet.data.batches import episode_images
-from tapnet.data.episodes import EpisodeSampler
-from tapnet.evaluation.evaluator import Evaluator, mean_and_ci95
-from tapnet.methods import Method, PrototypicalNetwork
+from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
+from tapnet.evaluation.evaluator import Evaluator
+from tapnet.evaluation.intervals import mean_and_ci95, wide_ci95
+from tapnet.functional import NonFiniteError
+from tapnet.methods import METHODS, Method, PrototypicalNetwork
 
 
 class EpisodeByEpisode(Method):
     """The same method seen only through its images, as one whose features depend on the task."""
 
-    def __init__(self, method):
-        super().__init__()
-        self.inner, self.backbone = method, method.backbone
+    task_features = True
+    batched = False
 
-    def forward(self, support_images, support_labels, query_images):
-        return self.inner(support_images, support_labels, query_images)
+    def __init__(self, method):
+        super().__init__(method.backbone)
+        self.inner = method
+
+    def logits(self, support, labels, query):
+        return self.inner(support, labels, query)
 
 
 def test_batches_over_features_give_the_accuracies_of_single_episodes(blobs, small_tapnet):
-    accuracies = Evaluator(small_tapnet, blobs).accuracies(5, 2, 3, episodes=12, seed=3)
-    sampler = EpisodeSampler(blobs.labels, 5, 2, 3, seed=3)
+    accuracies = Evaluator(small_tapnet, blobs).accuracies(EpisodeSpec(5, 2, 3, 12, 3))
+    sampler = EpisodeSampler(blobs.labels, EpisodeSpec(5, 2, 3, seed=3))
     for index in range(12):
         episode = episode_images(blobs, sampler[index], torch.device("cpu"))
         logits = small_tapnet(episode.support_images, episode.support_labels, episode.query_images)
@@ -33,13 +39,21 @@ def test_batches_over_features_give_the_accuracies_of_single_episodes(blobs, sma
 
 
 def test_a_method_without_fixed_features_is_evaluated_episode_by_episode(blobs, small_tapnet):
-    by_features = Evaluator(small_tapnet, blobs).accuracies(5, 2, 3, episodes=6)
-    by_images = Evaluator(EpisodeByEpisode(small_tapnet).eval(), blobs).accuracies(5, 2, 3, episodes=6)
+    by_features = Evaluator(small_tapnet, blobs).accuracies(EpisodeSpec(5, 2, 3, 6))
+    by_images = Evaluator(EpisodeByEpisode(small_tapnet).eval(), blobs).accuracies(EpisodeSpec(5, 2, 3, 6))
     np.testing.assert_array_equal(by_features, by_images)
 
 
+@pytest.mark.parametrize("kind", ["tapnet", "protonet", "centroid", "logistic"])
+def test_features_that_are_not_numbers_are_refused_whatever_the_method(blobs, small_tapnet, kind):
+    method = small_tapnet if kind == "tapnet" else METHODS[kind](small_tapnet.backbone).eval()
+    features = torch.full((len(blobs), 16), torch.nan)
+    with pytest.raises((NonFiniteError, ValueError), match="NaN|not numbers"):
+        Evaluator(method, blobs, features=features).accuracies(EpisodeSpec(5, 2, 3, 4))
+
+
 def test_two_evaluations_are_identical(blobs, small_tapnet):
-    first, second = (Evaluator(small_tapnet, blobs).evaluate(4, 1, 3, episodes=20) for _ in range(2))
+    first, second = (Evaluator(small_tapnet, blobs).evaluate(EpisodeSpec(4, 1, 3, 20)) for _ in range(2))
     assert first == second
 
 
@@ -50,8 +64,24 @@ def test_the_usual_interval_is_196_standard_errors():
 
 
 def test_the_interval_over_classes_is_wider_when_classes_differ(blobs, small_tapnet):
-    result = Evaluator(small_tapnet, blobs).evaluate(3, 1, 5, episodes=300)
+    result = Evaluator(small_tapnet, blobs).evaluate(EpisodeSpec(3, 1, 5, 300))
     assert result.ci95_bootstrap > result.ci95
+
+
+def test_the_interval_over_few_classes_is_wider_than_the_normal_one():
+    assert wide_ci95(0.01, 5, 0.0) == pytest.approx(2.776 * 0.1, rel=1e-3)
+    assert wide_ci95(0.01, 10_000, 0.0) == pytest.approx(1.96 * 0.1, rel=1e-3)
+
+
+def test_the_rotations_of_a_character_are_one_unit_of_the_interval(blobs, small_tapnet):
+    rotated, seen = replace(blobs, rotations=4), []
+    evaluator = Evaluator(small_tapnet, rotated)
+    plain = evaluator._replicate
+    evaluator._replicate = lambda rows, *others: seen.append(rotated.labels[rows]) or plain(rows, *others)
+    evaluator.evaluate(EpisodeSpec(5, 1, 3, 4))
+    for labels in seen[:5]:
+        characters = np.unique(np.unique(labels) % 10, return_counts=True)[1]
+        assert (characters == 4).all()
 
 
 @pytest.mark.slow
@@ -61,7 +91,7 @@ def test_the_interval_over_classes_covers_what_other_classes_give():
     method = PrototypicalNetwork(Conv4((1, 4, 4), widths=(16, 16, 16, 16))).eval()
     covered, narrow, truths = [], [], []
     sets = [population(generator, classes=24) for _ in range(40)]
-    judged = [Evaluator(method, images).evaluate(5, 1, 5, episodes=600) for images in sets]
+    judged = [Evaluator(method, images).evaluate(EpisodeSpec(5, 1, 5, 600)) for images in sets]
     truth = np.mean([result.accuracy for result in judged])
     for result in judged:
         covered.append(abs(result.accuracy - truth) <= result.ci95_bootstrap)
@@ -83,19 +113,19 @@ def population(generator, classes):
 
 def test_no_interval_over_classes_is_given_when_an_episode_needs_all_of_them(blobs, small_tapnet):
     few = ImageSet("few", "test", blobs.pixels, blobs.rows[:60], blobs.row_labels[:60], blobs.names[:5], "0")
-    result = Evaluator(small_tapnet, few).evaluate(5, 6, 6, episodes=30)
+    result = Evaluator(small_tapnet, few).evaluate(EpisodeSpec(5, 6, 6, 30))
     assert result.ci95_bootstrap is None
 
 
 @pytest.mark.parametrize(("way", "given"), [(5, False), (3, True)])
-def test_the_interval_over_classes_keeps_the_turns_of_a_class_apart(blobs, small_tapnet, way, given):
+def test_the_interval_over_classes_keeps_the_rotations_of_a_class_apart(blobs, small_tapnet, way, given):
     few = ImageSet("few", "test", blobs.pixels, blobs.rows[:60], blobs.row_labels[:60], blobs.names[:5], "0", 4, True)
-    result = Evaluator(small_tapnet, few).evaluate(way, 2, 3, episodes=30)
+    result = Evaluator(small_tapnet, few).evaluate(EpisodeSpec(way, 2, 3, 30))
     assert (result.ci95_bootstrap is not None) == given
 
 
 def test_the_result_says_what_it_was_measured_on(blobs, small_tapnet):
-    result = Evaluator(small_tapnet, blobs).evaluate(4, 1, 3, episodes=5, seed=2).as_dict()
+    result = Evaluator(small_tapnet, blobs).evaluate(EpisodeSpec(4, 1, 3, 5, 2)).as_dict()
     expected = {"way": 4, "shot": 1, "query": 3, "episodes": 5, "seed": 2, "dataset": "blobs", "split": "test"}
     assert expected.items() <= result.items()
     assert result["precision"] == "float32"
@@ -106,11 +136,12 @@ def test_the_result_says_what_it_was_measured_on(blobs, small_tapnet):
     ("arguments", "words"),
     [
         ({"way": 11}, "need 11 classes, the data has 10"),
-        ({"shot": 10, "query": 5}, "need 15 images a class, class 0 has 12"),
+        ({"shot": 10, "query": 5}, "need 15 images per class, class 0 has 12"),
         ({"episodes": 1}, "at least 2 episodes, got 1"),
         ({"way": 9, "query": 5}, "9 classes need 9 references, there are 8"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(blobs, small_tapnet, arguments, words):
     with pytest.raises(ValueError, match=words):
-        Evaluator(small_tapnet, blobs).evaluate(**({"way": 5, "shot": 1, "query": 3, "episodes": 4} | arguments))
+        spec = EpisodeSpec(**({"way": 5, "shot": 1, "query": 3, "episodes": 4} | arguments))
+        Evaluator(small_tapnet, blobs).evaluate(spec)

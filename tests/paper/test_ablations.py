@@ -9,13 +9,13 @@ from tapnet.evaluation.evaluator import Evaluator
 from tapnet.functional import class_prototypes
 from tapnet.methods import PrototypicalNetwork
 from tapnet.methods.tapnet import CHOICES, TapNet
-from tapnet.paper.ablations import ABLATIONS, Task, find_ablation, measure_runs
+from tapnet.paper.ablations import ABLATIONS, EpisodeSpec, find_ablation, measure_runs
 from tapnet.paper.ablations.measured import BatchStatistics, FourRotations, Turned, random_selection_accuracies
 from tapnet.paper.ablations.rows import paired
 from tapnet.paper.ablations.trained import recipes_of_compositions
 from tapnet.recipe import load_recipe
 
-TASK = Task(way=5, shot=2, query=3, episodes=12, seed=1)
+TASK = EpisodeSpec(way=5, shot=2, query=3, episodes=12, seed=1)
 MEASURED = {name: ablation for name, ablation in ABLATIONS.items() if ablation.measure}
 TRAINED = {name: ablation for name, ablation in ABLATIONS.items() if ablation.recipes}
 
@@ -39,7 +39,7 @@ def test_every_measured_ablation_has_rows_with_accuracy_and_interval(name, judge
 @pytest.mark.parametrize("name", ["selection", "projection-references", "classification-references"])
 def test_the_first_variant_is_the_default_and_the_others_are_paired_with_it(name, judge):
     first, *others = measured(name, judge).values()
-    assert first.accuracy == judge.accuracies(5, 2, 3, episodes=12, seed=1).mean()
+    assert first.accuracy == judge.accuracies(EpisodeSpec(5, 2, 3, 12, 1)).mean()
     assert first.difference is None
     for row in others:
         assert row.difference == pytest.approx(row.accuracy - first.accuracy)
@@ -60,9 +60,9 @@ def test_paired_differences_are_those_worked_out_by_hand():
 
 
 def test_random_selection_follows_from_seed_and_episode_alone(judge):
-    longer = random_selection_accuracies(judge, Task(5, 2, 3, episodes=40, seed=1))
+    longer = random_selection_accuracies(judge, EpisodeSpec(5, 2, 3, episodes=40, seed=1))
     np.testing.assert_array_equal(random_selection_accuracies(judge, TASK), longer[:12])
-    assert (longer != random_selection_accuracies(judge, Task(5, 2, 3, episodes=40, seed=2))).any()
+    assert (longer != random_selection_accuracies(judge, EpisodeSpec(5, 2, 3, episodes=40, seed=2))).any()
 
 
 def test_the_band_over_rotations_has_no_width_at_full_dimension(judge):
@@ -83,7 +83,7 @@ def test_batch_statistics_are_transductive_and_those_of_the_episode(judge, small
     normalised = []
     layer = next(layer for layer in method.modules() if isinstance(layer, nn.BatchNorm2d))
     layer.register_forward_hook(lambda _layer, _inputs, output: normalised.append(output))
-    Evaluator(method, blobs).accuracies(5, 2, 3, episodes=2)
+    Evaluator(method, blobs).accuracies(EpisodeSpec(5, 2, 3, 2))
     assert normalised[0].mean(dim=(0, 2, 3)).abs().max() < 1e-5
 
 
@@ -112,7 +112,7 @@ def test_the_head_of_four_turns_has_the_softmax_of_their_logits(small_tapnet, bl
 def test_views_compare_four_turns_with_none(judge, small_tapnet, blobs):
     rows = measured("views", judge)
     for name, method in (("as it is", small_tapnet), ("four rotations", Turned(small_tapnet).eval())):
-        assert rows[name].accuracy == Evaluator(method, blobs).accuracies(5, 2, 3, episodes=12, seed=1).mean()
+        assert rows[name].accuracy == Evaluator(method, blobs).accuracies(EpisodeSpec(5, 2, 3, 12, 1)).mean()
 
 
 def test_views_need_a_linear_head(small_tapnet, blobs):

@@ -6,11 +6,12 @@ import zipfile
 import numpy as np
 import pytest
 import torch
+from tapnet.evaluation.dimension_curve import dimension_curve
 
 import tapnet
 from tapnet.checkpoint import read_checkpoint
 from tapnet.cli import main
-from tapnet.evaluation.dimension_curve import dimension_curve
+from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.functional import class_prototypes
 from tapnet.paper.chainer import import_chainer
@@ -168,8 +169,8 @@ def test_the_dimension_curve_of_an_imported_network_ends_at_its_accuracy(run_fol
 
     pixels = np.repeat(np.kron(blobs.pixels, np.ones((1, 3, 3, 1), np.uint8))[:, :SIZE, :SIZE], 3, axis=3)
     evaluator = Evaluator(tapnet.load(run_folder), replace(blobs, pixels=pixels))
-    curve = dimension_curve(evaluator, WAY, 2, 3, episodes=20)
-    assert curve[-1] == pytest.approx(evaluator.accuracies(WAY, 2, 3, episodes=20).mean(), abs=1 / 300)
+    curve = dimension_curve(evaluator, EpisodeSpec(WAY, 2, 3, 20))
+    assert curve[-1] == pytest.approx(evaluator.accuracies(EpisodeSpec(WAY, 2, 3, 20)).mean(), abs=1 / 300)
     assert 0.25 < curve[-1] < 1
 
 

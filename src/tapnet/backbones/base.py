@@ -19,6 +19,7 @@ class Backbone(nn.Module):
 
     dim: int
     image_shape: ImageShape  # (channels, height, width)
+    map_shape: tuple[int, int, int]  # (channels, height, width) of the last maps
     four_rotations = False  # whether it sees every image in its four rotations
 
     def maps(self, images: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ class Conv4(Backbone):
             raise ValueError(f"`widths` needs {BLOCKS} values, one a block, got {list(widths)}.")
         self.blocks = nn.Sequential(*map(_block, inputs, widths, rates))
         self.top = nn.AvgPool2d(2) if average_top else nn.Identity()
+        self.map_shape = (widths[-1], halved(height, BLOCKS), halved(width, BLOCKS))
         rows, columns = (halved(size, BLOCKS) // (2 if average_top else 1) for size in (height, width))
         self.dim = widths[-1] * rows * columns
         if self.dim == 0:

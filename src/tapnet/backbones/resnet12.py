@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -10,14 +11,12 @@ from torch.nn import functional as F
 
 from tapnet.backbones.base import BLOCKS, Backbone, ImageShape, convolution, four, halved, halving, normalisation
 
-_ROTATIONS = 4  # turns to a whole one
-
 
 class ResNet12(Backbone):
     """Four residual blocks of three 3×3 convolutions, shortcut 3×3, global average pooling; 512 features.
 
-    `flatten` keeps the places of the last maps, as Conv4 does, in place of their average. `four_rotations` lets the same blocks
-    see an image in each of its quarter rotations: four times the maps and the work, and no more weights.
+    `flatten` keeps the places of the last maps, as Conv4 does, in place of their average. `four_rotations` lets the
+    same blocks see an image rotated by 0, 90, 180 and 270 degrees: four times the maps and the work, no more weights.
     """
 
     default_widths: tuple[int, ...] = (64, 128, 256, 512)
@@ -45,8 +44,9 @@ class ResNet12(Backbone):
             *(_Block(i, o, rate, self.shortcut_kernel) for i, o, rate in zip(inputs, widths, rates, strict=True))
         )
         self.flatten, self.four_rotations = flatten, four_rotations
-        places = halved(height, BLOCKS) * halved(width, BLOCKS) if flatten else 1
-        self.dim = widths[-1] * places * (_ROTATIONS if four_rotations else 1)
+        channels = widths[-1] * (4 if four_rotations else 1)
+        self.map_shape = (channels, halved(height, BLOCKS), halved(width, BLOCKS))
+        self.dim = math.prod(self.map_shape) if flatten else channels
 
     def extra_repr(self) -> str:
         return f"flatten={self.flatten}, four_rotations={self.four_rotations}"  # no weight shows them
@@ -55,9 +55,9 @@ class ResNet12(Backbone):
         if not self.four_rotations:
             features: Tensor = self.blocks(images)
             return features
-        rotations = self.blocks(torch.cat([images.rot90(turn, (2, 3)) for turn in range(_ROTATIONS)]))  # (4·n, C, h, w)
-        each = rotations.unflatten(0, (_ROTATIONS, -1))  # a `chunk` would fix n in an ONNX file
-        return torch.cat([each[turn].rot90(-turn, (2, 3)) for turn in range(_ROTATIONS)], dim=1)  # upright again
+        rotated = self.blocks(torch.cat([images.rot90(k, (2, 3)) for k in range(4)]))  # (4·n, C, h, w)
+        each = rotated.unflatten(0, (4, -1))  # a `chunk` would fix n in an ONNX file
+        return torch.cat([each[k].rot90(-k, (2, 3)) for k in range(4)], dim=1)  # upright again
 
     def pool(self, maps: Tensor) -> Tensor:
         return maps.flatten(1) if self.flatten else maps.mean(dim=(2, 3))

@@ -21,7 +21,7 @@ from tapnet.wording import difference, half_width
 if TYPE_CHECKING:
     from tapnet.checkpoint import Header
     from tapnet.evaluation.evaluator import Evaluator
-    from tapnet.paper.ablations import Ablation, Row, Task
+    from tapnet.paper.ablations import Ablation, EpisodeSpec, Row
 
 _EXAMPLES = """examples:
   tapnet ablate                                            what there is
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.paper.ablations import ABLATIONS, Task, find_ablation, task_words
+    from tapnet.paper.ablations import ABLATIONS, EpisodeSpec, find_ablation, task_words
     from tapnet.paper.results import ablation_result, record_ablation
 
     if args.name is None:
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
     ablation = find_ablation(args.name)
     _check_unfit(ablation, args)
     episodes = ablation.episodes if args.episodes is None else args.episodes
-    task = Task(args.way, args.shot, args.query, episodes, args.seed)
+    task = EpisodeSpec(args.way, args.shot, args.query, episodes, args.seed)
     header, judge, rows = (_measured if args.checkpoint else _trained)(ablation, args, task)
     asked = asdict(task) | ({"way": None} if ablation.varies_way else {})
     overlap = overlaps(judge.method, judge.images.name)
@@ -80,7 +80,7 @@ def _check_unfit(ablation: Ablation, args: argparse.Namespace) -> None:
         raise ValueError("--set and --out are for variants that are trained: leave them out, or give --recipe.")
 
 
-def _measured(ablation: Ablation, args: argparse.Namespace, task: Task) -> tuple[Header, Evaluator, list[Row]]:
+def _measured(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) -> tuple[Header, Evaluator, list[Row]]:
     """What the network is, who judged it, and the rows."""
     from tapnet.checkpoint import read_checkpoint
 
@@ -89,7 +89,7 @@ def _measured(ablation: Ablation, args: argparse.Namespace, task: Task) -> tuple
     return read_checkpoint(args.checkpoint).header, judge, ablation.measure(judge, task)
 
 
-def _trained(ablation: Ablation, args: argparse.Namespace, task: Task) -> tuple[Header, Evaluator, list[Row]]:
+def _trained(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) -> tuple[Header, Evaluator, list[Row]]:
     """The same of the first of the variants, after each has been trained."""
     from tapnet.checkpoint import read_checkpoint
     from tapnet.paper.ablations import measure_runs, refuse_unmeasurable, train_variants

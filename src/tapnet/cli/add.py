@@ -40,8 +40,8 @@ def run(args: argparse.Namespace) -> None:
         classes.setdefault(args.name or normalize_name(path.absolute().parent.name), []).append(path)
     if not classes:
         raise ValueError(f"There is no picture in {', '.join(map(str, args.pictures))}.")
-    reader = Reader(network.preprocessing, sum(map(len, classes.values())))
-    larger = with_examples(task, list(classes), read_examples(classes, network, reader), network.foundation)
+    reader = Reader(network.image_preprocessing, sum(map(len, classes.values())))
+    larger = with_examples(task, list(classes), read_examples(classes, network, reader), network)
     write_task(larger, args.task)
     new = [name for name in larger.classes if name not in task.classes]
     added = len(larger.examples) - len(task.examples)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tapnet.cli.evaluate import evaluator, overlaps
-from tapnet.cli.options import add_device, add_episodes, percent
+from tapnet.cli.options import add_device, add_episodes, episode_spec, percent
 from tapnet.wording import difference, half_width, overlap_note
 
 
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.evaluation.evaluator import mean_and_ci95
+    from tapnet.evaluation.intervals import mean_and_ci95
 
     if len(args.checkpoints) < 2:
         raise ValueError(f"A comparison needs at least 2 checkpoints, got {len(args.checkpoints)}.")
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> None:
         data.add((judge.images.fingerprint, judge.images.rotations, judge.images.one_rotation_per_class))
         if len(data) > 1:
             raise ValueError("These checkpoints were trained on different data: give one for all by --dataset.")
-        accuracies = judge.accuracies(args.way, args.shot, args.query, args.episodes, args.seed)
+        accuracies = judge.accuracies(episode_spec(args))
         base = accuracies if base is None else base
         mean, ci95 = mean_and_ci95(accuracies)
         ahead, ahead_ci95 = mean_and_ci95(accuracies - base)

@@ -17,6 +17,7 @@ from tapnet.cli.options import (
     add_episodes,
     add_processes,
     describe,
+    episode_spec,
     output_folder,
     percent,
     processes,
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
 
     with processes(args):
         judge = evaluator(args.checkpoint, args)
-        result = judge.evaluate(args.way, args.shot, args.query, args.episodes, args.seed)
+        result = judge.evaluate(episode_spec(args))
         if distributed.rank() > 0:
             return
     overlap = overlaps(judge.method, result.dataset)

@@ -28,12 +28,14 @@ def run(args: argparse.Namespace) -> None:
     from tapnet.data.source import Unreadable
     from tapnet.inference.explanation import explanation_figure
     from tapnet.inference.images import read_picture, shown_picture
+    from tapnet.inference.task import adapted_head
     from tapnet.inference.task_file import read_task
 
     task = read_task(args.task)
     network = network_of(task, args.network, "cpu")
-    example = read_picture(args.picture, network.preprocessing)
+    example = read_picture(args.picture, network.image_preprocessing)
     if isinstance(example, Unreadable):
         raise ValueError(f"{args.picture} cannot be read: {example.reason}.")
-    explanation_figure(task, shown_picture(args.picture), network.embed([example.pixels]), args.out)
+    head = adapted_head(task.examples, network, task.method, task.options)
+    explanation_figure(task, head, shown_picture(args.picture), network.embed([example.pixels]), args.out)
     Console(highlight=False, soft_wrap=True).print(f"Picture: {args.out}")

@@ -12,12 +12,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+    from tapnet.data.episodes import EpisodeSpec
     from tapnet.evaluation.evaluator import Evaluation
 
 
 def add_device(parser: argparse.ArgumentParser, precision: str) -> None:
     parser.add_argument("--device", default="auto", help="auto (a GPU when there is one), cpu, cuda or mps")
     parser.add_argument("--precision", default=precision, help=f"auto, float32 or bf16 (default: {precision})")
+
+
+def episode_spec(args: argparse.Namespace) -> EpisodeSpec:
+    """Return the episodes that the options of `add_episodes` ask for."""
+    from tapnet.data.episodes import EpisodeSpec
+
+    return EpisodeSpec(args.way, args.shot, args.query, args.episodes, args.seed)
 
 
 def add_processes(parser: argparse.ArgumentParser) -> None:

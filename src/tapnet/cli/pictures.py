@@ -15,7 +15,7 @@ from tapnet.wording import pluralize
 if TYPE_CHECKING:
     from tapnet.data.preprocessing import Preprocessing
     from tapnet.inference.images import Example
-    from tapnet.inference.networks import Network
+    from tapnet.inference.networks import EmbeddingModel
     from tapnet.inference.prediction import Predictor
     from tapnet.inference.task import Examples, Task
 
@@ -56,7 +56,7 @@ def _progress() -> Progress:
     return Progress(*columns, console=ERRORS, transient=True, disable=not sys.stderr.isatty())
 
 
-def read_examples(classes: dict[str, list[Path]], network: Network, reader: Reader) -> Examples:
+def read_examples(classes: dict[str, list[Path]], network: EmbeddingModel, reader: Reader) -> Examples:
     """The labelled examples in class folders; a class without a readable picture and a picture in two are refused."""
     import numpy as np
 
@@ -85,7 +85,7 @@ def _check_doubles(pictures: list[tuple[str, Path, str]]) -> None:
             raise ValueError(f"{path} ({name}) and {there} ({other}) are the same picture: keep it in one class.")
 
 
-def network_of(task: Task, args_network: str | None, device: str) -> Network:
+def network_of(task: Task, args_network: str | None, device: str) -> EmbeddingModel:
     """The network that a task belongs to, by the name in its file or as given; another one is refused."""
     from tapnet.inference.networks import FEATURES, load_network
 
@@ -100,7 +100,7 @@ def network_of(task: Task, args_network: str | None, device: str) -> Network:
             f"The task was fitted with {task.network!r}, which is not here (sha-256 {task.network_sha256[:12]}…): give "
             "its checkpoint with --network."
         ) from error
-    task.check_network(network.foundation)
+    task.check_network(network)
     return network
 
 
@@ -110,8 +110,9 @@ def predictor_of(path: Path, network: str | None, device: str) -> Predictor:
         from tapnet.inference.onnx_predictor import OnnxPredictor
 
         return OnnxPredictor(path)
-    from tapnet.inference.task_file import read_task
+    from tapnet.inference.task_file import read_task, with_network
     from tapnet.inference.torch_predictor import TaskPredictor
 
     task = read_task(path)
-    return TaskPredictor(task, network_of(task, network, device))
+    model = network_of(task, network, device)
+    return TaskPredictor(with_network(task, model), model)

@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from tapnet.checkpoint import LAST, load
+    from tapnet.data.episodes import EpisodeSpec
     from tapnet.evaluation.evaluator import Evaluator
     from tapnet.hardware import resolve_device
     from tapnet.methods import TapNet
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> None:
 
     method = load(args.out, resolve_device(args.device))
     judge = Evaluator(method, recipe.data.images("test"))
-    results = [judge.evaluate(way, shot, 15, EPISODES) for way, shot in TASKS]
+    results = [judge.evaluate(EpisodeSpec(way, shot, 15, EPISODES)) for way, shot in TASKS]
     RunFolder(args.out).record_evaluation([result.as_dict() for result in results])
     console.print(results_table(results, f"{args.method} on {len(judge.images.names)} classes it has never seen"))
     console.print(EXPLANATION, highlight=False)

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
     strangers = [name for digest, name in pictures.items() if digest not in task.examples.hashes]
     if strangers:
         raise ValueError(f"{strangers[0]} is no example of {args.task}.")
-    smaller = without(task, lambda label, digest: label in labels or digest in pictures, network.foundation)
+    smaller = without(task, lambda label, digest: label in labels or digest in pictures, network)
     write_task(smaller, args.task)
     gone = len(task.examples) - len(smaller.examples)
     console = Console(highlight=False, soft_wrap=True)

@@ -98,6 +98,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _final_evaluation(recipe: Recipe, folder: Path, fabric: Fabric) -> str:
     """A line with the accuracy on test classes, which the run folder keeps, or why there is none."""
+    from dataclasses import replace
+
     from tapnet import distributed
     from tapnet.checkpoint import load
     from tapnet.data.episodes import NotEnoughDataError
@@ -112,7 +114,7 @@ def _final_evaluation(recipe: Recipe, folder: Path, fabric: Fabric) -> str:
     except (UnknownSplitError, NotEnoughDataError) as reason:
         return f"Not evaluated on test classes: {reason}\n"
     judge = Evaluator(load(folder, fabric.device), images)
-    result = judge.evaluate(task.way, task.shot, task.query, max(task.episodes, FINAL_EPISODES))
+    result = judge.evaluate(replace(task.episode_spec(0), episodes=max(task.episodes, FINAL_EPISODES)))
     if distributed.rank() == 0:
         RunFolder(folder).record_evaluation([result.as_dict()])
     accuracy = f"{percent(result.accuracy)} {half_width(result.ci95)} over episodes"

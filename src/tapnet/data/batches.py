@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,34 +11,54 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from tapnet.data import ImageSet
-from tapnet.data.episodes import Episode, EpisodeSampler
+from tapnet.data.episodes import Episode, EpisodeSampler, EpisodeSpec
+from tapnet.data.image_set import ImageSet
 
 _CPU = torch.device("cpu")
 
 
-@dataclass(frozen=True)
-class EpisodeImages:
-    """What a method takes, and the answers."""
+class EpisodeImages(NamedTuple):
+    """The images of one episode as one tensor: support first, then query, each class by class.
 
-    support_images: Tensor
-    support_labels: Tensor
-    query_images: Tensor
-    query_labels: Tensor
+    Over a frozen backbone features stand in the place of the images.
+    """
+
+    images: Tensor  # (way · (shot + query), channels, height, width)
+    way: int
+    shot: int
+    query: int
+    classes: Tensor  # (way,), which classes of their split they are
+
+    @property
+    def sizes(self) -> list[int]:
+        """The numbers of support and of query images."""
+        return [self.way * self.shot, self.way * self.query]
+
+    @property
+    def support_images(self) -> Tensor:
+        return self.images[: self.way * self.shot]
+
+    @property
+    def query_images(self) -> Tensor:
+        return self.images[self.way * self.shot :]
+
+    @property
+    def support_labels(self) -> Tensor:
+        return class_labels(self.way, self.shot, self.images.device)
+
+    @property
+    def query_labels(self) -> Tensor:
+        return class_labels(self.way, self.query, self.images.device)
 
 
 def episode_images(images: ImageSet, episode: Episode, device: torch.device = _CPU) -> EpisodeImages:
-    """The images of an episode on the device, class after class."""
-    way, shot = episode.support.shape
-    both = np.concatenate([episode.support.reshape(-1), episode.query.reshape(-1)])
-    support, query = to_float_tensor(images.gather(both), device).split([way * shot, episode.query.size])
-    return EpisodeImages(
-        support, class_labels(way, shot, device), query, class_labels(way, episode.query.shape[1], device)
-    )
+    """Return the images of an episode on the device, as floats in [0, 1]."""
+    tensor = to_float_tensor(images.gather(episode.indices), device)
+    return EpisodeImages(tensor, *episode.sizes, torch.from_numpy(episode.classes).to(device))
 
 
 def to_float_tensor(pixels: NDArray[np.uint8], device: torch.device) -> Tensor:
-    """Float images (n, channels, height, width) in [0, 1], channels last in memory, from uint8 (n, h, w, c).
+    """Return float images (n, channels, height, width) in [0, 1], channels last in memory, from uint8 (n, h, w, c).
 
     They travel to the device as uint8, a quarter of the bytes.
     """
@@ -46,14 +66,14 @@ def to_float_tensor(pixels: NDArray[np.uint8], device: torch.device) -> Tensor:
 
 
 def class_labels(way: int, each: int, device: torch.device | None = None) -> Tensor:
-    """0, 0, …, 1, 1, …: labels of `each` images of every class, class after class."""
+    """Return 0, 0, …, 1, 1, …: labels of `each` images of every class, class by class."""
     return torch.arange(way, device=device).repeat_interleave(each)
 
 
 class EpisodeBatchSampler(Sampler[list[int]]):
-    """Batches of indices for a `DataLoader` over any dataset with known labels: one episode a batch.
+    """Batches of indices for a `DataLoader` over any dataset with known labels: one episode per batch.
 
-    A batch holds way·shot support images, class after class, then way·query query images likewise::
+    A batch holds way·shot support images, class by class, then way·query query images likewise::
 
         episodes = EpisodeBatchSampler(labels, way=20, shot=1, query=5, episodes=1000)
         for images, _ in DataLoader(dataset, batch_sampler=episodes):
@@ -62,16 +82,14 @@ class EpisodeBatchSampler(Sampler[list[int]]):
     """
 
     def __init__(self, labels: ArrayLike, way: int, shot: int, query: int, episodes: int, seed: int = 0) -> None:
-        self.sampler = EpisodeSampler(labels, way, shot, query, seed)
-        self.episodes = episodes
+        self.sampler = EpisodeSampler(labels, EpisodeSpec(way, shot, query, episodes, seed))
         self.sizes = [way * shot, way * query]
         self.support_labels = class_labels(way, shot)
         self.query_labels = class_labels(way, query)
 
     def __len__(self) -> int:
-        return self.episodes
+        return self.sampler.spec.episodes
 
     def __iter__(self) -> Iterator[list[int]]:
-        for index in range(self.episodes):
-            episode = self.sampler[index]
-            yield [*episode.support.reshape(-1).tolist(), *episode.query.reshape(-1).tolist()]
+        for index in range(len(self)):
+            yield self.sampler[index].indices.tolist()

@@ -9,11 +9,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tapnet.errors import UserError
+
 Indices = NDArray[np.int64]
+_WIDEST_POOL = 8192  # images of one class
 
 
-class NotEnoughDataError(ValueError):
+class NotEnoughDataError(UserError):
     """Data with fewer classes or images than its episodes need."""
+
+
+@dataclass(frozen=True)
+class EpisodeSpec:
+    """Which episodes: so many classes, support and query images of each, how many episodes, and the seed of them all."""
+
+    way: int = 5
+    shot: int = 5
+    query: int = 15
+    episodes: int = 600
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("way", 2), ("shot", 1), ("query", 1), ("episodes", 1), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise UserError(f"Episodes need {name} >= {least}, got {name}={getattr(self, name)}.")
+        if self.seed >= 2**64:
+            raise UserError(f"A seed is less than 2**64, got {self.seed}.")
 
 
 @dataclass(frozen=True)
@@ -23,6 +44,16 @@ class Episode:
     classes: Indices  # (way,)
     support: Indices  # (way, shot)
     query: Indices  # (way, query)
+
+    @property
+    def indices(self) -> Indices:
+        """All positions: support first, then query, each class by class."""
+        return np.concatenate([self.support.reshape(-1), self.query.reshape(-1)])
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """(way, shot, query)."""
+        return len(self.classes), self.support.shape[1], self.query.shape[1]
 
 
 @dataclass(frozen=True)
@@ -45,7 +76,7 @@ class EpisodeBatch:
 
 
 class EpisodeSampler:
-    """Episode i as a pure function of (labels, way, shot, query, seed, i).
+    """Episode i as a pure function of labels, spec and i.
 
     There is no state to save: to resume is to start at another i, ranks of a cluster take every n-th i, and two methods
     meet the same episodes by sharing a seed. The bits come from Philox, keyed by seed and episode, and are used raw:
@@ -54,16 +85,8 @@ class EpisodeSampler:
     `groups` names a group for each class, of which an episode takes at most one class (the rotations of one character).
     """
 
-    def __init__(
-        self, labels: ArrayLike, way: int, shot: int, query: int, seed: int = 0, groups: ArrayLike | None = None
-    ) -> None:
-        for name, value, least in (("way", way, 2), ("shot", shot, 1), ("query", query, 1), ("seed", seed, 0)):
-            if value < least:
-                raise ValueError(f"An episode needs {name} >= {least}, got {name}={value}.")
-        if seed >= 2**64:
-            raise ValueError(f"A seed is less than 2**64, got {seed}.")
-        label_array = np.asarray(labels)
-        self.way, self.shot, self.query, self.seed = way, shot, query, seed
+    def __init__(self, labels: ArrayLike, spec: EpisodeSpec, groups: ArrayLike | None = None) -> None:
+        self.spec, label_array = spec, np.asarray(labels)
         self.classes, counts = np.unique(label_array, return_counts=True)
         self._sizes = counts.astype(np.int64)
         self._members = np.argsort(label_array, kind="stable").astype(np.int64)
@@ -71,20 +94,21 @@ class EpisodeSampler:
         self._groups = _group_table(
             np.arange(len(self.classes)) if groups is None else np.asarray(groups), self.classes
         )
-        self._check_what_cannot_be_drawn(grouped=groups is not None)
+        self._check_enough_data(grouped=groups is not None)
 
-    def _check_what_cannot_be_drawn(self, grouped: bool) -> None:
-        if len(self._groups.sizes) < self.way:
+    def _check_enough_data(self, grouped: bool) -> None:
+        spec = self.spec
+        if len(self._groups.sizes) < spec.way:
             kind = "groups of classes" if grouped else "classes"
             raise NotEnoughDataError(
-                f"{self.way}-way episodes need {self.way} {kind}, the data has {len(self._groups.sizes)}: lower `way`."
+                f"{spec.way}-way episodes need {spec.way} {kind}, the data has {len(self._groups.sizes)}: lower `way`."
             )
-        needed = self.shot + self.query
+        needed = spec.shot + spec.query
         if self._sizes.min() < needed:
-            poorest = int(self._sizes.argmin())
+            smallest = int(self._sizes.argmin())
             raise NotEnoughDataError(
-                f"{self.shot}-shot {self.query}-query episodes need {needed} images a class, class "
-                f"{self.classes[poorest]} has {self._sizes[poorest]}: lower `shot` or `query`."
+                f"{spec.shot}-shot {spec.query}-query episodes need {needed} images per class, class "
+                f"{self.classes[smallest]} has {self._sizes[smallest]}: lower `shot` or `query`."
             )
 
     def __getitem__(self, index: int) -> Episode:
@@ -100,9 +124,9 @@ class EpisodeSampler:
         """Episodes start, start + step, … before stop; each is the one that `self[i]` gives."""
         if start < 0:
             raise ValueError(f"Episodes are numbered from 0, got {start}.")
-        taken = self.shot + self.query
-        bits = self._bits(range(start, stop, step), self.way * (2 + taken))
-        group_bits, class_bits, image_bits = np.split(bits, [self.way, 2 * self.way], axis=1)
+        way, shot, taken = self.spec.way, self.spec.shot, self.spec.shot + self.spec.query
+        bits = self._bits(range(start, stop, step), way * (2 + taken))
+        group_bits, class_bits, image_bits = np.split(bits, [way, 2 * way], axis=1)
 
         count = len(bits)
         groups = _draw(group_bits, np.full(count, len(self._groups.sizes)))  # (count, way)
@@ -110,14 +134,14 @@ class EpisodeSampler:
         classes = self._groups.members[self._groups.offsets[groups] + within]
 
         rows = classes.reshape(-1)
-        picks = _draw(image_bits.reshape(count * self.way, taken), self._sizes[rows])
-        images = self._members[self._offsets[rows][:, None] + picks].reshape(count, self.way, taken)
-        return EpisodeBatch(self.classes[classes], images[..., : self.shot], images[..., self.shot :])
+        picks = _draw(image_bits.reshape(count * way, taken), self._sizes[rows])
+        images = self._members[self._offsets[rows][:, None] + picks].reshape(count, way, taken)
+        return EpisodeBatch(self.classes[classes], images[..., :shot], images[..., shot:])
 
     def _bits(self, indices: range, count: int) -> NDArray[np.uint64]:
         """Raw bits (episodes, count), each row of a generator keyed by seed and episode; one is re-keyed for all."""
         bits = np.empty((len(indices), count), dtype=np.uint64)
-        generator = np.random.Philox(key=np.array([self.seed, 0], dtype=np.uint64))
+        generator = np.random.Philox(key=np.array([self.spec.seed, 0], dtype=np.uint64))
         fresh: Any = generator.state
         for row, index in enumerate(indices):
             fresh["state"]["key"][1] = index
@@ -135,24 +159,37 @@ class _Groups:
 
 def _group_table(groups: NDArray[np.generic], classes: NDArray[np.generic]) -> _Groups:
     if len(groups) != len(classes):
-        raise ValueError(f"`groups` needs one entry a class, that is {len(classes)}, got {len(groups)}.")
+        raise ValueError(f"`groups` needs one entry per class, that is {len(classes)}, got {len(groups)}.")
     _, group_of = np.unique(groups, return_inverse=True)
     sizes = np.bincount(group_of).astype(np.int64)
     return _Groups(np.argsort(group_of, kind="stable"), np.cumsum(sizes) - sizes, sizes)
 
 
 def _draw(bits: NDArray[np.uint64], sizes: Indices) -> Indices:
-    """Ordered samples without replacement: row r takes as many of range(sizes[r]) as it has bits.
+    """Return ordered samples without replacement: row r takes as many of range(sizes[r]) as it has bits.
 
     The first steps of a Fisher-Yates shuffle, all rows at once. The remainder of 64 bits favours no number by more than
-    one in 10^14.
+    one in 10^14. Of a long range only the numbers that were swapped are kept, not the whole range.
     """
-    steps = np.arange(bits.shape[1])
+    count, taken = bits.shape
+    steps = np.arange(taken)
     others = steps + (bits % (sizes[:, None] - steps).astype(np.uint64)).astype(np.int64)
     width = int(sizes.max())
-    pool = np.tile(np.arange(width, dtype=np.int32), len(bits))  # 32 bits: this is what takes the time
-    starts = np.arange(len(bits)) * width
+    if width > _WIDEST_POOL:
+        return np.array([_sparse_draw(row) for row in others], dtype=np.int64).reshape(count, taken)
+    pool = np.tile(np.arange(width, dtype=np.int32), count)  # 32 bits: this is what takes the time
+    starts = np.arange(count) * width
     for step in steps:
         here, there = starts + step, starts + others[:, step]
         pool[here], pool[there] = pool[there], pool[here]
-    return pool.reshape(len(bits), width)[:, : bits.shape[1]].astype(np.int64)
+    return pool.reshape(count, width)[:, :taken].astype(np.int64)
+
+
+def _sparse_draw(others: Indices) -> list[int]:
+    """Return what the same swaps take of a range too long to write down."""
+    moved: dict[int, int] = {}
+    drawn = []
+    for step, other in enumerate(others.tolist()):
+        drawn.append(moved.get(other, other))
+        moved[other] = moved.get(step, step)
+    return drawn

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tapnet.data.episodes import EpisodeSampler, Indices
+from tapnet.data.episodes import EpisodeSampler, EpisodeSpec, Indices
 from tapnet.data.preprocessing import Preprocessing
 
 
@@ -70,10 +70,11 @@ class ImageSet:
         return np.tile(np.arange(len(self.names), dtype=np.int64), self.rotations)
 
     def episodes(self, way: int, shot: int, query: int, seed: int = 0) -> EpisodeSampler:
-        """The sampler of this split's episodes."""
-        return EpisodeSampler(
-            self.labels, way, shot, query, seed, groups=self.groups if self.one_rotation_per_class else None
-        )
+        """Return the sampler of this split's episodes; `sampler` takes the same as one value."""
+        return self.sampler(EpisodeSpec(way, shot, query, seed=seed))
+
+    def sampler(self, spec: EpisodeSpec) -> EpisodeSampler:
+        return EpisodeSampler(self.labels, spec, groups=self.groups if self.one_rotation_per_class else None)
 
     def gather(self, indices: Indices) -> NDArray[np.uint8]:
         """The images at these positions, shape (*indices.shape, height, width, channels); touches no other image."""

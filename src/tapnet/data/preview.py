@@ -38,8 +38,10 @@ def episode_sheet(images: ImageSet, sampler: EpisodeSampler, index: int) -> Imag
     episode = sampler[index]
     rows = np.concatenate([episode.support, episode.query], axis=1)
     names = [images.class_names[label] for label in episode.classes]
-    title = f"{sampler.way}-way {sampler.shot}-shot, episode {index} of seed {sampler.seed}: support | query"
-    return _grid(list(images.gather(rows)), names, title, rule_after=sampler.shot)
+    title = (
+        f"{sampler.spec.way}-way {sampler.spec.shot}-shot, episode {index} of seed {sampler.spec.seed}: support | query"
+    )
+    return _grid(list(images.gather(rows)), names, title, rule_after=sampler.spec.shot)
 
 
 def _grid(rows: list[NDArray[np.uint8]], names: list[str], title: str, rule_after: int | None = None) -> Image.Image:

@@ -1,4 +1,4 @@
-"""Temperatures that make a head's probabilities honest, by way and shot, fitted on classes not trained on."""
+"""Temperatures that make a method's probabilities honest, by way and shot, fitted on classes not trained on."""
 
 from __future__ import annotations
 
@@ -12,114 +12,103 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
+from torch import Tensor
 
 from tapnet import distributed
 from tapnet.checkpoint import read_checkpoint
 from tapnet.data import ImageSet
 from tapnet.data.batches import class_labels
-from tapnet.data.episodes import EpisodeSampler
+from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.evaluation.embedding import embed
-from tapnet.heads import HEADS, HeadOptions, adapt
-from tapnet.methods import EmbeddingMethod, references_of
+from tapnet.methods import METHODS, PARAMETER_FREE, Method, method_name
 
 QUERY = 5
-GRIDS = {  # ways, shots and episodes a cell; a logistic regression takes longer, and its temperature moves less
-    "tapnet": ((2, 5, 20, 60), (1, 2, 5, 20), 20),
-    "centroid": ((2, 5, 20, 60), (1, 2, 5, 20), 20),
-    "logistic": ((2, 5, 20), (1, 2, 5), 4),
-}
+GRID = ((2, 5, 20, 60), (1, 2, 5, 20), 20)  # ways, shots, episodes of each pair
+SLOW_GRID = ((2, 5, 20), (1, 2, 5), 4)  # of methods that take one episode at a time: their temperature moves less
 SEED = 2**32 + 1  # other episodes than those that choose the checkpoint
-Scores = NDArray[np.float64]
+Logits = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """For every head its temperatures: `{"ways": […], "shots": […], "temperatures": [[…]]}`, a row a way."""
+    """For every method its temperatures: `{"ways": […], "shots": […], "temperatures": [[…]]}`, a row per way."""
 
     tables: Mapping[str, Any] = field(default_factory=dict)
 
-    def temperature(self, head: str, shots: Sequence[int]) -> float:
+    def temperature(self, method: str, shots: Sequence[int]) -> float:
         """For a task with this number of examples of each class; 1 when the network was not calibrated."""
-        if head not in self.tables:
+        if method not in self.tables:
             return 1.0
-        table = self.tables[head]
+        table = self.tables[method]
         shot = float(np.log(shots).mean())
         by_way = [np.interp(shot, np.log(table["shots"]), np.log(row)) for row in table["temperatures"]]
         return float(np.exp(np.interp(np.log(len(shots)), np.log(table["ways"]), by_way)))
 
 
-def calibrate(
-    features: NDArray[np.float32],
-    labels: NDArray[np.int64],
-    references: torch.Tensor | None,
-    reference_bias: torch.Tensor | None = None,
-    projection_dim: int | None = None,
-) -> dict[str, Any]:
-    """The tables of every head that can be fitted, from features of classes that were not trained on.
+def calibrate(method: Method, features: Tensor, labels: NDArray[np.int64]) -> dict[str, Any]:
+    """Return the table of a method and of those without parameters, from features of classes not trained on.
 
-    TapNet's is for `projection_dim`, that of the network; where a task has another, `tasks.task` scales it.
+    TapNet's is for the projection dimension of the network; where a task has another, `inference.task` scales it.
     """
     classes, counts = np.unique(labels, return_counts=True)
-    limit = len(classes) if references is None else min(len(classes), len(references), features.shape[1] - 1)
-    heads = [head for head in HEADS if head != "tapnet" or references is not None]
-    if limit < 2 or counts.min() <= QUERY:
+    others = () if method.task_features or method.feature_maps else PARAMETER_FREE
+    methods = {method_name(method): method} | {name: METHODS[name](method.backbone) for name in others}
+    if len(classes) < 2 or counts.min() <= QUERY or method.transductive:
         return {}
-    options, tables = HeadOptions(references, projection_dim=projection_dim, reference_bias=reference_bias), {}
-    for head in heads:
-        ways = sorted({min(way, limit) for way in GRIDS[head][0]})
-        shots = [shot for shot in GRIDS[head][1] if shot + QUERY <= counts.min()]
-        cells = [[scores_and_answers(head, features, labels, options, way, shot) for shot in shots] for way in ways]
+    tables = {}
+    for name, each in methods.items():
+        each = each.with_options(**each.order_free_options).eval()
+        limit = min(len(classes), each.max_way or len(classes))
+        ways_, shots_, episodes = GRID if each.batched else SLOW_GRID
+        ways = sorted({min(way, limit) for way in ways_})
+        shots = [shot for shot in shots_ if shot + QUERY <= counts.min()]
+        specs = [[EpisodeSpec(way, shot, QUERY, episodes, SEED) for shot in shots] for way in ways]
+        cells = [[logits_and_answers(each, features, labels, spec) for spec in row] for row in specs]
         temperatures = [[fit_temperature(*cell) for cell in row] for row in cells]
-        tables[head] = {"ways": ways, "shots": shots, "temperatures": temperatures}
+        tables[name] = {"ways": ways, "shots": shots, "temperatures": temperatures}
     return tables
 
 
-def calibrate_checkpoint(path: Path, images: ImageSet, features: torch.Tensor | None = None) -> None:
+def calibrate_checkpoint(path: Path, images: ImageSet, features: Tensor | None = None) -> None:
     """Store in a checkpoint the temperatures that fit these images, of classes that it was not trained on.
 
     `features` are those of the images, where they are known.
     """
     checkpoint = read_checkpoint(path)
     method = checkpoint.method()
-    if isinstance(method, EmbeddingMethod):
-        if features is None:
-            features = embed(method, images)  # the work of all processes; the rest is that of the first
-        if distributed.rank() > 0:
-            return
-        others = (getattr(method, name, None) for name in ("reference_bias", "projection_dim"))
-        tables = calibrate(features.cpu().numpy(), images.labels, references_of(method), *others)
+    if method.task_features:
+        return
+    if features is None:
+        features = embed(method.backbone, images, maps=method.feature_maps)  # the work of all processes
+    if distributed.rank() == 0:
+        tables = calibrate(method, features.cpu(), images.labels)
         replace(checkpoint, header=replace(checkpoint.header, calibration=tables)).write(path)
 
 
-def scores_and_answers(
-    head: str,
-    features: NDArray[np.float32],
-    labels: NDArray[np.int64],
-    options: HeadOptions,
-    way: int,
-    shot: int,
-) -> tuple[Scores, NDArray[np.int64]]:
-    """Logits (n, way) of the queries of a cell's episodes, and their classes."""
-    sampler = EpisodeSampler(labels, way, shot, QUERY, SEED)
-    scores = []
-    for index in range(GRIDS[head][2]):
-        episode = sampler[index]
-        support = torch.from_numpy(features[episode.support.reshape(-1)])
-        adapted = adapt(head, support, class_labels(way, shot), way, options)
-        scores.append(adapted.scores(features[episode.query.reshape(-1)]))
-    return np.concatenate(scores), np.tile(np.repeat(np.arange(way), QUERY), len(scores))
+def logits_and_answers(
+    method: Method, features: Tensor, labels: NDArray[np.int64], spec: EpisodeSpec
+) -> tuple[Logits, NDArray[np.int64]]:
+    """Return logits (n, way) of the queries of these episodes, in float64, and their classes."""
+    sampler, logits = EpisodeSampler(labels, spec), []
+    support_labels = class_labels(spec.way, spec.shot)
+    for index in range(spec.episodes):
+        support, query = features[sampler[index].indices].split([len(support_labels), spec.way * spec.query])
+        with torch.set_grad_enabled(method.gradients_at_test):
+            head = method.adapt(support, support_labels)
+            logits.append((head.linear() or head).logits(query).detach().double().numpy())
+    return np.concatenate(logits), np.tile(np.repeat(np.arange(spec.way), spec.query), spec.episodes)
 
 
-def fit_temperature(scores: Scores, answers: NDArray[np.int64]) -> float:
+def fit_temperature(logits: Logits, answers: NDArray[np.int64]) -> float:
     """The temperature of least cross-entropy, between e⁻⁷ and e⁷, as if of two answers more one had been wrong.
 
     This is Platt's correction: where all answers are right, the least cross-entropy alone would be that of certainty.
     """
-    count, way = scores.shape
+    count, way = logits.shape
     wrong = 1 / (count + 2)
 
     def loss(log_temperature: float) -> float:
-        logs = log_softmax(scores / np.exp(log_temperature), axis=1)
+        logs = log_softmax(logits / np.exp(log_temperature), axis=1)
         right = logs[np.arange(count), answers]
         others = (logs.sum(axis=1) - right) / (way - 1)
         return float(-((1 - wrong) * right + wrong * others).mean())

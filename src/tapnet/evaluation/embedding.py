@@ -1,4 +1,4 @@
-"""Features of every image of a split, at the backbone's own speed, and a cache of them on disk."""
+"""Features of images at the backbone's own speed, and a cache of them on disk."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -19,34 +20,53 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from tapnet import distributed
 from tapnet._version import __version__
+from tapnet.backbones import Backbone
 from tapnet.checkpoint import tensors_digest, write_atomically
 from tapnet.data import ImageSet
 from tapnet.data.batches import to_float_tensor
 from tapnet.hardware import resolve_precision
-from tapnet.methods import EmbeddingMethod
 
 CACHE_BYTES = 2 * 2**30  # beyond this the files that were used longest ago go
-_BATCH = 256
+BATCH = 256
 _ABANDONED_SECONDS = 3600.0  # no process takes that long to write a file of the cache
 _DIGEST = "sha256"
 
 
+class Embedder:
+    """A copy of a backbone for inference: batch normalization folded into convolutions, channels last in memory.
+
+    With `maps` the features are the backbone's last maps, otherwise its vectors.
+    """
+
+    def __init__(self, backbone: Backbone, precision: str = "float32", maps: bool = False) -> None:
+        self.backbone, self.maps = fused(backbone), maps
+        self.device = next(backbone.parameters(), torch.empty(0)).device
+        self.half = resolve_precision(precision, self.device) == "bf16"
+        self.feature_shape = backbone.map_shape if maps else (backbone.dim,)
+
+    @torch.inference_mode()
+    def __call__(self, pixels: NDArray[np.uint8]) -> Tensor:
+        """Return features (n, *feature_shape) in float32 of images (n, height, width, channels)."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
+            images = to_float_tensor(pixels, self.device)
+            features: Tensor = self.backbone.maps(images) if self.maps else self.backbone(images)
+        return features.float()
+
+
 @torch.inference_mode()
-def embed(method: EmbeddingMethod, images: ImageSet, precision: str = "float32") -> Tensor:
-    """Features (n, dim) of every image, float32, on the method's device; several processes share the work."""
-    device = next(method.parameters()).device
-    network = fused(method)
-    features = torch.zeros(len(images), method.backbone.dim, device=device)
-    with torch.autocast(device.type, torch.bfloat16, enabled=resolve_precision(precision, device) == "bf16"):
-        for start in range(distributed.rank() * _BATCH, len(images), distributed.size() * _BATCH):
-            chosen = np.arange(start, min(start + _BATCH, len(images)))
-            features[start : start + _BATCH] = network.embed(to_float_tensor(images.gather(chosen), device)).float()
+def embed(backbone: Backbone, images: ImageSet, precision: str = "float32", maps: bool = False) -> Tensor:
+    """Return features (n, *feature_shape) of every image, float32, on the backbone's device; processes share the work."""
+    embedder = Embedder(backbone, precision, maps)
+    features = torch.zeros(len(images), *embedder.feature_shape, device=embedder.device)
+    for start in range(distributed.rank() * BATCH, len(images), distributed.size() * BATCH):
+        chosen = np.arange(start, min(start + BATCH, len(images)))
+        features[start : start + BATCH] = embedder(images.gather(chosen))
     return distributed.all_reduce_sum(features)
 
 
-def fused(method: EmbeddingMethod) -> EmbeddingMethod:
-    """A copy for inference: batch normalisation folded into the convolution before it, channels last in memory."""
-    network = copy.deepcopy(method).eval().requires_grad_(False)
+def fused(backbone: Backbone) -> Backbone:
+    """Return a copy in eval mode with batch normalization folded into the convolution before it."""
+    network = copy.deepcopy(backbone).eval().requires_grad_(False)
     for block in network.modules():
         if isinstance(block, nn.Sequential):
             for index, (first, second) in enumerate(pairwise(list(block))):
@@ -62,15 +82,16 @@ def default_cache() -> Path:
     return Path(os.environ.get("TAPNET_CACHE") or Path(home) / "tapnet") / "features"
 
 
-def cached_features(method: EmbeddingMethod, images: ImageSet, precision: str, folder: Path) -> Tensor:
-    """The features from the cache when they are there and whole, else computed and put there."""
-    path = folder / f"{feature_key(method, images, precision)}.safetensors"
-    device = next(method.parameters()).device
-    found = _read(path, (len(images), method.backbone.dim))
+def cached_features(backbone: Backbone, images: ImageSet, precision: str, folder: Path, maps: bool = False) -> Tensor:
+    """Return what `embed` returns, read from the folder if it is there, and written there if not."""
+    embedder_shape = backbone.map_shape if maps else (backbone.dim,)
+    device = next(backbone.parameters(), torch.empty(0)).device
+    path = folder / f"{feature_key(backbone, images, precision, maps)}.safetensors"
+    found = _read(path, (len(images), *embedder_shape))
     if not distributed.any_rank(found is None):
         assert found is not None
         return found.to(device)
-    features = embed(method, images, precision)
+    features = embed(backbone, images, precision, maps)
     if distributed.rank() == 0:
         tensors = {"features": features.cpu().contiguous()}
         try:
@@ -81,20 +102,20 @@ def cached_features(method: EmbeddingMethod, images: ImageSet, precision: str, f
     return features
 
 
-def feature_key(method: EmbeddingMethod, images: ImageSet, precision: str) -> str:
-    """A name that changes with the weights, the data and its preprocessing, the precision, the device, the versions."""
+def feature_key(backbone: Backbone, images: ImageSet, precision: str, maps: bool = False) -> str:
+    """Return a name that changes with the weights, the data and its preprocessing, precision, device and versions."""
     facts = [
-        tensors_digest(method.state_dict()),
-        f"{type(method).__name__} {method.backbone}",
+        tensors_digest(backbone.state_dict()),
+        [str(backbone), maps],
         [images.fingerprint, images.rotations, list(images.image_shape), len(images)],
-        [precision, next(method.parameters()).device.type],
+        [precision, next(backbone.parameters(), torch.empty(0)).device.type],
         [__version__, torch.__version__],
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def _read(path: Path, shape: tuple[int, int]) -> Tensor | None:
-    """The features in a file; nothing when it is not there, damaged or of another shape."""
+def _read(path: Path, shape: tuple[int, ...]) -> Tensor | None:
+    """Return the features in a file; `None` when it is not there, damaged or of another shape."""
     try:
         with safe_open(path, framework="pt") as file:
             digest, features = (file.metadata() or {}).get(_DIGEST), file.get_tensor("features")

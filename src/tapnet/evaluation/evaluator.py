@@ -4,32 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from tapnet import distributed
 from tapnet.data import ImageSet
-from tapnet.data.batches import class_labels, episode_images
-from tapnet.data.episodes import EpisodeBatch, EpisodeSampler, Indices
+from tapnet.data.batches import class_labels, to_float_tensor
+from tapnet.data.episodes import EpisodeBatch, EpisodeSampler, EpisodeSpec, Indices
 from tapnet.evaluation.embedding import cached_features, embed
+from tapnet.evaluation.intervals import (
+    REPLICATE_EPISODES,
+    REPLICATES,
+    Accuracies,
+    half_sample,
+    mean_and_ci95,
+    wide_ci95,
+)
+from tapnet.functional import NonFiniteError
 from tapnet.hardware import resolve_precision
-from tapnet.methods import EmbeddingMethod, LinearMethod, Method
+from tapnet.methods import LinearHead, Method, PrototypeMethod
 
-__all__ = ["Accuracies", "Evaluation", "Evaluator", "embed", "mean_and_ci95"]
-
-Accuracies = NDArray[np.float64]
 Progress = Callable[[int, int], None]  # episodes done, of how many
 
 _BATCH_VALUES = 2**22  # feature values of a batch of episodes, 16 MB
 _CACHE_VALUES = 2**19  # gathered at a time on a CPU: more would leave its cache before they are used
-REPLICATES, REPLICATE_EPISODES = 100, 100
 
 
 @dataclass(frozen=True)
@@ -83,35 +87,24 @@ class Evaluator:
 
     @property
     def features(self) -> Tensor:
-        """Features (n, dim) of every image of the split, float32."""
+        """Features (n, *feature_shape) of every image of the split, float32."""
         if self._features is None:
-            assert isinstance(self.method, EmbeddingMethod)
-            job = (self.method, self.images, self.precision)
-            self._features = cached_features(*job, self.cache) if self.cache else embed(*job)
+            job = self.method.backbone, self.images, self.precision
+            maps = self.method.feature_maps
+            self._features = cached_features(*job, self.cache, maps) if self.cache else embed(*job, maps)
         return self._features
 
     def evaluate(
-        self,
-        way: int = 5,
-        shot: int = 5,
-        query: int = 15,
-        episodes: int = 600,
-        seed: int = 0,
-        bootstrap: bool = True,
-        progress: Progress | None = None,
+        self, spec: EpisodeSpec | None = None, bootstrap: bool = True, progress: Progress | None = None
     ) -> Evaluation:
-        accuracies = self.accuracies(way, shot, query, episodes, seed, progress)
-        accuracy, ci95 = mean_and_ci95(accuracies)
-        wide = self._bootstrap_half_width(way, shot, query, seed, ci95) if bootstrap else None
+        """Return the accuracy on the episodes of the spec; without `bootstrap` the interval over classes is left out."""
+        spec = spec or EpisodeSpec()
+        accuracy, ci95 = mean_and_ci95(self.accuracies(spec, progress))
         return Evaluation(
             accuracy=accuracy,
             ci95=ci95,
-            ci95_bootstrap=wide,
-            way=way,
-            shot=shot,
-            query=query,
-            episodes=episodes,
-            seed=seed,
+            ci95_bootstrap=self._bootstrap_half_width(spec, ci95) if bootstrap else None,
+            **asdict(spec),
             dataset=self.images.name,
             split=self.images.split,
             classes=len(self.images.class_names),
@@ -120,131 +113,109 @@ class Evaluator:
             transductive=self.method.transductive,
         )
 
-    def accuracies(
-        self, way: int, shot: int, query: int, episodes: int, seed: int = 0, progress: Progress | None = None
-    ) -> Accuracies:
-        """The accuracy of each of the episodes 0, 1, … of this seed."""
-        if episodes < 2:
-            raise ValueError(f"An accuracy with its interval needs at least 2 episodes, got {episodes}.")
-        sampler = self.images.episodes(way, shot, query, seed)
-        size = self._batch_size(way * (shot + query))
-        if isinstance(self.method, EmbeddingMethod):
+    def accuracies(self, spec: EpisodeSpec, progress: Progress | None = None) -> Accuracies:
+        """Return the accuracy of each of the episodes 0, 1, … of the spec."""
+        if spec.episodes < 2:
+            raise ValueError(f"An accuracy with its interval needs at least 2 episodes, got {spec.episodes}.")
+        sampler = self.images.sampler(spec)
+        size = self._batch_size(spec.way * (spec.shot + spec.query))
+        if not self.method.task_features:
             _ = self.features  # by all processes together, also by one that has no batch to do
-        values = torch.zeros(episodes, dtype=torch.float64)
-        for start in range(distributed.rank() * size, episodes, distributed.size() * size):
-            stop = min(start + size, episodes)
+        values = torch.zeros(spec.episodes, dtype=torch.float64)
+        for start in range(distributed.rank() * size, spec.episodes, distributed.size() * size):
+            stop = min(start + size, spec.episodes)
             values[start:stop] = torch.from_numpy(self._batch_accuracies(sampler.batch(start, stop)))
             if progress:
-                progress(stop, episodes)
+                progress(stop, spec.episodes)
         return distributed.all_reduce_sum(values).numpy()
 
     def _batch_size(self, images: int, values: int = _BATCH_VALUES) -> int:
         """How many episodes of so many images hold that many feature values."""
-        dim = self.method.backbone.dim
-        return max(1, values // (images * dim)) if isinstance(self.method, EmbeddingMethod) else 1
+        return max(1, values // (images * math.prod(self.method.feature_shape))) if self.method.batched else 1
 
-    @torch.inference_mode()
     def _batch_accuracies(self, batch: EpisodeBatch) -> Accuracies:
-        if isinstance(self.method, LinearMethod):
-            scores = self._linear_scores(self.method, batch)
-        elif isinstance(self.method, EmbeddingMethod):
-            scores = self._feature_logits(self.method, batch)
-        else:
-            scores = torch.stack([self._image_logits(batch, index) for index in range(len(batch))])
+        with torch.inference_mode(not self.method.gradients_at_test):
+            scores = self._scores(batch).detach()
+        if scores.isnan().any():
+            raise NonFiniteError(f"{type(self.method).__name__} gave logits that are not numbers: it has diverged.")
         answers = class_labels(batch.query.shape[1], batch.query.shape[2], scores.device)
         correct = (scores.argmax(dim=-1) == answers).double().mean(dim=-1)
         return correct.cpu().numpy()
 
-    def _linear_scores(self, method: LinearMethod, batch: EpisodeBatch) -> Tensor:
-        """What `logits` gives, but for a number that is the same for all classes of a query."""
-        weight, bias = method.head(self.prototypes(batch.support))
+    def _scores(self, batch: EpisodeBatch) -> Tensor:
+        """Return logits (episodes, query, way), up to a number that is the same for all classes of a query."""
+        if isinstance(self.method, PrototypeMethod):
+            head = self.method.adapt_to(self.prototypes(batch.support))
+            linear = head.linear()
+            return head.logits(self.gathered(batch.query)) if linear is None else self._linear_scores(linear, batch)
+        count, way, shot = batch.support.shape
+        labels = class_labels(way, shot, self.device)
+        support, query = self.gathered(batch.support), self.gathered(batch.query)
+        if self.method.batched:
+            return self.method.logits(support, labels.expand(count, -1), query)
+        return torch.stack([self.method.logits(support[i], labels, query[i]) for i in range(count)])
+
+    def _linear_scores(self, head: LinearHead, batch: EpisodeBatch) -> Tensor:
         size = self._batch_size(batch.query[0].size, _CACHE_VALUES) if self.device.type == "cpu" else len(batch)
+        parts = zip(head.bias.split(size), _split(batch.query, size), head.weight.split(size), strict=True)
         return torch.cat(
-            [
-                torch.baddbmm(b.unsqueeze(-2), self.gathered(query), w.mT)
-                for b, query, w in zip(bias.split(size), _split(batch.query, size), weight.split(size), strict=True)
-            ]
+            [torch.baddbmm(b.unsqueeze(-2), head.project(self.gathered(query)), w.mT) for b, query, w in parts]
         )
 
-    def _feature_logits(self, method: EmbeddingMethod, batch: EpisodeBatch) -> Tensor:
-        count, way, shot = batch.support.shape
-        labels = class_labels(way, shot, self.device).expand(count, -1)
-        return method.logits(self.gathered(batch.support), labels, self.gathered(batch.query))
-
     def prototypes(self, support: Indices) -> Tensor:
-        """Class averages (episodes, way, dim) of images (episodes, way, shot)."""
+        """Return class prototypes (episodes, way, dim) of images (episodes, way, shot)."""
         count, way, shot = support.shape
         rows = torch.from_numpy(support.reshape(count * way, shot)).to(self.device)
         return F.embedding_bag(rows, self.features, mode="mean").view(count, way, -1)
 
     def gathered(self, indices: Indices) -> Tensor:
-        """Features (episodes, n, dim) of images (episodes, way, n / way)."""
+        """Return features (episodes, n, *feature_shape) of images (episodes, way, n / way)."""
+        count = len(indices)
+        if self.method.task_features:
+            images = to_float_tensor(self.images.gather(indices.reshape(-1)), self.device)
+            return images.view(count, -1, *images.shape[1:])
         flat = torch.from_numpy(indices.reshape(-1)).to(self.device)
-        return self.features.index_select(0, flat).view(len(indices), -1, self.features.shape[1])
+        return self.features.index_select(0, flat).view(count, -1, *self.method.feature_shape)
 
-    def _image_logits(self, batch: EpisodeBatch, index: int) -> Tensor:
-        episode = episode_images(self.images, batch.episode(index), self.device)
-        logits: Tensor = self.method(episode.support_images, episode.support_labels, episode.query_images)
-        return logits
-
-    def _bootstrap_half_width(self, way: int, shot: int, query: int, seed: int, ci95: float) -> float | None:
-        """1.96 standard errors over classes, images and episodes.
+    def _bootstrap_half_width(self, spec: EpisodeSpec, ci95: float) -> float | None:
+        """Return the half-width of the 95% interval over classes, images and episodes.
 
         Each replicate sees a random half of the classes, and of each class a random half of its images, without
         replacement (an episode could not hold a class twice): half-samples vary around the whole as the whole varies
-        around its population. Where half of the classes are too few for an episode the share is larger and the variance
-        scaled up to match; `None` where an episode needs all of them. What the few episodes of a replicate add to the
-        variance is taken off again.
+        around its population. All rotations of a character go together: they are no independent classes. Where half of
+        the classes are too few for an episode the share is larger and the variance scaled up to match; `None` where an
+        episode needs all of them. What the few episodes of a replicate add to the variance is taken off again.
         """
-        labels = self.images.labels
-        kinds = (
-            self.images.groups[labels] if self.images.one_rotation_per_class else labels
-        )  # of which an episode has one class each
-        if len(np.unique(kinds)) == way:
+        labels, images = self.images.labels, self.images
+        units = images.groups[labels]
+        least = spec.way if images.one_rotation_per_class else -(-spec.way // images.rotations)
+        if (count := len(np.unique(units))) == least:
             return None
-        generator = np.random.Generator(np.random.Philox(key=np.array([seed, 2**63], dtype=np.uint64)))
+        generator = np.random.Generator(np.random.Philox(key=np.array([spec.seed, 2**63], dtype=np.uint64)))
         means, noises, scale = torch.zeros(REPLICATES).double(), torch.zeros(REPLICATES).double(), 1.0
         for replicate in range(REPLICATES):
-            rows, scale = _half(labels, kinds, way, shot + 1, generator)
+            rows, scale = half_sample(labels, units, least, spec.shot + 1, generator)
             if replicate % distributed.size() == distributed.rank():
-                values = self._replicate(rows, way, shot, query, replicate)
+                values = self._replicate(rows, spec, replicate)
                 means[replicate], noises[replicate] = values.mean(), values.var(ddof=1) / len(values)
         means, noises = distributed.all_reduce_sum(means), distributed.all_reduce_sum(noises)
-        population = max(0.0, float(means.var() - noises.mean())) * scale
-        return math.sqrt(1.96**2 * population + ci95**2)
+        return wide_ci95(float(means.var() - noises.mean()) * scale, count, ci95)
 
-    def _replicate(self, rows: Indices, way: int, shot: int, query: int, seed: int) -> Accuracies:
-        """Accuracies of some episodes that see only these images."""
+    def _replicate(self, rows: Indices, spec: EpisodeSpec, seed: int) -> Accuracies:
+        """Return accuracies of some episodes that see only these images."""
         labels = self.images.labels[rows]
         fewest = int(np.unique(labels, return_counts=True)[1].min())
         groups = self.images.groups[np.unique(labels)] if self.images.one_rotation_per_class else None
-        sampler = EpisodeSampler(labels, way, shot, min(query, fewest - shot), seed, groups)
-        batches = _batches(sampler, REPLICATE_EPISODES, self._batch_size(way * (shot + query)))
+        spec = replace(spec, query=min(spec.query, fewest - spec.shot), episodes=REPLICATE_EPISODES, seed=seed)
+        sampler = EpisodeSampler(labels, spec, groups)
+        batches = _batches(sampler, self._batch_size(spec.way * (spec.shot + spec.query)))
         return np.concatenate([self._batch_accuracies(batch.among(rows)) for batch in batches])
-
-
-def mean_and_ci95(values: Accuracies) -> tuple[float, float]:
-    """The mean, and 1.96 standard errors of it."""
-    return float(values.mean()), 1.96 * float(values.std(ddof=1)) / math.sqrt(len(values))
-
-
-def _half(
-    labels: NDArray[np.int64], kinds: NDArray[np.int64], way: int, images: int, generator: np.random.Generator
-) -> tuple[NDArray[np.int64], float]:
-    """Positions of a random half of the kinds and of their images, and by how much its variance falls short."""
-    drawn = generator.permutation(np.unique(kinds))
-    kept = max(way, -(-len(drawn) // 2))
-    rows = []
-    for label in (label for kind in drawn[:kept] for label in np.unique(labels[kinds == kind])):
-        members = generator.permutation(np.flatnonzero(labels == label))
-        rows.append(members[: max(images, -(-len(members) // 2))])
-    return np.concatenate(rows), kept / (len(drawn) - kept)
 
 
 def _split(indices: Indices, size: int) -> Iterator[Indices]:
     return (indices[start : start + size] for start in range(0, len(indices), size))
 
 
-def _batches(sampler: EpisodeSampler, episodes: int, size: int) -> Iterator[EpisodeBatch]:
-    for start in range(0, episodes, size):
-        yield sampler.batch(start, min(start + size, episodes))
+def _batches(sampler: EpisodeSampler, size: int) -> Iterator[EpisodeBatch]:
+    for start in range(0, sampler.spec.episodes, size):
+        yield sampler.batch(start, min(start + size, sampler.spec.episodes))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
@@ -19,11 +18,11 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor
 
 from tapnet.data.source import Unreadable
-from tapnet.evaluation.calibration import Calibration
+from tapnet.errors import UserError
 from tapnet.inference.images import Example, Picture, read_pictures
-from tapnet.inference.networks import FEATURES, Foundation, Network, load_network, proposed_network
-from tapnet.inference.task import Examples, Settings, fit_task, with_examples
-from tapnet.inference.task_file import read_task, write_task
+from tapnet.inference.networks import FEATURES, EmbeddingModel, load_network, proposed_network, vector_model
+from tapnet.inference.task import Examples, fit_task, with_examples
+from tapnet.inference.task_file import read_task, with_network, write_task
 from tapnet.wording import pluralize
 
 AUTO = "auto"
@@ -39,12 +38,13 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ----------
     network
         A bundled network ("drawings", "characters", "efficientnet-lite0"), a checkpoint, the folder of a run or
-        "hf:MODEL". Feature vectors take its references when they have its dimension. With "auto" colour pictures take
-        "efficientnet-lite0" (the extra `tapnet[photos]`), all else "drawings".
-    head
-        "tapnet" (the paper's), "centroid" (the nearest average direction, which needs no references) or "logistic".
+        "hf:MODEL". With "auto" color images take "efficientnet-lite0" (the extra `tapnet[photos]`), other images
+        "drawings", and feature vectors no network at all.
+    method
+        "auto" is the method that the network was trained for, and "centroid" for feature vectors; else one without
+        parameters: "centroid" (the nearest mean direction), "logistic" or "protonet".
     selection
-        How classes take references: "optimal", whatever the order of the classes, or the paper's "closest".
+        How classes take references: "optimal", whatever the order of the classes, or the paper's "closest"; of TapNet only.
     projection_dim
         Dimension of TapNet's projection; `None` is that of the network, or all there is. At another one the
         temperature is not fitted, only scaled by the dimension.
@@ -55,13 +55,13 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         network: str = AUTO,
-        head: str = "tapnet",
+        method: str = AUTO,
         selection: str = "optimal",
         projection_dim: int | None = None,
         device: str = "cpu",
     ) -> None:
         self.network = network
-        self.head = head
+        self.method = method
         self.selection = selection
         self.projection_dim = projection_dim
         self.device = device
@@ -79,8 +79,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             tuple(hashes[i] for i in order),
             tuple(thumbnails[i] for i in order),
         )
-        settings = Settings(self.head, self.selection, self.projection_dim)
-        self.task_ = fit_task([str(name) for name in self.classes_], examples, self._foundation(), settings)
+        self.task_ = fit_task([str(name) for name in self.classes_], examples, self._model(), *self._settings())
         return self
 
     def add(self, X: Any, y: ArrayLike) -> Self:
@@ -89,7 +88,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         features, hashes, thumbnails = self._read(X, reset=False)
         names, labels = _classes(y, len(features))
         more = Examples(features.astype(np.float32), labels, tuple(hashes), tuple(thumbnails))
-        task = with_examples(self.task_, [str(name) for name in names], more, self._foundation())
+        task = with_examples(self.task_, [str(name) for name in names], more, self._model())
         known = {str(name): name for name in (*self.classes_, *names)}
         self.classes_ = np.array([known[name] for name in task.classes])
         self.task_ = task
@@ -98,7 +97,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Scores (n, classes), or (n,) for two classes: of the second over the first."""
         check_is_fitted(self)
-        scores = self.task_.adapted.scores(self._read(X, reset=False)[0]) / self.task_.temperature
+        scores = self.task_.logits(self._read(X, reset=False)[0]) / self.task_.temperature
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
@@ -120,31 +119,43 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def load(cls, path: str | Path, network: str | None = None, device: str = "cpu") -> Self:
         """The classifier in a task file; `network` where its checkpoint lies elsewhere now."""
         task = read_task(path)
-        settings = task.settings
-        model = cls(network or task.network, settings.head, settings.selection, settings.projection_dim, device)
+        options = task.options
+        model = cls(
+            network or task.network,
+            task.method,
+            options.get("selection", "optimal"),
+            options.get("projection_dim"),
+            device,
+        )
         model.task_, model.classes_, model.network_ = task, np.array(task.classes), model.network
-        model.n_features_in_ = task.adapted.weight.shape[1]
+        model.n_features_in_ = task.examples.features.shape[1]
         if task.network != FEATURES:
-            task.check_network(model._foundation())
+            model.task_ = with_network(task, model._model())
         return model
 
     def _chosen(self, X: Any) -> str:
         if self.network != AUTO:
             return self.network
-        return proposed_network(X) if are_pictures(X) else "drawings"
+        return proposed_network(X) if are_pictures(X) else FEATURES
 
-    def _network(self) -> Network:
-        return load_network(self.network_, self.device)
+    def _settings(self) -> tuple[str | None, dict[str, Any]]:
+        """Return the method, `None` for the network's own, and its options."""
+        options = {"selection": self.selection, "projection_dim": self.projection_dim}
+        name = None if self.method == AUTO else self.method
+        known = self._model().method_named(name).adapt_options()
+        return name, {key: value for key, value in options.items() if key in known and value is not None}
 
-    def _foundation(self) -> Foundation:
-        """That of the network, unless the features are no features of it."""
-        foreign = Foundation(FEATURES, "0" * 64, None, Calibration())
+    def _model(self) -> EmbeddingModel:
+        """Return the network, or what stands for it where vectors come from elsewhere."""
         if self.network_ == FEATURES:
-            return foreign
-        network = self._network()
-        if network.dim == self.n_features_in_:
-            return network.foundation
-        return replace(foreign, references=network.foundation.references)
+            return vector_model(self.n_features_in_)
+        network = load_network(self.network_, self.device)
+        if network.method.feature_shape != (self.n_features_in_,):
+            raise UserError(
+                f"The network {self.network_!r} has features of shape {network.method.feature_shape}, got vectors of "
+                f'{self.n_features_in_}: give vectors of that network, or network="auto".'
+            )
+        return network
 
     def _read(self, X: Any, reset: bool) -> tuple[NDArray[np.floating], list[str], list[bytes]]:
         """Features, hashes and thumbnails of pictures; feature vectors have no thumbnails."""
@@ -154,10 +165,10 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not are_pictures(X):
             vectors = validate_data(self, X, reset=reset, dtype=np.float64)
             return vectors, [sha256(row.tobytes()).hexdigest() for row in vectors], [b""] * len(vectors)
-        network = self._network()
-        examples = [_readable(*read) for read in read_pictures(X, network.preprocessing)]
+        network = load_network(self.network_, self.device)
+        examples = [_readable(*read) for read in read_pictures(X, network.image_preprocessing)]
         if reset:
-            self.n_features_in_ = network.dim
+            self.n_features_in_ = network.method.backbone.dim
         features = network.embed(example.pixels for example in examples)
         return features, [example.sha256 for example in examples], [example.thumbnail for example in examples]
 

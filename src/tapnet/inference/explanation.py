@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from tapnet.functional import modified_references
-from tapnet.heads import Adapted
 from tapnet.inference.task import Task
+from tapnet.methods import Head
 from tapnet.plotting import COLOURS, MARKERS, new_canvas, save
 
 SHOWN = 6  # classes, each with a colour of its own; black is the picture's
@@ -21,7 +20,7 @@ NEAREST = 4  # examples beside the picture
 OTHER = "#999999"  # of classes that are not shown
 
 
-def explanation_figure(task: Task, picture: Image.Image, features: NDArray[np.float32], out: Path) -> Path:
+def explanation_figure(task: Task, head: Head, picture: Image.Image, features: NDArray[np.float32], out: Path) -> Path:
     """The picture, the probabilities, the nearest examples, and where all lie in the space in which it was decided."""
     probabilities = task.probabilities(features)[0]
     order = np.argsort(-probabilities, kind="stable")
@@ -30,8 +29,8 @@ def explanation_figure(task: Task, picture: Image.Image, features: NDArray[np.fl
     top, bottom = figure.subfigures(2, 1, height_ratios=[1, 1.25])
     _head(top, task, picture, probabilities, order)
     left, right = bottom.subfigures(1, 2, width_ratios=[1, 1.15])
-    _nearest(left, task, features, order)
-    _plane(right.subplots(), task, features, order)
+    _nearest(left, task, head, features, order)
+    _plane(right.subplots(), task, head, features, order)
     return save(figure, out)
 
 
@@ -51,10 +50,10 @@ def _head(figure: Any, task: Task, picture: Image.Image, probabilities: NDArray[
     bars.set_title(f"{task.classes[best]}, {100 * probabilities[best]:.0f}% sure", fontsize=14, weight="bold")
 
 
-def _nearest(figure: Any, task: Task, features: NDArray[np.float32], order: Any) -> None:
+def _nearest(figure: Any, task: Task, head: Head, features: NDArray[np.float32], order: Any) -> None:
     """The examples whose direction is closest to the picture's where the head looks at them, closest first."""
     colours = dict(zip(order[:SHOWN].tolist(), COLOURS, strict=False))
-    similarities = (_directions(task, task.examples.features) @ _directions(task, features).T)[:, 0]
+    similarities = (_directions(head, task.examples.features) @ _directions(head, features).T)[:, 0]
     figure.suptitle("the most similar of your examples", fontsize=11)
     axes = np.atleast_1d(figure.subplots(2, (NEAREST + 1) // 2)).reshape(-1)
     for axis in axes[min(NEAREST, len(task.examples)) :]:
@@ -69,11 +68,11 @@ def _nearest(figure: Any, task: Task, features: NDArray[np.float32], order: Any)
         axis.set_title(f"{task.classes[label]}\nsimilarity {similarities[index]:.2f}", fontsize=9)
 
 
-def _plane(axis: Any, task: Task, features: NDArray[np.float32], order: Any) -> None:
+def _plane(axis: Any, task: Task, head: Head, features: NDArray[np.float32], order: Any) -> None:
     """Directions of examples, references and the picture; left to right is from the second class to the first."""
     shown = list(order[:SHOWN])
-    examples, query = _directions(task, task.examples.features), _directions(task, features)
-    marks = _directions(task, _marks(task.adapted))
+    examples, query = _directions(head, task.examples.features), _directions(head, features)
+    marks = _directions(head, _marks(task, head))
     plane = _view(np.stack([examples[task.examples.labels == k].mean(axis=0) for k in shown]))
     for rank, k in enumerate(shown):
         style = {"color": COLOURS[rank], "marker": MARKERS[rank]}
@@ -82,7 +81,7 @@ def _plane(axis: Any, task: Task, features: NDArray[np.float32], order: Any) -> 
         large = {"s": 260, "edgecolors": "black", "linewidths": 1.4, "alpha": 0.45}  # seen through
         axis.scatter(*(marks[k] @ plane), label=task.classes[k], **large, **style)
     axis.scatter(*(query @ plane).T, s=330, marker="*", color="black", zorder=4, label="your picture")
-    mark = "the reference of each class" if len(task.adapted.chosen) else "the centre of each class"
+    mark = "the center of each class"
     axis.set_title("where it was decided, seen flat: only roughly true", fontsize=11)
     axis.margins(0.12)
     first, second = (_short(task.classes[k]) for k in shown[:2])
@@ -96,19 +95,19 @@ def _short(name: str, most: int = 16) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
-def _directions(task: Task, features: NDArray[np.floating]) -> NDArray[np.float64]:
+def _directions(head: Head, features: NDArray[np.floating]) -> NDArray[np.float64]:
     """Unit vectors inside the projection: the linear head compares directions, lengths are the same for all classes."""
-    inside = task.adapted.projected(features)
+    inside = head.project(torch.from_numpy(features).flatten(1).double()).detach().numpy()
     unit: NDArray[np.float64] = inside / np.maximum(np.linalg.norm(inside, axis=1, keepdims=True), 1e-12)
     return unit
 
 
-def _marks(adapted: Adapted) -> NDArray[np.float32]:
-    """TapNet's references against the others, which the projection brings onto the class averages; else the centres."""
-    references = adapted.references
-    if not len(adapted.chosen):
-        return references
-    return modified_references(torch.from_numpy(references)).numpy()
+def _marks(task: Task, head: Head) -> NDArray[np.floating]:
+    """Return what stands for each class (way, dim): the head's centers, or the means of the examples."""
+    if head.centers is not None:
+        return head.centers.detach().double().numpy()
+    features, labels = task.examples.features, task.examples.labels
+    return np.stack([features[labels == k].mean(axis=0).reshape(-1) for k in range(len(task.classes))])
 
 
 def _view(points: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,11 +1,11 @@
-"""Networks by name: the bundled ones, pretrained ones, and checkpoints of one's own, ready to embed pictures."""
+"""Networks by name: the bundled ones, pretrained ones, and checkpoints of one's own, ready to embed images."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,16 @@ from torch import Tensor
 from tapnet.backbones import PRETRAINED, make_backbone
 from tapnet.backbones.efficientnet_lite0 import WHEEL
 from tapnet.backbones.hugging_face import image_side
+from tapnet.backbones.precomputed import PrecomputedFeatures
 from tapnet.checkpoint import Header, bundled_checkpoints, find_checkpoint, read_checkpoint, tensors_digest
 from tapnet.data.batches import to_float_tensor
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.errors import UserError
 from tapnet.evaluation.calibration import Calibration
+from tapnet.evaluation.embedding import Embedder
 from tapnet.hardware import resolve_device
-from tapnet.inference.images import Picture, is_coloured
-from tapnet.methods import EmbeddingMethod, PrototypicalNetwork, TapNet, references_of
+from tapnet.inference.images import Picture, in_batches, is_coloured
+from tapnet.methods import METHODS, PARAMETER_FREE, Method, method_name
 
 HUGGING_FACE = "hf:"
 FEATURES = "features"  # stands for a network where features came from elsewhere
@@ -34,55 +36,69 @@ _DRAWINGS: dict[str, dict[str, Any]] = {  # datasets of drawings, for checkpoint
     "omniglot": {"ink": "bright", "full_contrast": True},
 }
 _BATCH = 64
-_LOOKED_AT = 20  # pictures that decide which network is for all
+_LOOKED_AT = 20  # images that decide which network is for all
 
 
 @dataclass(frozen=True)
-class Foundation:
-    """What a task stands on: the network's name and digest, its references if it has some, its temperatures."""
+class EmbeddingModel:
+    """A network for images: how they are prepared, their features, the method it was trained for, its temperatures."""
 
     name: str
     sha256: str
-    references: Tensor | None
+    preprocessing: Preprocessing | None  # `None` where features come from elsewhere
     calibration: Calibration
-    reference_bias: Tensor | None = None
-    projection_dim: int | None = None  # that it was trained and calibrated with
+    method: Method = field(repr=False)
 
+    @cached_property
+    def _embedder(self) -> Embedder:
+        return Embedder(self.method.backbone, maps=self.method.feature_maps)
 
-@dataclass(frozen=True)
-class Network:
-    """A network for pictures: how they are prepared, their features, and its references when it has some."""
-
-    name: str
-    sha256: str
-    preprocessing: Preprocessing
-    calibration: Calibration
-    method: EmbeddingMethod = field(repr=False)
-
-    @property
-    def dim(self) -> int:
-        return self.method.backbone.dim
-
-    @property
-    def foundation(self) -> Foundation:
-        references, bias = (
-            None if tensor is None else tensor.detach().float().cpu()
-            for tensor in (references_of(self.method), getattr(self.method, "reference_bias", None))
-        )
-        return Foundation(
-            self.name, self.sha256, references, self.calibration, bias, getattr(self.method, "projection_dim", None)
-        )
-
-    @torch.inference_mode()
     def embed(self, pixels: Iterable[NDArray[np.uint8]]) -> NDArray[np.float32]:
-        """Features (n, dim) of prepared pictures (height, width, channels)."""
-        device = next(self.method.parameters()).device
-        pictures = list(pixels)
-        parts = [np.zeros((0, self.dim), np.float32)]
-        for start in range(0, len(pictures), _BATCH):
-            images = to_float_tensor(np.stack(pictures[start : start + _BATCH]), device)
-            parts.append(self.method.embed(images).float().cpu().numpy())
+        """Return features (n, *feature_shape) of prepared images (height, width, channels)."""
+        parts = [np.zeros((0, *self.method.feature_shape), np.float32)]
+        for images in in_batches(pixels, _BATCH):
+            parts.append(self._features(np.stack(images)).cpu().numpy())
         return np.concatenate(parts)
+
+    def _features(self, pixels: NDArray[np.uint8]) -> Tensor:
+        return to_float_tensor(pixels, torch.device("cpu")) if self.method.task_features else self._embedder(pixels)
+
+    def method_named(self, name: str | None = None, options: Mapping[str, Any] | None = None) -> Method:
+        """Return the method to fit with: the network's own, or one without parameters over the same backbone.
+
+        Options that make the result independent of the order of the classes are set unless given otherwise.
+        """
+        own = method_name(self.method)
+        if name in (None, own):
+            method = self.method
+        elif name in PARAMETER_FREE and not self.method.task_features and not self.method.feature_maps:
+            method = METHODS[name](self.method.backbone).eval()
+        else:
+            choices = ", ".join(dict.fromkeys((own, *PARAMETER_FREE)))
+            raise UserError(f"The network {self.name!r} can be fitted by {choices}, got {name!r}.")
+        if method.transductive:
+            raise UserError(
+                f"{own} is transductive: its answer for one image depends on the others, so it cannot be fitted. Use "
+                "`tapnet evaluate`, or fit another network."
+            )
+        return method.with_options(**method.order_free_options | dict(options or {}))
+
+    @property
+    def image_preprocessing(self) -> Preprocessing:
+        """How images are prepared; raise UserError where features come from elsewhere."""
+        if self.preprocessing is None:
+            raise UserError("The task was fitted to feature vectors: give such vectors, not images.")
+        return self.preprocessing
+
+    @property
+    def default_method(self) -> str:
+        return method_name(self.method)
+
+
+def vector_model(dim: int) -> EmbeddingModel:
+    """Return the model for feature vectors of this dimension that come from elsewhere."""
+    backbone = PrecomputedFeatures(dim)
+    return EmbeddingModel(FEATURES, "0" * 64, None, Calibration(), METHODS["centroid"](backbone).eval())
 
 
 def proposed_network(pictures: Sequence[Picture]) -> str:
@@ -99,33 +115,33 @@ def proposed_network(pictures: Sequence[Picture]) -> str:
     return "efficientnet-lite0"
 
 
-@lru_cache(maxsize=4)
-def load_network(name: str, device: str = "cpu") -> Network:
-    """The network of that name, in eval mode."""
+def load_network(name: str, device: str = "cpu") -> EmbeddingModel:
+    """Return the network of that name, in eval mode."""
     if name == FEATURES:
-        raise ValueError("The task was fitted to feature vectors: give such vectors, not pictures.")
+        raise UserError("The task was fitted to feature vectors: give such vectors, not images.")
     if name.startswith(HUGGING_FACE):
         return _hugging_face(name, device)
     path = find_checkpoint(name)
+    content = path.read_bytes()
+    return _from_checkpoint(name, path, hashlib.sha256(content).hexdigest(), device)
+
+
+@lru_cache(maxsize=4)
+def _from_checkpoint(name: str, path: Path, sha256: str, device: str) -> EmbeddingModel:
+    """Return the network in a checkpoint with this digest, so that one rewritten at the same path is another."""
     checkpoint = read_checkpoint(path)
-    method = checkpoint.method()
-    if not isinstance(method, EmbeddingMethod):
-        raise ValueError(
-            f"{name} is a {type(method).__name__}, whose features depend on the task: give another network."
-        )
-    if isinstance(method, TapNet) and not method.uses_references_as_published:
-        raise ValueError(f"{name} was trained for an ablation of the references: evaluate it, and fit another network.")
-    return Network(
+    return EmbeddingModel(
         name=name,
-        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        sha256=sha256,
         preprocessing=preprocessing_of(checkpoint.header),
         calibration=Calibration(checkpoint.header.calibration),
-        method=method.to(resolve_device(device)),
+        method=checkpoint.method().to(resolve_device(device)),
     )
 
 
-def _hugging_face(name: str, device: str) -> Network:
-    """A pretrained model as it is, without references: for the heads that need none."""
+@lru_cache(maxsize=4)
+def _hugging_face(name: str, device: str) -> EmbeddingModel:
+    """Return a pretrained model as it is, for the methods without parameters."""
     model = name.removeprefix(HUGGING_FACE)
     if Path(model).is_dir():  # so that a task finds it from everywhere
         model = str(Path(model).resolve())
@@ -134,9 +150,9 @@ def _hugging_face(name: str, device: str) -> Network:
     side = image_side(model)
     backbone = make_backbone("hf", (3, side, side), model=model)
     digest = tensors_digest(backbone.state_dict())
-    method = PrototypicalNetwork(backbone).eval().requires_grad_(False).to(resolve_device(device))
+    method = METHODS["centroid"](backbone).eval().requires_grad_(False).to(resolve_device(device))
     preprocessing = Preprocessing(side, side, 3, fit="crop")
-    return Network(HUGGING_FACE + model, digest, preprocessing, Calibration(), method)
+    return EmbeddingModel(HUGGING_FACE + model, digest, preprocessing, Calibration(), method)
 
 
 def preprocessing_of(header: Header) -> Preprocessing:
@@ -156,8 +172,6 @@ def preprocessing_of(header: Header) -> Preprocessing:
 
 
 def networks_supporting(way: int) -> list[str]:
-    """The bundled networks with at least so many references."""
-    counts = {
-        name: len(read_checkpoint(path).weights.get("references", ())) for name, path in bundled_checkpoints().items()
-    }
-    return [name for name, count in counts.items() if count >= way]
+    """Return the bundled networks whose own method takes so many classes."""
+    limits = {name: read_checkpoint(path).method().max_way for name, path in bundled_checkpoints().items()}
+    return [name for name, limit in limits.items() if limit is None or limit >= way]

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tapnet.checkpoint import write_atomically
-from tapnet.inference.networks import Network
+from tapnet.errors import UserError
+from tapnet.inference.networks import EmbeddingModel
 from tapnet.inference.onnx_predictor import METADATA
 from tapnet.inference.task import Task
 
@@ -23,46 +24,48 @@ OPSET = 18
 class ExportedTask(nn.Module):
     """Everything between the pixels and the probabilities: scaling to [0, 1], backbone, head, temperature."""
 
-    def __init__(self, task: Task, network: Network) -> None:
+    def __init__(self, task: Task, network: EmbeddingModel) -> None:
         super().__init__()
-        self.method = network.method
-        self.unit_length = task.adapted.unit_length
-        weight, bias = (
-            torch.from_numpy(part).double() / task.temperature for part in (task.adapted.weight, task.adapted.bias)
-        )
-        self.register_buffer("weight", weight.float())
-        self.register_buffer("bias", bias.float())
+        head = task.head.linear()
+        if head is None:
+            raise UserError(
+                f"A task fitted by {task.method} has no linear head, so it cannot be exported: fit it with "
+                "--method centroid or logistic."
+            )
+        self.backbone, self.normalize = network.method.backbone, head.normalize
+        self.register_buffer("weight", (head.weight.double() / task.temperature).float())
+        self.register_buffer("bias", (head.bias.double() / task.temperature).float())
 
     def forward(self, images: Tensor) -> Tensor:
         """Probabilities (n, way) of uint8 images (n, height, width, channels)."""
-        features = self.method.embed(images.permute(0, 3, 1, 2).float() / 255)
-        if self.unit_length:
+        features = self.backbone(images.permute(0, 3, 1, 2).float() / 255)
+        if self.normalize:
             features = F.normalize(features, dim=1)
         return F.linear(features, self.weight, self.bias).softmax(dim=1)  # type: ignore[arg-type]
 
 
-def export_onnx(task: Task, network: Network, path: Path) -> None:
+def export_onnx(task: Task, network: EmbeddingModel, path: Path) -> None:
     """Write the file, whole or not at all; its metadata hold the class names and the preprocessing."""
-    task.check_network(network.foundation)
+    task.check_network(network)
     model = _model(ExportedTask(task, network).cpu().eval(), network)
     described = {
         "classes": task.classes,
-        "preprocessing": network.preprocessing.as_dict(),
+        "preprocessing": network.image_preprocessing.as_dict(),
         "network": task.network,
         "network_sha256": task.network_sha256,
-        "head": task.settings.head,
+        "method": task.method,
     }
     entry = model.metadata_props.add()
     entry.key, entry.value = METADATA, json.dumps(described, sort_keys=True, ensure_ascii=False)
     write_atomically(path, model.SerializeToString(deterministic=True))
 
 
-def _model(module: nn.Module, network: Network) -> Any:
+def _model(module: nn.Module, network: EmbeddingModel) -> Any:
     try:
         import onnxscript  # noqa: F401
     except ModuleNotFoundError as error:
         raise ValueError(f"Exporting needs {error.name}: pip install 'tapnet[onnx]'.") from None
-    images = torch.zeros(2, *network.preprocessing.shape, dtype=torch.uint8)
+    images = torch.zeros(2, *network.image_preprocessing.shape, dtype=torch.uint8)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # what it says of packages that we do not use
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's, about itself

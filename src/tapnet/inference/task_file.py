@@ -1,42 +1,50 @@
 """The file of a task: one safetensors file, the same bytes for the same task.
 
-It names the network by name and sha-256. Nothing in it is pickled; everything in it is checked when it is read.
+It names the network by name and sha-256, and carries a digest of all that it holds. Nothing in it is pickled;
+everything in it is checked when it is read.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
+from torch import Tensor
 
 from tapnet._version import __version__
-from tapnet.checkpoint import BEST, HEADER, TASK, write_atomically
-from tapnet.heads import HEADS, Adapted
-from tapnet.inference.task import Examples, Settings, Task, check_names_differ
+from tapnet.checkpoint import BEST, HEADER, TASK, content_digest, write_atomically
+from tapnet.errors import UserError
+from tapnet.inference.networks import EmbeddingModel
+from tapnet.inference.task import Examples, Task, adapt, check_names_differ
+from tapnet.methods import METHODS, Head, LinearHead
 
-FORMAT = 1
+FORMAT = 2
 _TOLERANCE = 1e-3
 
 
 def write_task(task: Task, path: Path) -> None:
-    """The file, whole or not at all."""
-    write_atomically(path, save(_tensors(task), {TASK: json.dumps(_header(task), sort_keys=True)}))
+    """Write the file, whole or not at all."""
+    tensors, header = _tensors(task), _header(task)
+    header["digest"] = content_digest(header, {name: torch.from_numpy(array) for name, array in tensors.items()})
+    write_atomically(path, save(tensors, {TASK: json.dumps(header, sort_keys=True)}))
 
 
 def _header(task: Task) -> dict[str, Any]:
+    linear = task.head.linear()
     return {
         "classes": task.classes,
         "hashes": task.examples.hashes,
         "temperature": task.temperature,
-        "unit_length": task.adapted.unit_length,
-        "head": task.settings.head,
-        "selection": task.settings.selection,
-        "projection_dim": task.settings.projection_dim,
+        "normalize": linear is not None and linear.normalize,
+        "method": task.method,
+        "options": dict(task.options),
         "network": task.network,
         "network_sha256": task.network_sha256,
         "version": __version__,
@@ -46,29 +54,27 @@ def _header(task: Task) -> dict[str, Any]:
 
 def _tensors(task: Task) -> dict[str, NDArray[Any]]:
     lengths = [len(thumbnail) for thumbnail in task.examples.thumbnails]
-    return {
+    tensors = {
         "features": task.examples.features,
         "labels": task.examples.labels,
         "thumbnails": np.frombuffer(b"".join(task.examples.thumbnails), np.uint8),
         "thumbnail_lengths": np.array(lengths, np.int64),
-        "weight": task.adapted.weight,
-        "bias": task.adapted.bias,
-        "chosen": task.adapted.chosen,
-        "references": task.adapted.references,
-        "errors_basis": task.adapted.errors_basis,
-        "reference_bias": task.adapted.reference_bias,
     }
+    linear = task.head.linear()
+    if linear is not None:
+        tensors |= {"weight": linear.weight.detach().cpu().numpy(), "bias": linear.bias.detach().cpu().numpy()}
+    return {name: np.ascontiguousarray(array) for name, array in tensors.items()}
 
 
 def read_task(path: str | Path) -> Task:
-    """The task in a file, checked: a damaged or inconsistent one is refused."""
+    """Return the task in a file; raise ValueError if it is damaged or inconsistent."""
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(_no_run(path) if (path / BEST).exists() else _no_folder(path))
     if not path.is_file():
         raise FileNotFoundError(f"There is no task file {path}: make one with `tapnet fit FOLDER --out {path}`.")
     if path.suffix.lower() == ".onnx":
-        raise ValueError(f"{path} is an exported task, which `tapnet predict` takes; needed is the task file itself.")
+        raise ValueError(f"{path} is an exported task, which `tapnet predict` takes; expected the task file itself.")
     try:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}
@@ -89,79 +95,96 @@ def read_task(path: str | Path) -> Task:
 
 def _no_run(path: Path) -> str:
     return (
-        f"{path} is a trained network, which `tapnet evaluate {path}` measures; needed is a task file, which "
+        f"{path} is a trained network, which `tapnet evaluate {path}` measures; expected a task file, which "
         f"`tapnet fit FOLDER --network {path} --out FILE` makes with it."
     )
 
 
 def _no_folder(path: Path) -> str:
-    return (
-        f"{path} is a folder, needed is a task file: `tapnet fit {path} --out FILE` makes one of a folder of classes."
-    )
+    return f"{path} is a folder, expected a task file: `tapnet fit {path} --out FILE` makes one of a folder of classes."
 
 
 def _task(header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Task:
+    if header["format"] == 1:
+        return _task_of_format_1(header, tensors)
     if header["format"] != FORMAT:
-        raise ValueError(f"it has format {header['format']}, this version reads {FORMAT}")
+        raise ValueError(f"it has format {header['format']}, this version reads 1 and {FORMAT}")
+    digest = content_digest(header, {name: torch.from_numpy(array) for name, array in tensors.items()})
+    if header["digest"] != digest:
+        raise ValueError("its content does not match its digest")
+    head = _linear(tensors, bool(header["normalize"])) if "weight" in tensors else _PendingHead()
+    names = header["method"], header["options"], header["network"], header["network_sha256"]
+    return Task(tuple(header["classes"]), _examples(header, tensors), head, float(header["temperature"]), *names)
+
+
+def _task_of_format_1(header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Task:
+    """Return the task of an earlier version, which named its method `head` and kept TapNet's parts beside it."""
+    options = {}
+    if header["head"] == "tapnet":
+        options = {"selection": header["selection"]}
+        if header["projection_dim"] is not None:
+            options["projection_dim"] = header["projection_dim"]
+    head = _linear(tensors, bool(header["unit_length"]))
+    names = header["head"], options, header["network"], header["network_sha256"]
+    return Task(tuple(header["classes"]), _examples(header, tensors), head, float(header["temperature"]), *names)
+
+
+def _examples(header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Examples:
     ends = np.cumsum(tensors["thumbnail_lengths"])
     whole = tensors["thumbnails"].tobytes()
     thumbnails = tuple(
         whole[end - length : end] for end, length in zip(ends, tensors["thumbnail_lengths"], strict=True)
     )
-    examples = Examples(tensors["features"], tensors["labels"], tuple(header["hashes"]), thumbnails)
-    adapted = Adapted(
-        tensors["weight"],
-        tensors["bias"],
-        bool(header["unit_length"]),
-        header["projection_dim"],
-        tensors["chosen"],
-        tensors["references"],
-        tensors["errors_basis"],
-        tensors.get("reference_bias", np.zeros_like(tensors["bias"])),
-    )
-    settings = Settings(header["head"], header["selection"], header["projection_dim"])
-    names = tuple(header["classes"]), header["network"], header["network_sha256"]
-    return Task(names[0], examples, adapted, float(header["temperature"]), settings, names[1], names[2])
+    return Examples(tensors["features"], tensors["labels"], tuple(header["hashes"]), thumbnails)
+
+
+def _linear(tensors: dict[str, NDArray[Any]], normalize: bool) -> LinearHead:
+    way, dim = len(tensors["bias"]), tensors["features"].shape[1]
+    for name, shape in (("weight", (way, dim)), ("bias", (way,))):
+        if tensors[name].shape != shape or tensors[name].dtype != np.float32:
+            raise ValueError(f"{name} needs float32 {shape}, got {tensors[name].dtype} {tensors[name].shape}")
+        if not np.isfinite(tensors[name]).all():
+            raise ValueError(f"{name} has a value that is not a number")
+    return LinearHead(torch.from_numpy(tensors["weight"]), torch.from_numpy(tensors["bias"]), normalize)
 
 
 def _check(task: Task) -> None:
-    """Everything in the file fits together."""
+    """Raise ValueError unless everything in the file fits together."""
     way, count = len(task.classes), len(task.examples.hashes)
-    dim = task.adapted.weight.shape[1]
-    tap = task.settings.head == "tapnet"
-    shapes: dict[str, tuple[NDArray[Any], tuple[int, ...], type[Any]]] = {
-        "features": (task.examples.features, (count, dim), np.float32),
-        "labels": (task.examples.labels, (count,), np.int64),
-        "weight": (task.adapted.weight, (way, dim), np.float32),
-        "bias": (task.adapted.bias, (way,), np.float32),
-        "chosen": (task.adapted.chosen, (way if tap else 0,), np.int64),
-        "references": (task.adapted.references, (way, dim), np.float32),
-        "errors_basis": (task.adapted.errors_basis, (way if tap else 0, dim), np.float32),
-        "reference_bias": (task.adapted.reference_bias, (way,), np.float32),
-    }
-    for name, (array, shape, kind) in shapes.items():
-        if array.shape != shape or array.dtype != kind:
-            raise ValueError(f"{name} needs {np.dtype(kind).name} {shape}, got {array.dtype} {array.shape}")
-        if not np.isfinite(array).all():
-            raise ValueError(f"{name} has a value that is not a number")
-    if task.settings.head not in HEADS or not task.temperature > 0:
-        raise ValueError("its head or temperature cannot be")
+    features, labels, linear = task.examples.features, task.examples.labels, task.head.linear()
+    if len(features) != count or features.ndim < 2 or features.dtype != np.float32 or not np.isfinite(features).all():
+        raise ValueError(f"features need {count} rows of finite float32, got {features.dtype} {features.shape}")
+    if labels.shape != (count,) or labels.dtype != np.int64:
+        raise ValueError(f"labels need int64 ({count},), got {labels.dtype} {labels.shape}")
+    if linear is not None and len(linear.bias) != way:
+        raise ValueError(f"its head has {len(linear.bias)} classes, expected {way}")
+    if task.method not in METHODS or not isinstance(task.options, dict) or not task.temperature > 0:
+        raise ValueError("its method, options or temperature cannot be")
     if not all(isinstance(name, str) and name for name in (*task.classes, task.network, task.network_sha256)):
         raise ValueError("its names are not text")
-    if len(task.examples.thumbnails) != count or not set(task.examples.labels) == set(range(way)):
+    if len(task.examples.thumbnails) != count or set(labels.tolist()) != set(range(way)):
         raise ValueError("its examples, thumbnails and classes do not match")
     check_names_differ(task.classes)
-    _check_head(task.adapted)
 
 
-def _check_head(adapted: Adapted) -> None:
-    """TapNet's linear layer is what its references and its basis say."""
-    if not len(adapted.chosen):
-        return
-    basis = adapted.errors_basis
-    if np.abs(basis @ basis.T - np.eye(len(basis))).max() > _TOLERANCE:
-        raise ValueError("its basis is not orthonormal")
-    inside = adapted.projected(adapted.references)
-    bias = 2 * adapted.reference_bias - np.square(inside).sum(axis=1)
-    if not np.allclose(adapted.bias, bias, rtol=_TOLERANCE, atol=_TOLERANCE):
-        raise ValueError("its head does not follow from its references")
+def with_network(task: Task, model: EmbeddingModel) -> Task:
+    """Return the task ready to predict with its network.
+
+    Raise UserError if it belongs to another one, or if its head does not follow from its examples.
+    """
+    task.check_network(model)
+    head = adapt(task.examples, model, task.method, task.options)
+    kept, fitted = task.head.linear(), head.linear()
+    if kept is None or fitted is None:
+        return replace(task, head=head)
+    for stored, found in ((kept.weight, fitted.weight), (kept.bias, fitted.bias)):
+        if not torch.allclose(stored, found, rtol=_TOLERANCE, atol=_TOLERANCE * float(found.abs().max())):
+            raise UserError("The head of the task does not follow from its examples: it was changed. Fit it again.")
+    return task
+
+
+class _PendingHead(Head):
+    """Stands for a head that is not linear, until the network of the task is known."""
+
+    def logits(self, query: Tensor) -> Tensor:
+        raise UserError("This task scores by its network: open it with `with_network`.")

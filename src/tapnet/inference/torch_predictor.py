@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tapnet.data.preprocessing import Preprocessing
-from tapnet.inference.networks import Network
+from tapnet.inference.networks import EmbeddingModel
 from tapnet.inference.task import Task
 
 
@@ -18,7 +18,7 @@ class TaskPredictor:
     """Embeds with the network, then scores with the task."""
 
     task: Task
-    network: Network
+    network: EmbeddingModel
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -26,7 +26,7 @@ class TaskPredictor:
 
     @property
     def preprocessing(self) -> Preprocessing:
-        return self.network.preprocessing
+        return self.network.image_preprocessing
 
     @property
     def hashes(self) -> tuple[str, ...]:

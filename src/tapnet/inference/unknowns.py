@@ -12,9 +12,10 @@ from scipy.special import softmax
 from scipy.stats import rankdata
 
 from tapnet.data.batches import class_labels
-from tapnet.data.episodes import EpisodeSampler
+from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.evaluation.calibration import Calibration
-from tapnet.heads import HeadOptions, adapt
+from tapnet.functional import class_prototypes
+from tapnet.methods import Method, method_name
 
 QUERY = 5
 _BINS = 15
@@ -48,9 +49,9 @@ class Unknowns:
 
 
 def measure_unknowns(
+    method: Method,
     features: NDArray[np.float32],
     labels: NDArray[np.int64],
-    options: HeadOptions,
     calibration: Calibration,
     way: int = 5,
     shot: int = 5,
@@ -58,17 +59,18 @@ def measure_unknowns(
     seed: int = 0,
 ) -> Unknowns:
     """Episodes of twice as many classes: the first half are known, the second half are not."""
-    sampler = EpisodeSampler(labels, 2 * way, shot, QUERY, seed)
-    temperature = calibration.temperature("tapnet", [shot] * way)
+    sampler = EpisodeSampler(labels, EpisodeSpec(2 * way, shot, QUERY, episodes, seed))
+    temperature = calibration.temperature(method_name(method), [shot] * way)
     scores, distances = [], []
     for index in range(episodes):
         episode = sampler[index]
         support = torch.from_numpy(features[episode.support[:way].reshape(-1)])
-        head = adapt("tapnet", support, class_labels(way, shot), way, options)
-        queries = features[episode.query.reshape(-1)]
-        scores.append(head.scores(queries))
-        inside, marks = head.projected(queries), head.projected(head.references)
-        distances.append(np.square(inside[:, None] - marks).sum(axis=-1).min(axis=1))
+        head = method.adapt(support, class_labels(way, shot))
+        queries = torch.from_numpy(features[episode.query.reshape(-1)])
+        scores.append((head.linear() or head).logits(queries).detach().double().numpy())
+        centers = class_prototypes(support, class_labels(way, shot), way) if head.centers is None else head.centers
+        inside, marks = head.project(queries), head.project(centers)
+        distances.append(torch.cdist(inside, marks).square().amin(dim=1).detach().double().numpy())
     logits = np.stack(scores)  # (episodes, 2 · way · QUERY, way)
     known = np.tile(np.repeat([True, False], way * QUERY), episodes)
     answers = np.tile(np.repeat(np.arange(way), QUERY), episodes)

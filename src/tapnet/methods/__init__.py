@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
-from tapnet.methods.base import EmbeddingMethod, LinearMethod, Method, references_of
+from tapnet.methods.base import EpisodeLoss, Method, PrototypeMethod
+from tapnet.methods.centroid import CosineCentroid
+from tapnet.methods.head import Head, LinearHead
+from tapnet.methods.logistic import LogisticRegression
 from tapnet.methods.protonet import PrototypicalNetwork
 from tapnet.methods.tapnet import TapNet
+from tapnet.methods.tapnet_variants import TapNetVariant
 
 METHODS: dict[str, type[Method]] = {
     "tapnet": TapNet,
+    "tapnet-variant": TapNetVariant,
     "protonet": PrototypicalNetwork,
+    "centroid": CosineCentroid,
+    "logistic": LogisticRegression,
 }
 
-__all__ = ["METHODS", "EmbeddingMethod", "LinearMethod", "Method", "PrototypicalNetwork", "TapNet", "references_of"]
+PARAMETER_FREE = ("protonet", "centroid", "logistic")  # fit any backbone: nothing is learned besides it
+
+
+def method_name(method: Method) -> str:
+    """Return the name of a method in METHODS."""
+    return next(name for name, kind in METHODS.items() if type(method) is kind)
+
+
+__all__ = [
+    "METHODS",
+    "PARAMETER_FREE",
+    "EpisodeLoss",
+    "Head",
+    "LinearHead",
+    "Method",
+    "PrototypeMethod",
+    "PrototypicalNetwork",
+    "TapNet",
+    "TapNetVariant",
+    "method_name",
+]

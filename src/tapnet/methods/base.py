@@ -1,52 +1,86 @@
-"""What a few-shot method is. The rest of the package knows methods only through this contract."""
+"""What a few-shot method is. The rest of the package knows methods only through this contract.
+
+A method adapts: `adapt(support, labels)` returns a `Head`. A head scores: `head.logits(query)`. Both take what `embed`
+makes of images. Everything else (`logits`, `forward`, the default `loss`) follows from these three.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+import copy
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
-from tapnet.functional import check_labels
+from tapnet.data.batches import EpisodeImages
+from tapnet.functional import check_labels, class_prototypes
+from tapnet.methods.head import Head
 
-_BRIGHTEST = 10.0  # more than any usual normalisation gives, and less than white as a byte
+_BRIGHTEST = 10.0  # more than any usual normalization gives, and less than white as a byte
+
+
+class EpisodeLoss(NamedTuple):
+    """What training needs of an episode: a loss to minimize, and the logits of its queries to count hits."""
+
+    loss: Tensor
+    logits: Tensor  # (way · query, way)
 
 
 class Method(nn.Module):
-    """Maps (support images, support labels, query images) to logits (query, way) and keeps nothing of the episode.
+    """A backbone, and how a support set becomes a head over its features.
 
-    In eval mode a query's logits do not depend on the other queries, unless the method is declared transductive.
+    The class attributes declare what a method needs and promises; training, evaluation, the cache of features and the
+    tests obey them.
     """
 
-    transductive: ClassVar[bool] = False
+    feature_maps: ClassVar[bool] = False  # takes the backbone's last maps (channels, height, width), not its vectors
+    task_features: ClassVar[bool] = False  # features depend on the task: `embed` returns the images themselves
+    transductive: ClassVar[bool] = False  # a query's logits may depend on the other queries
     follows_class_order: ClassVar[bool] = True  # another order of the classes permutes the logits and no more
-    backbone: Backbone
-
-    def forward(self, support_images: Tensor, support_labels: Tensor, query_images: Tensor) -> Tensor:
-        raise NotImplementedError
-
-
-class EmbeddingMethod(Method):
-    """A method whose features do not depend on the task, so that each image of a split is embedded once."""
+    support_order_matters: ClassVar[bool] = False  # another order of the support set may change the logits
+    gradients_at_test: ClassVar[bool] = False  # adapts by gradient descent, so evaluation may not disable gradients
+    batched: ClassVar[bool] = True  # `adapt` takes several episodes of one shape at once
+    trainable: ClassVar[bool] = True  # has a gradient with respect to the features
+    order_free_options: ClassVar[dict[str, Any]] = {}  # for `with_options`: with these it follows the class order
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
         self.backbone = backbone
 
-    def embed(self, images: Tensor) -> Tensor:
-        """Features (n, dim) of float images (n, channels, height, width) in [0, 1]."""
-        features: Tensor = self.backbone(check_images(images))
-        return features
+    @property
+    def feature_shape(self) -> tuple[int, ...]:
+        """The shape of what `embed` returns for one image."""
+        if self.task_features:
+            return self.backbone.image_shape
+        return self.backbone.map_shape if self.feature_maps else (self.backbone.dim,)
 
-    def logits(self, support_features: Tensor, support_labels: Tensor, query_features: Tensor) -> Tensor:
-        """(..., query, way) from (..., n, dim), (..., n) and (..., query, dim)."""
+    @property
+    def max_way(self) -> int | None:
+        """The most classes that an episode may have in eval mode; `None` if there is no limit."""
+        return None
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Return features (n, *feature_shape) of float images (n, channels, height, width) in [0, 1]."""
+        check_images(images)
+        if self.task_features:
+            return images
+        return self.backbone.maps(images) if self.feature_maps else self.backbone(images)
+
+    def adapt(self, support: Tensor, labels: Tensor) -> Head:
+        """Return the head for support features (..., n, *feature_shape) with labels (..., n) from 0 to way - 1."""
         raise NotImplementedError
 
+    def logits(self, support: Tensor, labels: Tensor, query: Tensor) -> Tensor:
+        """Return the logits (..., query, way) of query features in the episode of this support set."""
+        return self.adapt(support, labels).logits(query)
+
     def forward(self, support_images: Tensor, support_labels: Tensor, query_images: Tensor) -> Tensor:
-        """Support and query pass the network as one batch, as the authors train: they share batch statistics."""
+        """Return logits (query, way). Support and query pass the network as one batch: they share its statistics."""
         check_labels(support_labels)
-        support_images, query_images = _floats(support_images), _floats(query_images)
+        check_float_images(support_images)
+        check_float_images(query_images)
         if support_images.shape[1:] != query_images.shape[1:]:
             raise ValueError(
                 "Support and query images need the same channels, height and width, got "
@@ -56,18 +90,45 @@ class EmbeddingMethod(Method):
         support, query = features.split([len(support_images), len(query_images)])
         return self.logits(support, support_labels, query)
 
+    def loss(self, episode: EpisodeImages) -> EpisodeLoss:
+        """Return the cross-entropy of the queries; a method with a loss of its own overrides this."""
+        support, query = self.embed(episode.images).split(episode.sizes)
+        logits = self.logits(support, episode.support_labels, query)
+        return EpisodeLoss(F.cross_entropy(logits, episode.query_labels), logits)
 
-class LinearMethod(EmbeddingMethod):
-    """A method that is a linear layer as soon as the class averages of an episode are known."""
+    def diagnostics(self) -> dict[str, float]:
+        """Return numbers to record at every point of the learning curve."""
+        return {}
 
-    def head(self, prototypes: Tensor) -> tuple[Tensor, Tensor]:
-        """Weight (..., way, dim) and bias (..., way): on a query's features they have the softmax of `logits`."""
+    def snapshot(self) -> dict[str, Tensor]:
+        """Return tensors to keep at every point of the learning curve, by name."""
+        return {}
+
+    def with_options(self, **options: Any) -> Self:
+        """Return this method, sharing its parameters, with other options of `adapt`."""
+        changed = copy.copy(self)
+        for name, value in options.items():
+            if name not in self.adapt_options():
+                known = ", ".join(self.adapt_options()) or "none"
+                raise ValueError(f"{type(self).__name__} has no option {name!r} of adaptation; it has {known}.")
+            setattr(changed, name, value)
+        return changed
+
+    @classmethod
+    def adapt_options(cls) -> tuple[str, ...]:
+        """The options that `with_options` may change."""
+        return ()
+
+
+class PrototypeMethod(Method):
+    """A method that needs no more of the support set than the mean feature of each class."""
+
+    def adapt_to(self, prototypes: Tensor) -> Head:
+        """Return the head for class prototypes (..., way, dim)."""
         raise NotImplementedError
 
-
-def references_of(method: Method) -> Tensor | None:
-    """The learned references (ways, dim); `None` when the method has none."""
-    return getattr(method, "references", None)
+    def adapt(self, support: Tensor, labels: Tensor) -> Head:
+        return self.adapt_to(class_prototypes(support, labels, way_of(labels)))
 
 
 def way_of(labels: Tensor) -> int:
@@ -75,15 +136,15 @@ def way_of(labels: Tensor) -> int:
     return int(check_labels(labels).max()) + 1
 
 
-def check_images(images: Tensor) -> Tensor:
-    """The images, or a sentence that says what they need to be; those normalised by mean and deviation pass, too."""
-    if not torch.compiler.is_compiling() and _floats(images).numel() and (most := images.detach().amax()) > _BRIGHTEST:
+def check_images(images: Tensor) -> None:
+    """Raise ValueError unless images are floats in [0, 1], or normalized by mean and deviation."""
+    check_float_images(images)
+    if not torch.compiler.is_compiling() and images.numel() and (most := images.detach().amax()) > _BRIGHTEST:
         raise ValueError(f"Images need values in [0, 1], got up to {most:g}: divide them by 255.")
-    return images
 
 
-def _floats(images: Tensor) -> Tensor:
+def check_float_images(images: Tensor) -> None:
+    """Raise ValueError unless images are a tensor of floats."""
     if not isinstance(images, Tensor) or not images.is_floating_point():
         kind = str(images.dtype).removeprefix("torch.") if isinstance(images, Tensor) else type(images).__name__
-        raise ValueError(f"Images need to be a tensor of floats in [0, 1], got {kind}: uint8 becomes that by / 255.")
-    return images
+        raise ValueError(f"Images need to be a tensor of floats in [0, 1], got {kind}: divide uint8 by 255.")

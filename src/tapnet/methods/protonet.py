@@ -5,20 +5,35 @@ Jake Snell, Kevin Swersky, Richard Zemel. NeurIPS 2017.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from tapnet.functional import class_prototypes
-from tapnet.methods.base import LinearMethod, way_of
+from tapnet.methods.base import PrototypeMethod
+from tapnet.methods.head import Head, LinearHead
 
 
-class PrototypicalNetwork(LinearMethod):
-    """Queries go to the class whose average feature is nearest, by squared Euclidean distance."""
+@dataclass(frozen=True)
+class PrototypeHead(Head):
+    """Negative squared distances to the prototypes (..., way, dim)."""
 
-    def logits(self, support_features: Tensor, support_labels: Tensor, query_features: Tensor) -> Tensor:
-        prototypes = class_prototypes(support_features, support_labels, way_of(support_labels))
-        queries = query_features.to(prototypes.dtype)
-        return -torch.cdist(queries, prototypes, compute_mode="donot_use_mm_for_euclid_dist").square()
+    prototypes: Tensor
 
-    def head(self, prototypes: Tensor) -> tuple[Tensor, Tensor]:
-        return 2 * prototypes, -prototypes.square().sum(dim=-1)
+    def logits(self, query: Tensor) -> Tensor:
+        queries = query.to(self.prototypes.dtype)
+        return -torch.cdist(queries, self.prototypes, compute_mode="donot_use_mm_for_euclid_dist").square()
+
+    def linear(self) -> LinearHead:
+        return LinearHead(2 * self.prototypes, -self.prototypes.square().sum(dim=-1), class_centers=self.prototypes)
+
+    @property
+    def centers(self) -> Tensor:
+        return self.prototypes
+
+
+class PrototypicalNetwork(PrototypeMethod):
+    """Queries go to the class whose mean feature is nearest, by squared Euclidean distance."""
+
+    def adapt_to(self, prototypes: Tensor) -> PrototypeHead:
+        return PrototypeHead(prototypes)

@@ -6,45 +6,91 @@ Sung Whan Yoon, Jun Seo, Jaekyun Moon. ICML 2019.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
 from tapnet.functional import (
     SELECTION_STRATEGIES,
-    class_prototypes,
     linear_head,
-    modified_references,
+    null_coordinates,
     projected_distances,
     projection_errors,
+    reference_directions,
+    residuals,
     select_references,
 )
-from tapnet.methods.base import LinearMethod, way_of
+from tapnet.methods.base import PrototypeMethod
+from tapnet.methods.head import Head, LinearHead
 
-CHOICES: dict[str, tuple[str, ...]] = {  # of the options that are words; the first is the paper's or its authors'
-    "selection": tuple(strategy for strategy in SELECTION_STRATEGIES if strategy != "random"),  # a method has no dice
-    "projection_references": ("modified", "original"),
-    "classification_references": ("original", "modified"),
-    "distance": ("squared", "euclidean"),
-}
+BASES = ("householder", "references")
 
 
-class TapNet(LinearMethod):
+@dataclass(frozen=True)
+class ProjectionHead(Head):
+    """Squared distances to the references inside the projection that hides the errors; all (..., way, dim)."""
+
+    references: Tensor
+    errors: Tensor
+    chosen: Tensor  # (..., way), which reference each class took
+    projection_dim: int | None = None
+    differentiable: bool = False
+    basis: str = "householder"
+    shift: Tensor | float = 0.0  # added to the logits, (..., way)
+
+    @property
+    def ordered_errors(self) -> Tensor:
+        """The errors in the order of the references: below full dimension the projection depends on their order."""
+        return self.errors.take_along_dim(self.chosen.argsort(dim=-1).unsqueeze(-1), dim=-2)
+
+    @property
+    def first(self) -> Tensor | None:
+        """The directions that the projection takes first, if they are those of the references."""
+        return reference_directions(self.references, self.errors) if self.basis == "references" else None
+
+    def logits(self, query: Tensor) -> Tensor:
+        if self.projection_dim is None:
+            distances = projected_distances(query, self.references, self.errors, None, self.differentiable)
+        else:
+            distances = torch.cdist(
+                self.project(query), self.project(self.references), compute_mode="donot_use_mm_for_euclid_dist"
+            ).square()
+        return self._shifted(-distances)
+
+    def linear(self) -> LinearHead | None:
+        errors = self.errors if self.projection_dim is None else self.ordered_errors
+        weight, bias = linear_head(self.references, errors, self.projection_dim, self.first)
+        return LinearHead(weight, bias + self.shift, class_centers=self.references)
+
+    def project(self, features: Tensor) -> Tensor:
+        """Return coordinates (..., n, D) inside the projection; at full dimension (..., n, L), less their hidden part."""
+        if self.projection_dim is None:
+            return residuals(features, self.errors.detach())
+        return null_coordinates(features, self.ordered_errors, self.projection_dim, self.first)
+
+    @property
+    def centers(self) -> Tensor:
+        return self.references
+
+    def _shifted(self, logits: Tensor) -> Tensor:
+        return logits + self.shift.unsqueeze(-2) if isinstance(self.shift, Tensor) else logits
+
+
+class TapNet(PrototypeMethod):
     """A backbone and `num_references` learned references; each episode gets its projection in closed form.
 
     In training an episode has as many classes as there are references, and class k keeps reference k. In eval mode an
     episode may have fewer: each class takes a reference by `selection`. With the paper's `closest` the result can
-    depend on the order in which the classes are listed, with `optimal` it cannot.
-
-    The other options are as the authors have them unless set: whether gradients pass the projection (`differentiable`,
-    with which short training gets further); and, for study, which references build it and which classify, modified or
-    original, the `distance` of the logits, and the length of the references before training (`initial_norm`).
-    `reference_bias` is the authors' and not the paper's: a learned b_k a reference, which adds 2b_k to its logits and
-    to its score when references are selected. The projection does not see it.
+    depend on the order in which the classes are listed, with `optimal` it cannot. `projection_dim` is the paper's D,
+    all of the null space by default; `basis` orders its columns, where `references` loses nothing at D = way - 1.
+    `differentiable` passes gradients through the projection, with which short training gets further.
     """
 
-    follows_class_order = False  # under `closest`; true of `optimal`
+    follows_class_order = False  # under `closest`
+    order_free_options = {"selection": "optimal"}  # noqa: RUF012
 
     def __init__(
         self,
@@ -53,90 +99,60 @@ class TapNet(LinearMethod):
         projection_dim: int | None = None,
         selection: str = "closest",
         differentiable: bool = False,
-        projection_references: str = "modified",
-        classification_references: str = "original",
-        distance: str = "squared",
-        initial_norm: float = 1.0,
-        reference_bias: bool = False,
+        basis: str = "householder",
     ) -> None:
         super().__init__(backbone)
         if not 2 <= num_references < backbone.dim:
-            raise ValueError(
-                f"TapNet needs 2 <= num_references < dim = {backbone.dim} of its backbone, got num_references={num_references}."
-            )
-        self.selection, self.distance = selection, distance
-        self.projection_references, self.classification_references = projection_references, classification_references
-        for option, choices in CHOICES.items():
-            if getattr(self, option) not in choices:
-                raise ValueError(f"`{option}` is one of {', '.join(choices)}, got {getattr(self, option)!r}.")
-        if not 0 < initial_norm < math.inf:
-            raise ValueError(f"`initial_norm` is a length above 0, got {initial_norm}.")
-        if projection_dim is not None and not 1 <= projection_dim <= backbone.dim - num_references:
-            raise ValueError(
-                f"{num_references} num_references in {backbone.dim} dimensions allow projection_dim from 1 to {backbone.dim - num_references}, got "
-                f"{projection_dim}."
-            )
-        if reference_bias and distance != "squared":
-            raise ValueError("A bias of the references is defined for squared distances only: leave one of them out.")
-        self.projection_dim, self.differentiable = projection_dim, differentiable
-        normal = torch.randn(num_references, backbone.dim) / math.sqrt(backbone.dim)  # LeCun's, each near length 1
-        self.references = nn.Parameter(normal * initial_norm)
-        self.reference_bias = nn.Parameter(torch.zeros(num_references)) if reference_bias else None
-
-    def logits(self, support_features: Tensor, support_labels: Tensor, query_features: Tensor) -> Tensor:
-        prototypes = class_prototypes(support_features, support_labels, way_of(support_labels))
-        chosen = self.choose(prototypes)
-        references, errors = self.adapt_to(prototypes, chosen=chosen)
-        logits = -projected_distances(
-            query_features, references, errors, self.projection_dim, self.differentiable, self.distance == "squared"
-        )
-        return logits + self.shift(chosen).unsqueeze(-2)
-
-    def adapt_to(self, prototypes: Tensor, ordered: bool = True, chosen: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The references that classify, and the errors for the projection to hide, each (..., way, dim).
-
-        Below full dimension the projection depends on the order of the errors: they come in that of the references, or
-        with `ordered` = False in that of the class averages. `chosen` (..., way) says which reference each class takes,
-        in place of `selection`.
-        """
-        if not self.differentiable:
-            prototypes = prototypes.detach()  # they serve the projection alone
-        if chosen is None:
-            chosen = self.choose(prototypes)  # (..., way)
-        references = self.references[chosen]  # (..., way, dim)
-        errors = projection_errors(references, prototypes, self.projection_references == "modified")
-        if self.classification_references == "modified":
-            references = modified_references(references)
-        if ordered:
-            errors = errors.take_along_dim(chosen.argsort(dim=-1).unsqueeze(-1), dim=-2)
-        return references, errors
-
-    def head(self, prototypes: Tensor, chosen: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """That of squared distances: for Euclidean ones it has the same order of the classes, not the softmax."""
-        chosen = self.choose(prototypes) if chosen is None else chosen
-        references, errors = self.adapt_to(prototypes, self.projection_dim is not None, chosen)
-        weight, bias = linear_head(references, errors, self.projection_dim)
-        return weight, bias + self.shift(chosen)
-
-    def shift(self, chosen: Tensor) -> Tensor:
-        """What the bias adds to the logits of classes with these references, (..., way); zero without a bias."""
-        if self.reference_bias is None:
-            return torch.zeros(chosen.shape, device=chosen.device)
-        return 2 * self.reference_bias[chosen]
+            raise ValueError(f"TapNet needs 2 to {backbone.dim - 1} references for its backbone, got {num_references}.")
+        limit = backbone.dim - num_references
+        if projection_dim is not None and not 1 <= projection_dim <= limit:
+            raise ValueError(f"Expected projection_dim from 1 to dim - num_references = {limit}, got {projection_dim}.")
+        if projection_dim is not None and differentiable:
+            raise ValueError("`differentiable` needs the full projection: leave out `projection_dim`.")
+        check_choice("selection", selection, tuple(rule for rule in SELECTION_STRATEGIES if rule != "random"))
+        check_choice("basis", basis, BASES)
+        self.projection_dim, self.selection, self.differentiable = projection_dim, selection, differentiable
+        self.basis = basis
+        self.references = nn.Parameter(torch.randn(num_references, backbone.dim) / math.sqrt(backbone.dim))
 
     @property
-    def uses_references_as_published(self) -> bool:
-        """Whether modified references build the projection and original ones classify."""
-        return (self.projection_references, self.classification_references) == ("modified", "original")
+    def max_way(self) -> int:
+        return len(self.references)
+
+    def adapt_to(self, prototypes: Tensor, chosen: Tensor | None = None) -> ProjectionHead:
+        """Return the head for class prototypes (..., way, dim); `chosen` names a reference for each class."""
+        if not self.differentiable:
+            prototypes = prototypes.detach()
+        chosen = self.choose(prototypes) if chosen is None else chosen
+        references = self.references[chosen]  # (..., way, dim)
+        errors = projection_errors(references, prototypes)
+        return ProjectionHead(references, errors, chosen, self.projection_dim, self.differentiable, self.basis)
 
     def choose(self, prototypes: Tensor) -> Tensor:
-        """Which reference each class takes, (..., way)."""
-        way, num_references = prototypes.shape[-2], len(self.references)
+        """Return which reference each class takes, (..., way)."""
+        way, available = prototypes.shape[-2], len(self.references)
         if not self.training:
-            return select_references(prototypes, self.references, self.selection, bias=self.reference_bias)
-        if way != num_references:
+            return select_references(prototypes, self.references, self.selection)
+        if way != available:
             raise ValueError(
-                f"Training episodes need {num_references} classes, one a reference, got {way}: build TapNet with num_references={way}, or "
-                "call .eval() to choose among the references."
+                f"Training episodes need {available} classes, one per reference, got {way}: build TapNet with "
+                f"num_references={way}, or call .eval() to choose among the references."
             )
-        return torch.arange(num_references, device=prototypes.device).expand(prototypes.shape[:-1])
+        return torch.arange(available, device=prototypes.device).expand(prototypes.shape[:-1])
+
+    def diagnostics(self) -> dict[str, float]:
+        """Return the smallest distance between two normalized references, as in the paper's Figure 3."""
+        return {"reference_distance": float(torch.pdist(F.normalize(self.references.detach().float(), dim=-1)).min())}
+
+    def snapshot(self) -> dict[str, Tensor]:
+        return {"references": self.references}
+
+    @classmethod
+    def adapt_options(cls) -> tuple[str, ...]:
+        return ("selection", "projection_dim", "basis")
+
+
+def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raise ValueError unless the value of an option is one of the choices."""
+    if value not in choices:
+        raise ValueError(f"`{option}` is one of {', '.join(choices)}, got {value!r}.")

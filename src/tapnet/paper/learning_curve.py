@@ -11,11 +11,13 @@ from tapnet.training.run_folder import Point, read_curve
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+DISTANCE = "reference_distance"  # the diagnostic that TapNet records
+
 
 def learning_curve(run: Path) -> Figure:
     """Draw the curve of a run, and beside it the distance where there are references."""
     points = _points(run)
-    if points[0].reference_distance is None:
+    if DISTANCE not in points[0].diagnostics:
         figure, axis = new_figure(5.5, 3.8)
         _draw_accuracy(axis, points)
     else:
@@ -28,7 +30,7 @@ def learning_curve(run: Path) -> Figure:
 def reference_distance(run: Path) -> Figure:
     """The distance alone."""
     points = _points(run)
-    if points[0].reference_distance is None:
+    if DISTANCE not in points[0].diagnostics:
         raise ValueError(f"The method of {run} has no references: give the folder of a TapNet run.")
     figure, axis = new_figure(5.5, 3.8)
     _draw_distance(axis, points)
@@ -56,8 +58,8 @@ def _draw_accuracy(axis: Any, points: list[Point]) -> None:
 
 def _draw_distance(axis: Any, points: list[Point]) -> None:
     best = _best(points)
-    axis.plot([point.episode for point in points], [point.reference_distance for point in points], color=COLOURS[2])
-    axis.plot(best.episode, best.reference_distance, "o", color=COLOURS[1], label="best on validation classes")
+    axis.plot([point.episode for point in points], [point.diagnostics[DISTANCE] for point in points], color=COLOURS[2])
+    axis.plot(best.episode, best.diagnostics[DISTANCE], "o", color=COLOURS[1], label="best on validation classes")
     _finish(axis, "Euclidean distance", "Smallest distance between normalised references")
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from tapnet.data import ImageSet
 from tapnet.data.batches import EpisodeImages, episode_images
 from tapnet.functional import class_prototypes, modified_references, null_space
-from tapnet.methods import Method, TapNet
+from tapnet.methods import Method, TapNet, TapNetVariant
 from tapnet.methods.base import way_of
 from tapnet.paper.tsne import Points, tsne
 from tapnet.plotting import COLOURS, new_figure
@@ -44,7 +44,7 @@ def projection_figure(
         _draw(axis, tsne(points), pictures)
         axis.set(title=title, xticks=[], yticks=[], xlabel="t-SNE 1", ylabel="t-SNE 2")
     names = [images.class_names[label] for label in episode.classes]
-    _legend(figure, axes[0], names, method.projection_references)
+    _legend(figure, axes[0], names, _projection_references(method))
     figure.suptitle(f"Directions of features, {way}-way {shot}-shot, {images.split} classes of {images.name}")
     return figure
 
@@ -54,11 +54,15 @@ def _spaces(method: TapNet, episode: EpisodeImages) -> tuple[Points, Points]:
     """Directions of query features and then of the references that built the projection, as they are and projected."""
     support, query = (method.embed(part) for part in (episode.support_images, episode.query_images))
     prototypes = class_prototypes(support, episode.support_labels, way_of(episode.support_labels))
-    chosen = method.choose(prototypes)
-    references, modified = method.references[chosen], method.projection_references == "modified"
+    head = method.adapt_to(prototypes)
+    references, modified = method.references[head.chosen], _projection_references(method) == "modified"
     points = torch.cat([query, modified_references(references) if modified else references])
-    inside = points @ null_space(method.adapt_to(prototypes, chosen=chosen)[1], method.projection_dim)
+    inside = points @ null_space(head.ordered_errors, method.projection_dim, head.first)
     return F.normalize(points, dim=1).cpu().numpy(), F.normalize(inside, dim=1).cpu().numpy()
+
+
+def _projection_references(method: TapNet) -> str:
+    return method.projection_references if isinstance(method, TapNetVariant) else "modified"
 
 
 def _draw(axis: Any, points: Points, pictures: NDArray[np.uint8]) -> None:

@@ -22,12 +22,12 @@ _STAMPS = ((12, 8), (14, -16), (-38, 10))  # episode numbers a path, and where e
 def reference_trajectories(run: Path) -> Figure:
     """t-SNE of where every reference stood at every validation; on the right that of four, with episode stamps."""
     trajectory = read_trajectory(run)
-    if len(trajectory.episodes) < 3:
+    if len(trajectory.episodes) < 3 or "references" not in trajectory.tensors:
         raise ValueError(
             f"{run} holds {len(trajectory.episodes)} snapshots of references, three are needed for a path: give the "
             "folder of a TapNet run, after two validations."
         )
-    vectors = torch.stack(trajectory.references).numpy()  # (time, ways, dim)
+    vectors = torch.stack(trajectory.tensors["references"]).numpy()  # (time, num_references, dim)
     paths = tsne(vectors.reshape(-1, vectors.shape[-1])).reshape(*vectors.shape[:2], 2)
 
     chosen = _far_apart(paths[-1], min(len(COLOURS) // 2, paths.shape[1]))

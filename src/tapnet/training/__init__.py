@@ -5,7 +5,6 @@ from tapnet.training.interruption import Interrupted
 from tapnet.training.loop import Run, Step, train
 from tapnet.training.run_folder import CURVE, Point, RunFolder, find_runs, read_curve
 from tapnet.training.schedule import learning_rate
-from tapnet.training.trajectory import smallest_reference_distance
 
 __all__ = [
     "CURVE",
@@ -18,6 +17,5 @@ __all__ = [
     "find_runs",
     "learning_rate",
     "read_curve",
-    "smallest_reference_distance",
     "train",
 ]

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
-from torch.nn import functional as F
 
 from tapnet.checkpoint import write_atomically
 from tapnet.data.batches import EpisodeImages
@@ -53,9 +51,11 @@ def save_episode(
 
     The images are those after augmentation; `seed` is that of the dropout.
     """
-    tensors = asdict(episode) | {_WEIGHTS + name: tensor for name, tensor in weights.items()}
+    tensors = {"images": episode.images, "classes": episode.classes}
+    tensors |= {_WEIGHTS + name: tensor for name, tensor in weights.items()}
     packed = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header = json.dumps({"recipe": recipe.as_dict(), "episode": index, "seed": seed}, sort_keys=True)
+    sizes = episode.way, episode.shot, episode.query
+    header = json.dumps({"recipe": recipe.as_dict(), "episode": index, "seed": seed, "sizes": sizes}, sort_keys=True)
     write_atomically(path, save(packed, {_KEY: header}))
 
 
@@ -66,20 +66,20 @@ def episode_loss(path: Path) -> float:
             header = json.loads((file.metadata() or {})[_KEY])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         recipe, seed = recipe_from(header["recipe"], str(path)), header["seed"]
-        episode = EpisodeImages(**{name: tensor for name, tensor in tensors.items() if not name.startswith(_WEIGHTS)})
+        way, shot, query = header["sizes"]
+        episode = EpisodeImages(tensors["images"], way, shot, query, tensors["classes"])
     except (SafetensorError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not a kept episode ({error!r}).") from None
-    method = method_for(recipe, episode.support_images.shape[1:]).train()
+    method = method_for(recipe, episode.images.shape[1:]).train()
     weights = {name.removeprefix(_WEIGHTS): tensor for name, tensor in tensors.items() if name.startswith(_WEIGHTS)}
     method.load_state_dict(weights)
     # as in training: dropout draws its lots in the order of the memory
-    layout = torch.channels_last if episode.support_images.dim() == 4 else torch.contiguous_format
+    layout = torch.channels_last if episode.images.dim() == 4 else torch.contiguous_format
     method.to(memory_format=layout)  # type: ignore[call-overload]
-    support, query = (part.contiguous(memory_format=layout) for part in (episode.support_images, episode.query_images))
-    with torch.random.fork_rng(), torch.no_grad():
+    episode = episode._replace(images=episode.images.contiguous(memory_format=layout))
+    with torch.random.fork_rng(), torch.set_grad_enabled(method.gradients_at_test):
         torch.manual_seed(seed)
         try:
-            logits = method(support, episode.support_labels, query)
+            return method.loss(episode).loss.item()
         except NonFiniteError:
             return math.nan
-    return F.cross_entropy(logits, episode.query_labels).item()

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor
-from torch.nn import functional as F
 
 from tapnet import distributed
 from tapnet.checkpoint import BEST, LAST, Checkpoint, Header, Running, optimizer_tensors, restore_optimizer
@@ -25,7 +24,6 @@ from tapnet.evaluation.calibration import calibrate_checkpoint
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.functional import NonFiniteError
 from tapnet.hardware import PRECISIONS, describe, keep_freed_memory, resolve_device, resolve_precision
-from tapnet.methods import references_of
 from tapnet.recipe import Recipe, Training
 from tapnet.training.faults import Diverged, advice, gradients_are_finite, is_sound, save_episode
 from tapnet.training.initialization import init_from
@@ -35,9 +33,9 @@ from tapnet.training.provenance import provenance
 from tapnet.training.resume import check_resumable
 from tapnet.training.run_folder import Point, RunFolder, read_curve
 from tapnet.training.schedule import learning_rate, set_rates
-from tapnet.training.sources import EpisodeSource, Features, Images
+from tapnet.training.sources import EpisodeSource, FeatureEpisodes, ImageEpisodes
 from tapnet.training.statistics import MeanOfStatistics
-from tapnet.training.trajectory import Trajectory, read_trajectory, smallest_reference_distance
+from tapnet.training.trajectory import Trajectory, read_trajectory
 
 SAVE_SECONDS = 60.0  # the most that a killed run loses, where an episode takes less
 VALIDATION_SEED = 2**32  # its episodes are those of no training seed in common use
@@ -116,6 +114,7 @@ class Run:
             precision=PRECISIONS[self.precision],  # type: ignore[arg-type]
         )
         self._module, self._optimizer = self._fabric.setup(self.method, self.optimizer)
+        self._module.mark_forward_method("loss")
         self.episode, self._saved_at, self._saved_episode = 0, time.monotonic(), 0
         self.best: dict[str, Any] | None = None
         self.origin = ""
@@ -130,14 +129,14 @@ class Run:
         self.train_set, self.validation_set = (
             recipe.data.images(split) for split in (recipe.data.train_split, validation.split)
         )
-        self.sampler = self.train_set.episodes(training.way, training.shot, training.query, recipe.seed)
+        self.sampler = self.train_set.sampler(training.episode_spec(recipe.seed))
         try:
-            self.validation_set.episodes(validation.way, validation.shot, validation.query)
+            self.validation_set.sampler(validation.episode_spec(VALIDATION_SEED))
         except NotEnoughDataError as error:
             raise NotEnoughDataError(
                 f"For validation (validation.way, validation.shot, validation.query), {error}"
             ) from None
-        kind: Callable[..., EpisodeSource] = Features if training.frozen_backbone else Images
+        kind: Callable[..., EpisodeSource] = FeatureEpisodes if training.frozen_backbone else ImageEpisodes
         with _seeded(recipe.seed):
             self.source = kind(recipe, self.train_set, self.validation_set, self.device, self.precision)
         self.method = self.source.method
@@ -170,7 +169,7 @@ class Run:
         """A fresh folder; an older run in it is refused."""
         if distributed.rank() == 0:
             self.folder.begin(self.recipe, provenance() | self._facts())
-            self._note_references()
+            self._keep_snapshot()
         self.save()
 
     def restore(self) -> None:
@@ -232,10 +231,9 @@ class Run:
             stack.enter_context(_seeded(self.recipe.seed, index))
             episode = self._images(index)
             try:
-                logits = self._module(episode.support_images, episode.support_labels, episode.query_images)
+                loss, logits = self._module.loss(episode)
             except NonFiniteError:
                 self._keep(index, {index: math.nan})
-            loss = F.cross_entropy(logits, episode.query_labels)
             self._fabric.backward(loss * share)
         return loss.item(), (logits.argmax(dim=-1) == episode.query_labels).double().mean().item()
 
@@ -277,7 +275,7 @@ class Run:
         self.method.eval()
         features = self.source.validation_features
         result = Evaluator(self.method, self.validation_set, self.precision, features=features).evaluate(
-            settings.way, settings.shot, settings.query, settings.episodes, VALIDATION_SEED, bootstrap=False
+            settings.episode_spec(VALIDATION_SEED), bootstrap=False
         )
         point = Point(
             episode=self.episode,
@@ -286,7 +284,7 @@ class Run:
             validation_accuracy=result.accuracy,
             validation_ci95=result.ci95,
             learning_rate=learning_rate(self.recipe.training, self.episode - self.recipe.training.meta_batch),
-            reference_distance=smallest_reference_distance(self.method),
+            diagnostics=self.method.diagnostics(),
         )
         self._since_point = _NOTHING
         self._points.append(point)
@@ -295,17 +293,15 @@ class Run:
             self.best = {"accuracy": result.accuracy, "ci95": result.ci95, "episode": self.episode} | asdict(settings)
         if distributed.rank() == 0:
             self.folder.write_curve(self._points)
-            self._note_references()
+            self._keep_snapshot()
             if better:
                 self._checkpoint().write(self.folder.path / BEST)
         self.save()
         return point
 
-    def _note_references(self) -> None:
-        references = references_of(self.method)
-        if references is not None:
-            self._trajectory.add(self.episode, references)
-            self._trajectory.write(self.folder.path)
+    def _keep_snapshot(self) -> None:
+        self._trajectory.add(self.episode, self.method.snapshot())
+        self._trajectory.write(self.folder.path)
 
     def save(self) -> None:
         if distributed.rank() == 0:

@@ -17,7 +17,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ class Point:
     validation_accuracy: float
     validation_ci95: float
     learning_rate: float
-    reference_distance: float | None = None  # smallest between two normalised references
+    diagnostics: dict[str, float] = field(default_factory=dict)  # what the method records of itself
 
 
 class RunFolder:
@@ -183,9 +183,15 @@ def read_curve(folder: Path) -> list[Point]:
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no {CURVE}: give the folder of a training run.")
     try:
-        return [Point(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+        return [_point(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged ({error}).") from None
+
+
+def _point(values: dict[str, Any]) -> Point:
+    """Return the point in a line of the curve; earlier versions kept TapNet's one diagnostic beside the others."""
+    distance = values.pop("reference_distance", None)
+    return Point(**({} if distance is None else {"diagnostics": {"reference_distance": distance}}) | values)
 
 
 @dataclass(frozen=True)

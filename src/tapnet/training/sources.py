@@ -8,13 +8,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tapnet.backbones import Backbone, ImageShape, make_backbone
+from tapnet.backbones import ImageShape, make_backbone
+from tapnet.backbones.precomputed import PrecomputedFeatures
 from tapnet.data import ImageSet
 from tapnet.data.augmentation import AUGMENTATIONS
-from tapnet.data.batches import EpisodeImages, class_labels, episode_images
+from tapnet.data.batches import EpisodeImages, episode_images
 from tapnet.data.episodes import Episode
 from tapnet.evaluation.embedding import cached_features, default_cache
-from tapnet.methods import EmbeddingMethod, Method, PrototypicalNetwork
+from tapnet.methods import Method
 from tapnet.recipe import Recipe
 
 
@@ -28,10 +29,10 @@ class EpisodeSource(Protocol):
         """Features of the validation images, where they do not change; all processes ask together."""
 
     def episode(self, episode: Episode, generator: torch.Generator) -> EpisodeImages:
-        """What the method takes of an episode; the generator decides the augmentation."""
+        """Return the tensors of an episode; the generator decides the augmentation."""
 
 
-class Images:
+class ImageEpisodes:
     """The whole network learns from augmented images."""
 
     validation_features = None
@@ -42,27 +43,25 @@ class Images:
         self._augment = AUGMENTATIONS[recipe.training.augmentation]
 
     def episode(self, episode: Episode, generator: torch.Generator) -> EpisodeImages:
-        images = episode_images(self._images, episode, self._device)
-        together = self._augment(torch.cat([images.support_images, images.query_images]), generator)
-        support, query = together.split([len(images.support_images), len(images.query_images)])
-        return EpisodeImages(support, images.support_labels, query, images.query_labels)
+        tensors = episode_images(self._images, episode, self._device)
+        return tensors._replace(images=self._augment(tensors.images, generator))
 
 
-class Features:
-    """What a method has besides its backbone learns from features, which stand where the images would."""
+class FeatureEpisodes:
+    """What a method has besides its backbone learns from features, which stand in the place of images."""
 
     def __init__(
         self, recipe: Recipe, train_set: ImageSet, validation_set: ImageSet, device: torch.device, precision: str
     ) -> None:
         backbone = make_backbone(recipe.backbone.name, train_set.image_shape, **recipe.backbone.options)
         self.method = method_over_features(recipe, backbone.dim).to(device)
-        self._embedder = PrototypicalNetwork(backbone).to(device).eval()  # so that the cache knows the backbone alone
+        self._backbone = backbone.to(device).eval()
         self._sets, self._device, self._precision = (train_set, validation_set), device, precision
 
     @cached_property
     def _features(self) -> tuple[Tensor, Tensor]:
         job = self._precision, default_cache()
-        train, validation = (cached_features(self._embedder, images, *job).clone() for images in self._sets)
+        train, validation = (cached_features(self._backbone, images, *job).clone() for images in self._sets)
         return train, validation
 
     @property
@@ -70,30 +69,15 @@ class Features:
         return self._features[1]
 
     def episode(self, episode: Episode, _: torch.Generator) -> EpisodeImages:
-        way = len(episode.support)
-        (support, support_labels), (query, query_labels) = (
-            (self._features[0][part.reshape(-1)], class_labels(way, part.shape[1], self._device))
-            for part in (episode.support, episode.query)
-        )
-        return EpisodeImages(support, support_labels, query, query_labels)
-
-
-class PrecomputedFeatures(Backbone):
-    """Features that are there already, in place of the backbone that gave them."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.dim = dim
-
-    def forward(self, features: Tensor) -> Tensor:
-        return features
+        features = self._features[0][torch.from_numpy(episode.indices).to(self._device)]
+        return EpisodeImages(features, *episode.sizes, torch.from_numpy(episode.classes).to(self._device))
 
 
 def method_over_features(recipe: Recipe, dim: int) -> Method:
-    """The method of a recipe without its backbone, with fresh parameters; one that has none is refused."""
+    """Return the method of a recipe without its backbone, with fresh parameters; raise ValueError if it has none."""
     method = recipe.over(PrecomputedFeatures(dim))
-    if not isinstance(method, EmbeddingMethod):
-        raise ValueError(f"{recipe.method.name} has no features apart from its task: it cannot be trained frozen.")
+    if method.task_features or method.feature_maps:
+        raise ValueError(f"{recipe.method.name} does not learn from feature vectors: it cannot be trained frozen.")
     if not list(method.parameters()):
         raise ValueError(f"{recipe.method.name} has nothing to learn besides its backbone.")
     return method

@@ -1,7 +1,8 @@
-"""Where the references stood at each point of the learning curve; the figures of their paths are drawn from it."""
+"""What a method keeps of itself at each point of the learning curve, such as TapNet's references."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,51 +10,47 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
-from torch.nn import functional as F
 
 from tapnet.checkpoint import write_atomically
-from tapnet.methods import Method, references_of
 
 TRAJECTORY = "references.safetensors"
+_EPISODES = "episodes"
 
 
 @dataclass
 class Trajectory:
-    """Snapshots of the references (ways, dim), each after so many training episodes."""
+    """Snapshots of named tensors, each after so many training episodes."""
 
     episodes: list[int] = field(default_factory=list)
-    references: list[Tensor] = field(default_factory=list)
+    tensors: dict[str, list[Tensor]] = field(default_factory=dict)
 
-    def add(self, episode: int, references: Tensor) -> None:
-        self.episodes.append(episode)
-        self.references.append(references.detach().float().cpu().clone())
+    def add(self, episode: int, snapshot: Mapping[str, Tensor]) -> None:
+        if snapshot:
+            self.episodes.append(episode)
+        for name, tensor in snapshot.items():
+            self.tensors.setdefault(name, []).append(tensor.detach().float().cpu().clone())
 
     def cut_after(self, episode: int) -> None:
         """Forget what came after this episode."""
         kept = sum(stamp <= episode for stamp in self.episodes)
-        del self.episodes[kept:], self.references[kept:]
+        del self.episodes[kept:]
+        for snapshots in self.tensors.values():
+            del snapshots[kept:]
 
     def write(self, folder: Path) -> None:
+        """Write the snapshots to the folder of a run; without snapshots there is no file."""
         if self.episodes:
-            tensors = {"episodes": torch.tensor(self.episodes), "references": torch.stack(self.references)}
-            write_atomically(folder / TRAJECTORY, save(tensors))
-
-
-def smallest_reference_distance(method: Method) -> float | None:
-    """The smallest distance between two normalised references, the paper's Figure 3; `None` without references."""
-    references = references_of(method)
-    if references is None:
-        return None
-    return float(torch.pdist(F.normalize(references.detach().float(), dim=-1)).min())
+            stacked = {name: torch.stack(snapshots) for name, snapshots in self.tensors.items()}
+            write_atomically(folder / TRAJECTORY, save({_EPISODES: torch.tensor(self.episodes), **stacked}))
 
 
 def read_trajectory(folder: Path) -> Trajectory:
-    """The snapshots of a run; none when its method has no references."""
+    """Return the snapshots of a run; none when its method keeps none."""
     path = folder / TRAJECTORY
     if not path.is_file():
         return Trajectory()
     try:
         tensors = load_file(path)
-        return Trajectory(tensors["episodes"].tolist(), list(tensors["references"]))
+        return Trajectory(tensors.pop(_EPISODES).tolist(), {name: list(each) for name, each in tensors.items()})
     except (SafetensorError, KeyError) as error:
-        raise ValueError(f"{path} is damaged ({error}): delete it to go on without it.") from None
+        raise ValueError(f"{path} is damaged ({error}): delete it to resume without it.") from None

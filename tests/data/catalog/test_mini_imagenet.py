@@ -6,7 +6,7 @@ import pytest
 from tapnet.data import DATASETS, load_dataset
 from tapnet.data.catalog.mini_imagenet import _published
 from tapnet.data.checking import check
-from tapnet.data.episodes import EpisodeSampler
+from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.data.packing import Callbacks, PackOptions, prepare
 
 
@@ -27,7 +27,7 @@ def test_mini_imagenet_splits_have_their_classes(packed, split, classes):
 
 def test_mini_imagenet_episode_touches_only_its_images(packed):
     images = packed.image_set("test")
-    episode = EpisodeSampler(images.labels, 5, 1, 3)[0]
+    episode = EpisodeSampler(images.labels, EpisodeSpec(5, 1, 3))[0]
     assert images.gather(episode.query).shape == (5, 3, 84, 84, 3)
 
 

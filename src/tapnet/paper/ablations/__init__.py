@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.paper.ablations.measured import (
     ROTATIONS,
@@ -17,7 +18,7 @@ from tapnet.paper.ablations.measured import (
     measure_views,
     measure_ways,
 )
-from tapnet.paper.ablations.rows import Row, Task, few, task_words
+from tapnet.paper.ablations.rows import Row, few, task_words
 from tapnet.paper.ablations.trained import (
     Recipes,
     measure_runs,
@@ -31,8 +32,8 @@ from tapnet.recipe import Recipe
 __all__ = [
     "ABLATIONS",
     "Ablation",
+    "EpisodeSpec",
     "Row",
-    "Task",
     "few",
     "find_ablation",
     "measure_runs",
@@ -47,7 +48,7 @@ class Ablation:
     """A question, and how it is answered: from a checkpoint (`measure`), by training (`recipes`), or both."""
 
     question: str
-    measure: Callable[[Evaluator, Task], list[Row]] | None = None
+    measure: Callable[[Evaluator, EpisodeSpec], list[Row]] | None = None
     recipes: Callable[[Recipe], Recipes] | None = None
     episodes: int = 2000  # unless asked otherwise
     note: str = ""

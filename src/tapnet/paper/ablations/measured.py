@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,13 @@ from torch import Tensor, nn
 
 from tapnet.backbones import Backbone
 from tapnet.data.batches import class_labels
-from tapnet.evaluation.dimension_curve import dimension_accuracies, dimension_curve, random_rotation
-from tapnet.evaluation.evaluator import Accuracies, Evaluator, mean_and_ci95
+from tapnet.data.episodes import EpisodeSpec
+from tapnet.evaluation.evaluator import Evaluator
+from tapnet.evaluation.intervals import Accuracies, mean_and_ci95
 from tapnet.functional import select_references
-from tapnet.methods import LinearMethod, Method, TapNet
-from tapnet.paper.ablations.rows import Row, Task, paired
+from tapnet.methods import Head, LinearHead, Method, PrototypeMethod, TapNet, TapNetVariant
+from tapnet.paper.ablations.rows import Row, paired
+from tapnet.paper.dimension_curve import dimension_accuracies, dimension_curve, random_rotation
 
 Options = dict[str, Any]  # of the method, as in a recipe
 
@@ -24,102 +26,102 @@ WAYS = (2, 3, 5, 10, 15, 20, 30, 40, 50, 60, 80, 100)
 ROTATIONS = 20
 
 
-def measure_options(variants: dict[str, Options], judge: Evaluator, task: Task) -> list[Row]:
+def measure_options(variants: dict[str, Options], evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
     """The network under other options of its method."""
-    return paired({name: _varied(judge, options).accuracies(**asdict(task)) for name, options in variants.items()})
+    return paired({name: _varied(evaluator, options).accuracies(task) for name, options in variants.items()})
 
 
-def measure_selection(judge: Evaluator, task: Task) -> list[Row]:
+def measure_selection(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
     """Which reference a class takes: the closest, any, the farthest, or those of least total distance."""
     by_rule = {
-        rule: _varied(judge, {"selection": rule}).accuracies(**asdict(task))
-        for rule in ("closest", "farthest", "optimal")
+        rule: _varied(evaluator, {"selection": rule}).accuracies(task) for rule in ("closest", "farthest", "optimal")
     }
     closest = by_rule.pop("closest")
-    return paired({"closest": closest, "random": random_selection_accuracies(judge, task), **by_rule})
+    return paired({"closest": closest, "random": random_selection_accuracies(evaluator, task), **by_rule})
 
 
 @torch.inference_mode()
-def random_selection_accuracies(judge: Evaluator, task: Task) -> Accuracies:
+def random_selection_accuracies(evaluator: Evaluator, task: EpisodeSpec) -> Accuracies:
     """The accuracy of each episode with references by lot; the lots of episode i follow from the seed and i alone."""
-    method = _tapnet(judge)
-    sampler = judge.images.episodes(task.way, task.shot, task.query, task.seed)
-    answers = class_labels(task.way, task.query, judge.device)
+    method = _tapnet(evaluator)
+    sampler = evaluator.images.sampler(task)
+    answers = class_labels(task.way, task.query, evaluator.device)
     accuracies = np.zeros(task.episodes)
     for index in range(task.episodes):
         episode = sampler.batch(index, index + 1)
-        prototypes = judge.prototypes(episode.support)
+        prototypes = evaluator.prototypes(episode.support)
         lots = np.random.SeedSequence((task.seed, index)).generate_state(1, np.uint64)
         generator = torch.Generator().manual_seed(int(lots[0]))
         chosen = select_references(prototypes, method.references, "random", generator)
-        weight, bias = method.head(prototypes, chosen)
-        scores = torch.baddbmm(bias.unsqueeze(-2), judge.gathered(episode.query), weight.mT)
+        scores = method.adapt_to(prototypes, chosen).logits(evaluator.gathered(episode.query))
         accuracies[index] = (scores[0].argmax(dim=-1) == answers).double().mean().item()
     return accuracies
 
 
-def measure_dimension(judge: Evaluator, task: Task) -> list[Row]:
+def measure_dimension(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
     """Every dimension D against the full one; lowest and highest over random rotations of the null space."""
-    accuracies = dimension_accuracies(judge, **asdict(task))
+    accuracies = dimension_accuracies(evaluator, task)
     full = accuracies.shape[1]
     generator = torch.Generator().manual_seed(task.seed)
     rotations = (random_rotation(full, generator) for _ in range(ROTATIONS))
-    curves = np.stack([dimension_curve(judge, **asdict(task), rotation=rotation) for rotation in rotations])
+    curves = np.stack([dimension_curve(evaluator, task, rotation) for rotation in rotations])
     rows = paired({f"D = {dim}": column for dim, column in enumerate(accuracies.T, 1)}, base=f"D = {full}")
     bands = zip(rows, curves.min(axis=0), curves.max(axis=0), strict=True)
     return [replace(row, lowest=float(low), highest=float(high)) for row, low, high in bands]
 
 
-def measure_ways(judge: Evaluator, task: Task) -> list[Row]:
+def measure_ways(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
     """The accuracy by the number of classes, as far as the references and the data reach; no episodes are shared."""
-    limit = len(judge.images.names if judge.images.one_rotation_per_class else judge.images.class_names)
-    if isinstance(judge.method, TapNet):
-        limit = min(limit, len(judge.method.references))
+    limit = len(evaluator.images.names if evaluator.images.one_rotation_per_class else evaluator.images.class_names)
+    if isinstance(evaluator.method, TapNet):
+        limit = min(limit, len(evaluator.method.references))
     tasks = [replace(task, way=way) for way in WAYS if way <= limit]
-    return [Row(f"{each.way}-way", *mean_and_ci95(judge.accuracies(**asdict(each)))) for each in tasks]
+    return [Row(f"{each.way}-way", *mean_and_ci95(evaluator.accuracies(each))) for each in tasks]
 
 
-def measure_batch_statistics(judge: Evaluator, task: Task) -> list[Row]:
+def measure_batch_statistics(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
     """Batch normalisation by the statistics of training, or by those of an episode's own images."""
-    together = Evaluator(BatchStatistics(judge.method), judge.images, judge.precision)
+    together = Evaluator(BatchStatistics(evaluator.method), evaluator.images, evaluator.precision)
     return paired(
         {
-            "running": judge.accuracies(**asdict(task)),
-            "batch (transductive)": together.accuracies(**asdict(task)),
+            "running": evaluator.accuracies(task),
+            "batch (transductive)": together.accuracies(task),
         }
     )
 
 
 class BatchStatistics(Method):
-    """A method that normalises by the images of its episode, queries included: so they are embedded together."""
+    """A method that normalizes by the images of its episode, queries included: so they are embedded together."""
 
     transductive = True
+    task_features = True
+    batched = False
 
     def __init__(self, method: Method) -> None:
-        super().__init__()
-        self.method = copy.deepcopy(method)
-        self.backbone = self.method.backbone
+        method = copy.deepcopy(method)
+        super().__init__(method.backbone)
+        self.method = method
         layers = [layer for layer in self.modules() if isinstance(layer, nn.BatchNorm2d)]
         if not layers:
-            raise ValueError(f"{type(self.backbone).__name__} has no batch normalisation to change.")
+            raise ValueError(f"{type(self.backbone).__name__} has no batch normalization to change.")
         for layer in layers:
             layer.running_mean = layer.running_var = None  # without them the layer takes those of the batch
 
-    def forward(self, support_images: Tensor, support_labels: Tensor, query_images: Tensor) -> Tensor:
-        logits: Tensor = self.method(support_images, support_labels, query_images)
+    def logits(self, support: Tensor, labels: Tensor, query: Tensor) -> Tensor:
+        logits: Tensor = self.method(support, labels, query)
         return logits
 
 
-def measure_views(judge: Evaluator, task: Task) -> list[Row]:
+def measure_views(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
     """Every image as it is, or turned by each quarter, four heads on four features."""
-    if not isinstance(judge.method, LinearMethod):
-        raise ValueError(f"This ablation needs a method with a linear head, the checkpoint is a {_kind(judge)}.")
-    if judge.method.backbone.four_rotations:
+    if not isinstance(evaluator.method, PrototypeMethod):
+        raise ValueError(f"This ablation needs a method of class prototypes, the checkpoint is a {_kind(evaluator)}.")
+    if evaluator.method.backbone.four_rotations:
         raise ValueError(
             "This backbone sees every image in its four turns already: give a checkpoint of one that does not."
         )
-    turned = Evaluator(RotatedViews(judge.method), judge.images, judge.precision, judge.cache)
-    return paired({"as it is": judge.accuracies(**asdict(task)), "four rotations": turned.accuracies(**asdict(task))})
+    turned = Evaluator(RotatedViews(evaluator.method), evaluator.images, evaluator.precision, evaluator.cache)
+    return paired({"as it is": evaluator.accuracies(task), "four rotations": turned.accuracies(task)})
 
 
 class FourRotations(Backbone):
@@ -136,39 +138,58 @@ class FourRotations(Backbone):
         return torch.cat([self.once(images.rot90(quarters, (-2, -1))) for quarters in range(4)], dim=-1)
 
 
-class RotatedViews(LinearMethod):
-    """A method that classifies each of four turns by itself and adds up the logits."""
+class RotatedViews(PrototypeMethod):
+    """A method that classifies each of four rotations by itself and adds up the logits."""
 
-    def __init__(self, method: LinearMethod) -> None:
+    def __init__(self, method: PrototypeMethod) -> None:
         super().__init__(FourRotations(method.backbone))
         self.method = method
 
-    def logits(self, support_features: Tensor, support_labels: Tensor, query_features: Tensor) -> Tensor:
-        rotations = zip(support_features.chunk(4, dim=-1), query_features.chunk(4, dim=-1), strict=True)
-        return torch.stack([self.method.logits(support, support_labels, query) for support, query in rotations]).sum(
-            dim=0
-        )
-
-    def head(self, prototypes: Tensor) -> tuple[Tensor, Tensor]:
-        weights, biases = zip(*map(self.method.head, prototypes.chunk(4, dim=-1)), strict=True)
-        return torch.cat(weights, dim=-1), torch.stack(biases).sum(dim=0)
+    def adapt_to(self, prototypes: Tensor) -> SumOfHeads:
+        return SumOfHeads(tuple(map(self.method.adapt_to, prototypes.chunk(4, dim=-1))))
 
 
-def _tapnet(judge: Evaluator) -> TapNet:
-    if not isinstance(judge.method, TapNet):
-        raise ValueError(f"This ablation is of TapNet, the checkpoint is a {_kind(judge)}.")
-    return judge.method
+@dataclass(frozen=True)
+class SumOfHeads(Head):
+    """Heads over equal parts of the features, side by side; their logits are added."""
+
+    heads: tuple[Head, ...]
+
+    def logits(self, query: Tensor) -> Tensor:
+        parts = zip(self.heads, query.chunk(len(self.heads), dim=-1), strict=True)
+        return torch.stack([head.logits(part) for head, part in parts]).sum(dim=0)
+
+    def linear(self) -> LinearHead | None:
+        linear = [each for head in self.heads if (each := head.linear()) is not None]
+        if len(linear) < len(self.heads):
+            return None
+        weight, bias = torch.cat([each.weight for each in linear], dim=-1), torch.stack([each.bias for each in linear])
+        return LinearHead(weight, bias.sum(dim=0))
 
 
-def _kind(judge: Evaluator) -> str:
-    return type(judge.method).__name__
+def _tapnet(evaluator: Evaluator) -> TapNet:
+    if not isinstance(evaluator.method, TapNet):
+        raise ValueError(f"This ablation is of TapNet, the checkpoint is a {_kind(evaluator)}.")
+    return evaluator.method
 
 
-def _varied(judge: Evaluator, options: Options) -> Evaluator:
+def _kind(evaluator: Evaluator) -> str:
+    return type(evaluator.method).__name__
+
+
+def _varied(evaluator: Evaluator, options: Options) -> Evaluator:
     """An evaluator on the same features with other options of the method."""
-    assert len(judge.features)  # now, for all variants
-    variant = copy.copy(judge)
-    variant.method = copy.copy(_tapnet(judge))
-    for name, value in options.items():
-        setattr(variant.method, name, value)
+    assert len(evaluator.features)  # now, for all variants
+    variant = copy.copy(evaluator)
+    variant.method = as_variant(_tapnet(evaluator)).with_options(**options)
     return variant
+
+
+def as_variant(method: TapNet) -> TapNetVariant:
+    """Return TapNet as a `TapNetVariant` with the same parameters and options."""
+    if isinstance(method, TapNetVariant):
+        return method
+    options = {name: getattr(method, name) for name in ("projection_dim", "selection", "differentiable", "basis")}
+    variant = TapNetVariant(method.backbone, len(method.references), **options)
+    variant.references = method.references
+    return variant.train(method.training)

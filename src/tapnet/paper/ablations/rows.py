@@ -6,23 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tapnet.evaluation.evaluator import Accuracies, mean_and_ci95
+from tapnet.evaluation.intervals import Accuracies, mean_and_ci95
 from tapnet.wording import overlap_note
-
-
-@dataclass(frozen=True)
-class Task:
-    """The episodes, which every variant meets."""
-
-    way: int
-    shot: int
-    query: int
-    episodes: int
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.episodes < 2:
-            raise ValueError(f"An accuracy with its interval needs at least 2 episodes, got {self.episodes}.")
 
 
 @dataclass(frozen=True)

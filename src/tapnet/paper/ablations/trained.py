@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from tapnet.checkpoint import LAST, read_checkpoint
 from tapnet.data import ImageSet
+from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.paper.ablations.measured import Options
-from tapnet.paper.ablations.rows import Row, Task, paired
+from tapnet.paper.ablations.rows import Row, paired
 from tapnet.recipe import Recipe, recipe_from
 from tapnet.training.run_folder import RunFolder
 
@@ -77,13 +78,13 @@ def train_variants(recipes: Recipes, out: Path, train: Trainer, say: Callable[[s
     return folders
 
 
-def measure_runs(judges: Mapping[str, Evaluator], task: Task, training_episodes: int) -> list[Row]:
+def measure_runs(judges: Mapping[str, Evaluator], task: EpisodeSpec, training_episodes: int) -> list[Row]:
     """The trained variants on the same episodes, paired with the first."""
-    rows = paired({variant: judge.accuracies(**asdict(task)) for variant, judge in judges.items()})
+    rows = paired({variant: judge.accuracies(task) for variant, judge in judges.items()})
     return [replace(row, training_episodes=training_episodes) for row in rows]
 
 
-def refuse_unmeasurable(recipes: Recipes, images: ImageSet, task: Task) -> None:
+def refuse_unmeasurable(recipes: Recipes, images: ImageSet, task: EpisodeSpec) -> None:
     """Nothing, or an error when the task could not be done after the training."""
     images.episodes(task.way, task.shot, task.query)
     for variant, recipe in recipes.items():

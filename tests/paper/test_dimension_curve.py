@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 import torch
+from tapnet.evaluation.dimension_curve import dimension_accuracies, dimension_curve, random_rotation
 
 from tapnet.backbones import Conv4
-from tapnet.evaluation.dimension_curve import dimension_accuracies, dimension_curve, random_rotation
+from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.functional import null_space
 from tapnet.methods import PrototypicalNetwork, TapNet
@@ -15,11 +16,11 @@ def test_the_curve_agrees_with_an_evaluation_at_one_dimension(blobs, dim, bias):
     small_tapnet = TapNet(Conv4((1, 8, 8), widths=(16, 16, 16, 16)), num_references=8, reference_bias=bias).eval()
     if bias:
         torch.nn.init.normal_(small_tapnet.reference_bias, std=0.1)
-    curve = dimension_curve(Evaluator(small_tapnet, blobs), 5, 2, 3, episodes=40, seed=1)
+    curve = dimension_curve(Evaluator(small_tapnet, blobs), EpisodeSpec(5, 2, 3, 40, 1))
     single = TapNet(small_tapnet.backbone, num_references=8, projection_dim=min(dim, 8), reference_bias=bias).eval()
     single.projection_dim = dim
     single.load_state_dict(small_tapnet.state_dict())
-    accuracy = Evaluator(single, blobs).accuracies(5, 2, 3, episodes=40, seed=1).mean()
+    accuracy = Evaluator(single, blobs).accuracies(EpisodeSpec(5, 2, 3, 40, 1)).mean()
     assert curve[dim - 1] == pytest.approx(accuracy, abs=2 / (40 * 15))
 
 
@@ -39,12 +40,12 @@ def test_the_curve_agrees_with_distances_through_the_projection_in_float64(blobs
         expected = (nearest == torch.arange(5).repeat_interleave(3)[:, None]).double().mean(dim=(0, 1))
     method.float()
     evaluator._features = evaluator._features.float()
-    curve = dimension_curve(evaluator, 5, 2, 3, episodes=40, seed=1)
+    curve = dimension_curve(evaluator, EpisodeSpec(5, 2, 3, 40, 1))
     assert np.abs(curve - expected.numpy()).max() <= 2 / (40 * 15)
 
 
 def test_the_curve_has_a_point_for_every_dimension(blobs, small_tapnet):
-    curve = dimension_curve(Evaluator(small_tapnet, blobs), 5, 2, 3, episodes=3)
+    curve = dimension_curve(Evaluator(small_tapnet, blobs), EpisodeSpec(5, 2, 3, 3))
     assert curve.shape == (16 - 5,)
     assert np.isfinite(curve).all()
 
@@ -52,21 +53,23 @@ def test_the_curve_has_a_point_for_every_dimension(blobs, small_tapnet):
 def test_a_method_without_a_projection_is_refused(blobs):
     method = PrototypicalNetwork(Conv4((1, 8, 8), widths=(16, 16, 16, 16))).eval()
     with pytest.raises(ValueError, match="Only TapNet"):
-        dimension_curve(Evaluator(method, blobs), 5, 2, 3, episodes=3)
+        dimension_curve(Evaluator(method, blobs), EpisodeSpec(5, 2, 3, 3))
 
 
 def test_the_curve_is_the_mean_of_its_episodes(blobs, small_tapnet):
     judge = Evaluator(small_tapnet, blobs)
-    accuracies = dimension_accuracies(judge, 5, 2, 3, episodes=70, seed=1)
+    accuracies = dimension_accuracies(judge, EpisodeSpec(5, 2, 3, 70, 1))
     assert accuracies.shape == (70, 11)
-    np.testing.assert_array_equal(accuracies.mean(axis=0), dimension_curve(judge, 5, 2, 3, episodes=70, seed=1))
-    np.testing.assert_allclose(accuracies[:, -1], judge.accuracies(5, 2, 3, episodes=70, seed=1))
+    np.testing.assert_array_equal(accuracies.mean(axis=0), dimension_curve(judge, EpisodeSpec(5, 2, 3, 70, 1)))
+    np.testing.assert_allclose(accuracies[:, -1], judge.accuracies(EpisodeSpec(5, 2, 3, 70, 1)))
 
 
 def test_a_rotation_changes_no_accuracy_at_full_dimension_but_below(blobs, small_tapnet):
     judge = Evaluator(small_tapnet, blobs)
-    plain = dimension_accuracies(judge, 5, 2, 3, episodes=10)
-    turned = dimension_accuracies(judge, 5, 2, 3, 10, rotation=random_rotation(11, torch.Generator().manual_seed(1)))
+    plain = dimension_accuracies(judge, EpisodeSpec(5, 2, 3, 10))
+    turned = dimension_accuracies(
+        judge, EpisodeSpec(5, 2, 3, 10), rotation=random_rotation(11, torch.Generator().manual_seed(1))
+    )
     np.testing.assert_array_equal(turned[:, -1], plain[:, -1])
     assert (turned[:, 0] != plain[:, 0]).any()
 

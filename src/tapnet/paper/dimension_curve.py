@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tapnet.evaluation.evaluator import Accuracies, Evaluator
+from tapnet.data.episodes import EpisodeSpec
+from tapnet.evaluation.evaluator import Evaluator
+from tapnet.evaluation.intervals import Accuracies
 from tapnet.functional import reflections
 from tapnet.methods import TapNet
 
@@ -20,32 +22,16 @@ _BLOCKS = 64  # of neighbouring coordinates, summed side by side
 _VALUES = 2**19  # queries and scores at a time, 2 MB
 
 
-def dimension_curve(
-    evaluator: Evaluator,
-    way: int,
-    shot: int,
-    query: int,
-    episodes: int,
-    seed: int = 0,
-    rotation: Tensor | None = None,
-) -> Accuracies:
+def dimension_curve(evaluator: Evaluator, spec: EpisodeSpec, rotation: Tensor | None = None) -> Accuracies:
     """The mean accuracy over episodes for each D from 1 to L - way, shape (L - way,)."""
-    batches = _accuracies(evaluator, way, shot, query, episodes, seed, rotation)
-    curve: Accuracies = np.asarray(sum(batch.double().sum(dim=0) for batch in batches)) / episodes
+    batches = _accuracies(evaluator, spec, rotation)
+    curve: Accuracies = np.asarray(sum(batch.double().sum(dim=0) for batch in batches)) / spec.episodes
     return curve
 
 
-def dimension_accuracies(
-    evaluator: Evaluator,
-    way: int,
-    shot: int,
-    query: int,
-    episodes: int,
-    seed: int = 0,
-    rotation: Tensor | None = None,
-) -> Accuracies:
+def dimension_accuracies(evaluator: Evaluator, spec: EpisodeSpec, rotation: Tensor | None = None) -> Accuracies:
     """The accuracy of each episode for each D, shape (episodes, L - way), in a null space turned by `rotation`."""
-    return torch.cat([*_accuracies(evaluator, way, shot, query, episodes, seed, rotation)]).double().numpy()
+    return torch.cat([*_accuracies(evaluator, spec, rotation)]).double().numpy()
 
 
 def random_rotation(size: int, generator: torch.Generator) -> Tensor:
@@ -56,24 +42,22 @@ def random_rotation(size: int, generator: torch.Generator) -> Tensor:
 
 
 @torch.inference_mode()
-def _accuracies(
-    evaluator: Evaluator, way: int, shot: int, query: int, episodes: int, seed: int, rotation: Tensor | None
-) -> Iterator[Tensor]:
+def _accuracies(evaluator: Evaluator, spec: EpisodeSpec, rotation: Tensor | None) -> Iterator[Tensor]:
     """Some episodes after the others, each (episodes, L - way), on the CPU."""
     method = evaluator.method
     if not isinstance(method, TapNet):
         raise ValueError(f"Only TapNet has a projection dimension to choose, this is {type(method).__name__}.")
     rotation = None if rotation is None else rotation.to(evaluator.device)
-    sampler = evaluator.images.episodes(way, shot, query, seed)
+    sampler, way, query, episodes = evaluator.images.sampler(spec), spec.way, spec.query, spec.episodes
     length = method.backbone.dim
     size = max(1, _VALUES // (way * query * (length + (way - 1) * _BLOCKS)))
     for start in range(0, episodes, 16 * size):
         block = sampler.batch(start, min(start + 16 * size, episodes))
         prototypes = evaluator.prototypes(block.support)
-        chosen = method.choose(prototypes)
-        references, errors = method.adapt_to(prototypes, chosen=chosen)
-        vectors, triangle = reflections(errors)
-        references, shift = _coordinates(references, vectors, triangle, rotation), method.shift(chosen)
+        head = method.adapt_to(prototypes)
+        vectors, triangle = reflections(head.ordered_errors)
+        references = _coordinates(head.references, vectors, triangle, rotation)
+        shift = head.shift if isinstance(head.shift, Tensor) else torch.zeros(references.shape[:-1])
         for first in range(0, len(block), size):
             part = slice(first, first + size)
             queries = evaluator.gathered(block.query[part])

@@ -1,0 +1,46 @@
+"""Intervals of a mean accuracy: over episodes, and over classes and images by half-samples."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t as student
+
+Accuracies = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+REPLICATES, REPLICATE_EPISODES = 100, 100
+_Z = 1.96
+
+
+def mean_and_ci95(values: Accuracies) -> tuple[float, float]:
+    """Return the mean, and 1.96 standard errors of it."""
+    return float(values.mean()), _Z * float(values.std(ddof=1)) / math.sqrt(len(values))
+
+
+def wide_ci95(population: float, units: int, ci95: float) -> float:
+    """Return the half-width for other classes and images, from their variance and the interval over episodes.
+
+    The variance over so many units has Student's quantile, wider than the normal one where there are few.
+    """
+    quantile = float(student.ppf(0.975, max(units - 1, 1)))
+    return math.sqrt(quantile**2 * max(0.0, population) + ci95**2)
+
+
+def half_sample(
+    labels: Indices, units: Indices, least: int, images: int, generator: np.random.Generator
+) -> tuple[Indices, float]:
+    """Return positions of a random half of the units and of their images, and the factor its variance falls short by.
+
+    A unit is what was drawn from the population: a class, or a character with all of its rotations. At least `least`
+    units stay, and `images` images of each class.
+    """
+    drawn = generator.permutation(np.unique(units))
+    kept = max(least, -(-len(drawn) // 2))
+    rows = []
+    for label in (label for unit in drawn[:kept] for label in np.unique(labels[units == unit])):
+        members = generator.permutation(np.flatnonzero(labels == label))
+        rows.append(members[: max(images, -(-len(members) // 2))])
+    return np.concatenate(rows), kept / (len(drawn) - kept)

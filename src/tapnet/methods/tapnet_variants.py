@@ -1,0 +1,101 @@
+"""TapNet with one of its parts exchanged, for ablations, the authors' checkpoints and the comparison with MANN."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tapnet.backbones import Backbone
+from tapnet.functional import modified_references, projection_errors, select_references
+from tapnet.methods.head import LinearHead
+from tapnet.methods.tapnet import ProjectionHead, TapNet, check_choice
+
+REFERENCES = ("modified", "original")
+SCORES = ("squared", "euclidean", "inner", "cosine")
+
+
+@dataclass(frozen=True)
+class VariantHead(ProjectionHead):
+    """A projection head that scores by one of SCORES in place of the squared distance."""
+
+    distance: str = "squared"
+
+    def logits(self, query: Tensor) -> Tensor:
+        if self.distance == "squared":
+            return super().logits(query)
+        queries, references = self.project(query), self.project(self.references)
+        if self.distance == "euclidean":
+            return -torch.cdist(queries, references, compute_mode="donot_use_mm_for_euclid_dist")
+        if self.distance == "cosine":
+            queries, references = F.normalize(queries, dim=-1), F.normalize(references, dim=-1)
+        return queries @ references.mT
+
+    def linear(self) -> LinearHead | None:
+        return super().linear() if self.distance == "squared" else None
+
+
+class TapNetVariant(TapNet):
+    """TapNet with other references in the projection or the classifier, another score, length or bias.
+
+    - `projection_references`: `modified` references build the projection, as in the paper, or `original` ones.
+    - `classification_references`: `original` references classify, as in the paper, or `modified` ones.
+    - `distance`: `squared` as in the authors' code, `euclidean` as printed in eq. (1), `inner`: the inner product
+      inside the projection, to which the paper reduces the read-out of memory-augmented networks, and `cosine`, the
+      same with both sides normalized.
+    - `initial_norm`: the length of the references before training.
+    - `reference_bias`: a learned $b_k$ per reference, as in the authors' code; it adds $2b_k$ to the logits and to the
+      score by which references are selected. The projection does not see it.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        num_references: int,
+        projection_dim: int | None = None,
+        selection: str = "closest",
+        differentiable: bool = False,
+        basis: str = "householder",
+        projection_references: str = "modified",
+        classification_references: str = "original",
+        distance: str = "squared",
+        initial_norm: float = 1.0,
+        reference_bias: bool = False,
+    ) -> None:
+        super().__init__(backbone, num_references, projection_dim, selection, differentiable, basis)
+        check_choice("projection_references", projection_references, REFERENCES)
+        check_choice("classification_references", classification_references, REFERENCES[::-1])
+        check_choice("distance", distance, SCORES)
+        if not 0 < initial_norm < math.inf:
+            raise ValueError(f"`initial_norm` is a length above 0, got {initial_norm}.")
+        if reference_bias and distance != "squared":
+            raise ValueError("A bias of the references is defined for squared distances only: leave one of them out.")
+        self.projection_references, self.classification_references = projection_references, classification_references
+        self.distance = distance
+        self.references = nn.Parameter(self.references.detach() * initial_norm)
+        self.reference_bias = nn.Parameter(torch.zeros(num_references)) if reference_bias else None
+
+    def adapt_to(self, prototypes: Tensor, chosen: Tensor | None = None) -> VariantHead:
+        """Return the head for class prototypes (..., way, dim); `chosen` names a reference for each class."""
+        head = super().adapt_to(prototypes, chosen)
+        chosen, references, errors = head.chosen, head.references, head.errors
+        if self.projection_references == "original":
+            prototypes = prototypes if self.differentiable else prototypes.detach()
+            errors = projection_errors(references, prototypes, modified=False)
+        if self.classification_references == "modified":
+            references = modified_references(references)
+        shift = 0.0 if self.reference_bias is None else 2 * self.reference_bias[chosen]
+        options = self.projection_dim, self.differentiable, self.basis
+        return VariantHead(references, errors, chosen, *options, shift, self.distance)
+
+    def choose(self, prototypes: Tensor) -> Tensor:
+        if self.training:
+            return super().choose(prototypes)
+        return select_references(prototypes, self.references, self.selection, bias=self.reference_bias)
+
+    @classmethod
+    def adapt_options(cls) -> tuple[str, ...]:
+        return (*super().adapt_options(), "projection_references", "classification_references", "distance")
