@@ -137,7 +137,7 @@ def test_data_prepare_counts_one_in_the_singular(tmp_path, root, capsys):
 MISTAKES = {
     "unknown dataset": (["prepare", "imagenet", "--from", "."], "Datasets to prepare are omniglot"),
     "bundled dataset": (["prepare", "quickdraw", "--from", "."], "it needs nothing"),
-    "nothing there": (["prepare", "folder", "--from", "/no/such/place"], "Nothing is at /no/such/place"),
+    "nothing there": (["prepare", "folder", "--from", "/no/such/place"], "There is nothing at /no/such/place"),
     "no images": (["prepare", "omniglot", "--from", "EMPTY"], "is not a known form of omniglot"),
     "no pixels": (["prepare", "folder", "--from", "PETS", "--size", "0"], "1 to 4096 pixels"),
     "wrong filter": (["prepare", "folder", "--from", "PETS", "--filter", "cubic"], "Expected a resize filter (nearest"),
