@@ -137,13 +137,13 @@ def test_data_prepare_counts_one_in_the_singular(tmp_path, root, capsys):
 MISTAKES = {
     "unknown dataset": (["prepare", "imagenet", "--from", "."], "Datasets to prepare are omniglot"),
     "bundled dataset": (["prepare", "quickdraw", "--from", "."], "it needs nothing"),
-    "nothing there": (["prepare", "folder", "--from", "/no/such/place"], "Nothing is at /no/such/place"),
-    "no images": (["prepare", "omniglot", "--from", "EMPTY"], "is no form of omniglot"),
+    "nothing there": (["prepare", "folder", "--from", "/no/such/place"], "There is nothing at /no/such/place"),
+    "no images": (["prepare", "omniglot", "--from", "EMPTY"], "is not a known form of omniglot"),
     "no pixels": (["prepare", "folder", "--from", "PETS", "--size", "0"], "1 to 4096 pixels"),
-    "wrong filter": (["prepare", "folder", "--from", "PETS", "--filter", "cubic"], "Resize filters are nearest"),
+    "wrong filter": (["prepare", "folder", "--from", "PETS", "--filter", "cubic"], "Expected a resize filter (nearest"),
     "wrong fit": (["prepare", "folder", "--from", "PETS", "--fit", "bend"], "squash or crop"),
-    "ink of photographs": (["prepare", "folder", "--from", "PETS", "--ink", "dark"], "no set of drawings"),
-    "name that is a path": (["prepare", "folder", "--from", "PETS", "--name", "../x"], "a plain name"),
+    "ink of photographs": (["prepare", "folder", "--from", "PETS", "--ink", "dark"], "not a set of drawings"),
+    "name that is a path": (["prepare", "folder", "--from", "PETS", "--name", "../x"], "a name of letters"),
     "name that is taken": (["prepare", "folder", "--from", "PETS", "--name", "omniglot"], "a name of its own"),
     "root is a file": (["prepare", "folder", "--from", "PETS", "--root", "PETS/cat/1.png"], "is a file"),
     "check of nothing": (["check", "cifar-fs"], "is not prepared in"),
@@ -200,7 +200,7 @@ def test_data_prepare_stopped_by_the_user_says_how_to_go_on(tmp_path, root):
     while not (root / ".folder.partial" / "state.bin").is_file() and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    assert b"the same command goes on" in process.communicate()[1]
+    assert b"the same command resumes" in process.communicate()[1]
     assert process.returncode == 130
     assert not (root / "folder").exists()
 

@@ -28,7 +28,7 @@ class Make:
     """Files in the genuine layouts. A picture has one colour, whose red value tells it from others."""
 
     @staticmethod
-    def picture(value, size=(84, 84)):
+    def image(value, size=(84, 84)):
         return Image.new("RGB", size, (value, 255 - value, 128))
 
     @staticmethod
@@ -39,7 +39,7 @@ class Make:
 
     @classmethod
     def png(cls, value, size=(84, 84)):
-        return cls.encoded(cls.picture(value, size))
+        return cls.encoded(cls.image(value, size))
 
     @staticmethod
     def file(path, content):
@@ -79,9 +79,9 @@ def make():
 def pack(tmp_path):
     """`pack(dataset, path, **options)` prepares a dataset in a root of its own and gives what was packed."""
 
-    def run(dataset, path, /, root=None, say=lambda _: None, progress=lambda _done, _all: None, **options):
+    def run(dataset, path, /, root=None, log=lambda _: None, progress=lambda _done, _all: None, **options):
         return prepare(
-            DATASETS[dataset], path, root or tmp_path / "root", PackOptions(**options), Callbacks(say, progress)
+            DATASETS[dataset], path, root or tmp_path / "root", PackOptions(**options), Callbacks(log, progress)
         )
 
     return run

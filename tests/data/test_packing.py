@@ -1,16 +1,20 @@
 import errno
-import fcntl
 import json
 import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from tapnet.data import load_dataset, staging
+from tapnet.data import packed as packed_module
 from tapnet.data.packed import open_packed, sha256_of
+from tapnet.data.preprocessing import Preprocessing
+from tapnet.errors import UserError
 
 
 @pytest.fixture
@@ -34,7 +38,7 @@ def test_prepare_packs_every_image_class_after_class(pack, pets, reds):
 def test_prepare_leaves_the_dataset_and_nothing_else(pack, pets, tmp_path):
     pack("folder", pets, size=8)
     assert files_in(tmp_path / "root") == ["folder"]
-    assert files_in(tmp_path / "root" / "folder") == ["images.npy", "manifest.json", "rows.txt"]
+    assert files_in(tmp_path / "root" / "folder") == ["images.npy", "manifest.json", "rows.txt", "verified.json"]
 
 
 def test_prepare_does_not_depend_on_the_order_of_the_file_system(pack, make, tmp_path, pets):
@@ -56,7 +60,7 @@ def test_prepare_gives_the_same_from_an_archive(pack, make, tmp_path, pets, endi
 
 def test_prepare_records_how_it_was_made(pack, pets):
     manifest = pack("folder", pets, size=8, filter="box", fit="crop").manifest
-    assert (manifest.filter, manifest.fit, manifest.resized, manifest.row_shape) == ("box", "crop", 12, (8, 8, 3))
+    assert (manifest.preprocessing, manifest.resized) == (Preprocessing(8, 8, 3, "box", "crop"), 12)
 
 
 def test_prepare_keeps_a_set_that_is_there(pack, pets):
@@ -100,7 +104,7 @@ def test_prepare_goes_on_where_it_stopped(pack, many):
     with pytest.raises(Stop):
         pack("folder", many, size=8, progress=stop_after(100))
     said, seen = [], []
-    packed = pack("folder", many, size=8, say=said.append, progress=lambda done, _: seen.append(done))
+    packed = pack("folder", many, size=8, log=said.append, progress=lambda done, _: seen.append(done))
     assert any("128 of 300 images are done" in sentence for sentence in said)
     assert seen[0] > 128
     assert packed.manifest.sha256 == pack("folder", many, size=8, name="at-once").manifest.sha256
@@ -111,8 +115,40 @@ def test_prepare_starts_anew_when_the_source_or_the_wishes_changed(pack, many, m
         pack("folder", many, size=8, progress=stop_after(100))
     make.file(many / "a" / "999.png", make.png(99, (8, 8)))
     said = []
-    assert len(pack("folder", many, size=8, say=said.append).pixels) == 301
-    assert not any("Going on" in sentence for sentence in said)
+    assert len(pack("folder", many, size=8, log=said.append).pixels) == 301
+    assert not any("Resuming" in sentence for sentence in said)
+
+
+def test_prepare_packs_files_again_that_changed_since_it_stopped(pack, many, make, reds):
+    with pytest.raises(Stop):
+        pack("folder", many, size=8, progress=stop_after(100))
+    make.file(many / "a" / "000.png", make.png(222, (8, 8)))
+    seen = []
+    packed = pack("folder", many, size=8, progress=lambda done, _: seen.append(done))
+    assert reds(packed, "a")[:2] == [222, 1]
+    assert seen[0] > 64, "what did not change is not packed again"
+
+
+def test_prepare_packs_an_array_file_again_that_changed_since_it_stopped(pack, tmp_path):
+    def save(value):
+        np.savez(tmp_path / "npz" / "train.npz", n01532829=np.full((300, 8, 8, 3), value, np.uint8))
+
+    (tmp_path / "npz").mkdir()
+    save(1)
+    with pytest.raises(Stop):
+        pack("mini-imagenet", tmp_path / "npz", size=8, progress=stop_after(100))
+    save(2)
+    assert (pack("mini-imagenet", tmp_path / "npz", size=8).pixels == 2).all()
+
+
+@pytest.mark.parametrize("name", ["state.bin", "versions.bin", "images.npy", "plan.txt"])
+@pytest.mark.parametrize("keep", [0, 100])
+def test_prepare_starts_anew_when_its_own_files_are_cut_short(pack, many, tmp_path, name, keep):
+    with pytest.raises(Stop):
+        pack("folder", many, size=8, progress=stop_after(100))
+    path = tmp_path / "root" / ".folder.partial" / name
+    path.write_bytes(path.read_bytes()[:keep])
+    assert pack("folder", many, size=8).manifest.sha256 == pack("folder", many, size=8, name="b").manifest.sha256
 
 
 @pytest.fixture
@@ -142,10 +178,8 @@ def test_prepare_class_without_a_good_image_is_no_class(pack, pets, make):
 
 def test_prepare_second_one_at_once_is_refused(pack, pets, tmp_path):
     (tmp_path / "root").mkdir()
-    with (tmp_path / "root" / ".folder.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(BlockingIOError, match="under way"):
-            pack("folder", pets, size=8)
+    with FileLock(tmp_path / "root" / ".folder.lock"), pytest.raises(BlockingIOError, match="Another process"):
+        pack("folder", pets, size=8)
     assert pack("folder", pets, size=8)
 
 
@@ -162,7 +196,7 @@ def full(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize("call", ["posix_fallocate", "pwrite", "fsync"])
+@pytest.mark.parametrize("call", ["posix_fallocate", "write", "fsync"])
 def test_prepare_full_disk_is_one_clear_sentence(pack, pets, monkeypatch, tmp_path, call):
     monkeypatch.setattr(staging.os, call, full)
     with pytest.raises(OSError, match=r"The disk is full: .*--root"):
@@ -179,7 +213,7 @@ def test_prepare_asks_for_room_before_it_starts(pack, pets, monkeypatch):
 
 def test_prepare_goes_on_after_a_full_disk(pack, many, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(staging.os, "pwrite", full)
+        patch.setattr(staging.os, "write", full)
         with pytest.raises(OSError, match="full"):
             pack("folder", many, size=8)
     assert len(pack("folder", many, size=8).pixels) == 300
@@ -247,6 +281,38 @@ def test_packed_fingerprint_tells_splits_apart(pack, many):
     packed = pack("folder", many, size=8)
     splits = [packed.image_set(split).fingerprint for split in ("all", "trainval")]
     assert len({*splits, packed.image_set("all").fingerprint}) == len(set(splits))
+
+
+def overwrite_last_byte(folder):
+    path = folder / "images.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 255
+    path.write_bytes(content)
+
+
+def test_packed_notices_that_its_pixels_were_overwritten(pack, pets, tmp_path):
+    overwrite_last_byte(pack("folder", pets, size=8).folder)
+    with pytest.raises(UserError, match=r"were replaced: expected sha-256 .* got .*--overwrite"):
+        load_dataset("folder", "all", tmp_path / "root")
+
+
+def test_packed_computes_the_digest_only_when_its_file_changed(pack, pets, monkeypatch):
+    folder = pack("folder", pets, size=8).folder
+    calls = []
+    monkeypatch.setattr(packed_module, "sha256_of", lambda path: calls.append(path) or sha256_of(path))
+    assert len(open_packed(folder).pixels) == 12
+    assert not calls
+    os.utime(folder / "images.npy", (1, 1))  # a copy, or an older version's set
+    for _ in range(2):
+        assert len(open_packed(folder).pixels) == 12
+    assert len(calls) == 1
+
+
+def test_packed_in_a_folder_that_cannot_be_written_is_read(pack, pets, monkeypatch):
+    folder = pack("folder", pets, size=8).folder
+    (folder / "verified.json").unlink()
+    monkeypatch.setattr(Path, "write_text", full)
+    assert len(open_packed(folder).pixels) == 12
 
 
 def test_data_root_is_taken_from_the_environment(monkeypatch, tmp_path, pack, pets):

@@ -133,7 +133,7 @@ def test_frozen_run_serves_a_hugging_face_model(tmp_path):
     train(recipe(backbone=backbone), tmp_path / "run", "cpu")
     network = load_network(str(tmp_path / "run"))
     assert network.method.references.shape == (6, 16)
-    assert network.preprocessing.geometry.fit == "crop"
+    assert network.preprocessing.fit == "crop"
 
 
 def test_support_and_query_of_an_episode_are_augmented_together():

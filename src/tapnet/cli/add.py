@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.data.source import normal
+    from tapnet.data.source import normalize_name
     from tapnet.inference.folders import picture_files
     from tapnet.inference.task import with_examples
     from tapnet.inference.task_file import read_task, write_task
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
     network = network_of(task, args.network, args.device)
     classes: dict[str, list[Path]] = {}
     for path in picture_files(args.pictures):
-        classes.setdefault(args.name or normal(path.absolute().parent.name), []).append(path)
+        classes.setdefault(args.name or normalize_name(path.absolute().parent.name), []).append(path)
     if not classes:
         raise ValueError(f"There is no picture in {', '.join(map(str, args.pictures))}.")
     reader = Reader(network.image_preprocessing, sum(map(len, classes.values())))

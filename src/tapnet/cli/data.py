@@ -48,11 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--root", help="folder of the prepared datasets")
     prepare.add_argument("--from", dest="path", required=True, metavar="PATH", help="folder, archive or file to read")
     for action in (prepare, download):
-        _add_wishes(action)
+        _add_pack_options(action)
     _add_show(show)
 
 
-def _add_wishes(parser: argparse.ArgumentParser) -> None:
+def _add_pack_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", dest="own_name", metavar="NAME", help="keep it under another name")
     parser.add_argument(
         "--size", type=int, help="side of the packed images in pixels (default: as published; folder 84)"
@@ -66,7 +66,7 @@ def _add_wishes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=int, default=0, help="folder: which classes are train, val and test (default: 0)"
     )
-    parser.add_argument("--skip-bad", action="store_true", help="go on without images that cannot be read")
+    parser.add_argument("--skip-bad", action="store_true", help="skip images that cannot be read")
     parser.add_argument("--overwrite", action="store_true", help="replace the set of that name")
 
 
@@ -96,14 +96,17 @@ def _list(args: argparse.Namespace) -> None:
     root = data_root(args.root)
     _say(f"Prepared datasets are kept in {root}")
     for name, dataset in DATASETS.items():
-        if dataset.forms and is_packed(root / name):
+        if dataset.formats and is_packed(root / name):
             state, words = _prepared(root / name, dataset.images)
             _entry(name, state, f"{dataset.summary}; {words}", _command(name, True))
             continue
         images = "any number" if dataset.images is None else f"{dataset.images:,} images"
-        where = "not ready" if dataset.forms else "bundled"
+        where = "not ready" if dataset.formats else "bundled"
         _entry(
-            name, f"{images} of {_size(dataset.row_shape)}, {where}", dataset.summary, _command(name, not dataset.forms)
+            name,
+            f"{images} of {_size(dataset.row_shape)}, {where}",
+            dataset.summary,
+            _command(name, not dataset.formats),
         )
     for name in own_sets(root):
         _entry(name, *_prepared(root / name), _command(name, True))
@@ -125,8 +128,8 @@ def _prepared(folder: Path, published: int | None = None) -> tuple[str, str]:
     kept = packed.manifest
     images = kept.rows - len(kept.left_out)
     part = "" if published in (None, images) else f" (published: {published:,})"
-    state = f"{pluralize(images, 'image')} of {_size(kept.row_shape)}{part}, ready in {folder}"
-    return state, f"{pluralize(len(packed.classes), 'class')}, prepared from {kept.form}"
+    state = f"{pluralize(images, 'image')} of {_size(kept.preprocessing.shape)}{part}, ready in {folder}"
+    return state, f"{pluralize(len(packed.classes), 'class')}, prepared from {kept.source}"
 
 
 def _size(shape: tuple[int, int, int]) -> str:
@@ -153,15 +156,15 @@ def _pack(args: argparse.Namespace, dataset: Dataset, path: Path) -> None:
 
     try:
         with _progress("packing") as progress:
-            packed = prepare(dataset, path, data_root(args.root), _wishes(args), Callbacks(_say, progress))
+            packed = prepare(dataset, path, data_root(args.root), _pack_options(args), Callbacks(_say, progress))
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("Stopped; the same command goes on from here.") from None
+        raise KeyboardInterrupt("Stopped; the same command resumes from here.") from None
     _print_findings(
         [*facts(packed), *differences(dataset, packed)], f"{packed.manifest.name} is ready: {packed.folder}"
     )
 
 
-def _wishes(args: argparse.Namespace) -> PackOptions:
+def _pack_options(args: argparse.Namespace) -> PackOptions:
     from tapnet.data.packing import PackOptions
 
     return PackOptions(
@@ -199,14 +202,14 @@ def _download(args: argparse.Namespace) -> None:
 
     dataset = _preparable(args.name)
     if args.name not in DOWNLOADS:
-        forms = "\n".join(f"  • {form.words}" for form in dataset.forms)
-        _say(f"{dataset.origin}\nForms that can be read:\n{forms}")
+        formats = "\n".join(f"  • {each.description}" for each in dataset.formats)
+        _say(f"{dataset.origin}\nFormats that can be read:\n{formats}")
         raise ValueError(
             f"{args.name} cannot be downloaded from here: get it from where it is kept, then run "
             f"`tapnet data prepare {args.name} --from PATH`. Sets that can be downloaded: {', '.join(DOWNLOADS)}."
         )
     root = data_root(args.root)
-    name_for(dataset, root, _wishes(args))
+    name_for(dataset, root, _pack_options(args))
     folder = root / "downloads" / args.name
     with _progress("downloading") as progress:
         for remote in DOWNLOADS[args.name]:
@@ -244,7 +247,7 @@ def _show(args: argparse.Namespace) -> None:
 def _preparable(name: str) -> Dataset:
     from tapnet.data import DATASETS
 
-    choices = [each for each, dataset in DATASETS.items() if dataset.forms]
+    choices = [each for each, dataset in DATASETS.items() if dataset.formats]
     if name not in choices:
         bundled = " (bundled: it needs nothing)" if name in DATASETS else ""
         raise ValueError(f"Datasets to prepare are {', '.join(choices)}, got {name!r}{bundled}.")

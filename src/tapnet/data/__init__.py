@@ -11,6 +11,7 @@ from tapnet.data.catalog.folder import FOLDER
 from tapnet.data.dataset import Dataset
 from tapnet.data.image_set import ImageSet
 from tapnet.data.packed import data_root, is_packed, open_packed
+from tapnet.errors import UserError
 
 __all__ = ["DATASETS", "Dataset", "ImageSet", "load_dataset"]
 
@@ -23,14 +24,14 @@ def load_dataset(
     one_rotation_per_class: bool = False,
     **unknown: object,
 ) -> ImageSet:
-    """One split of a dataset: of those in DATASETS, or of one that was prepared under a name of its own.
+    """Return one split of a dataset: of those in DATASETS, or of one that was prepared under a name of its own.
 
     `root` is where prepared datasets are kept; `rotations` = 4 adds the rotations of each image as classes, 1 does not,
-    for all splits or for each by name; where nothing is said the dataset decides (Omniglot: rotations in training, none
-    in validation and test). `one_rotation_per_class` keeps the rotations of one image class out of each other's episodes.
+    for all splits or for each by name; by default the dataset decides (Omniglot: rotations in training, none in
+    validation and test). `one_rotation_per_class` keeps two rotations of one class out of the same episode.
     """
     if unknown:
-        raise ValueError(
+        raise UserError(
             f"The options of a dataset are `rotations` and `one_rotation_per_class`, got {', '.join(unknown)}."
         )
     if isinstance(rotations, Mapping):
@@ -40,7 +41,7 @@ def load_dataset(
         return replace(DATASETS[name].load(split, folder, rotations), one_rotation_per_class=one_rotation_per_class)
     own = own_sets(folder)
     if name not in own:
-        raise ValueError(f"Datasets are {', '.join([*DATASETS, *own])}, got {name!r}.")
+        raise UserError(f"Datasets are {', '.join([*DATASETS, *own])}, got {name!r}.")
     packed = open_packed(folder / name)
     usual = DATASETS.get(packed.manifest.dataset, FOLDER).rotations.get(split, 1)
     return replace(
@@ -50,6 +51,6 @@ def load_dataset(
 
 
 def own_sets(root: Path) -> list[str]:
-    """The names of the datasets that were prepared in `root` under names of their own."""
+    """Return the names of the datasets that were prepared in `root` under names of their own."""
     found = sorted(path.name for path in root.iterdir() if is_packed(path)) if root.is_dir() else []
     return [name for name in found if name not in DATASETS and not name.startswith(".")]

@@ -21,14 +21,14 @@ def none(images: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG001
 
 
 def rotate(images: Tensor, generator: torch.Generator) -> Tensor:
-    """The whole episode turned by 0, 90, 180 or 270 degrees, the same for all.
+    """Rotate the whole episode by 0, 90, 180 or 270 degrees, the same for all.
 
     In place of rotations as classes of their own (`rotations: 1` in `data.options`): all characters of an episode then
-    stand the same way, as in a task of drawings that nobody turned, and are harder to tell apart.
+    stand the same way, as in a task of upright drawings, and are harder to tell apart.
     """
     if images.shape[-1] != images.shape[-2]:
         raise ValueError(
-            f"Only square images can be turned, got {tuple(images.shape[-2:])}: choose another augmentation."
+            f"Only square images can be rotated, got {tuple(images.shape[-2:])}: choose another augmentation."
         )
     quarters = int(torch.randint(4, (1,), generator=generator))
     return images.rot90(quarters, (-2, -1)).contiguous(memory_format=torch.channels_last)
@@ -36,9 +36,9 @@ def rotate(images: Tensor, generator: torch.Generator) -> Tensor:
 
 def dihedral(images: Tensor, generator: torch.Generator) -> Tensor:
     """`rotate`, then the whole episode mirrored or not: all characters lie in the same one of eight ways."""
-    turned = rotate(images, generator)
+    rotated = rotate(images, generator)
     mirrored = bool(torch.rand((), generator=generator) < 0.5)
-    return turned.flip(-1).contiguous(memory_format=torch.channels_last) if mirrored else turned
+    return rotated.flip(-1).contiguous(memory_format=torch.channels_last) if mirrored else rotated
 
 
 def flip(images: Tensor, generator: torch.Generator) -> Tensor:
@@ -56,7 +56,7 @@ def crop(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def affine(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Turned by up to 10 degrees, scaled by up to 10% and shifted by up to 5%; for characters.
+    """Rotate by up to 10 degrees, scaled by up to 10% and shifted by up to 5%; for characters.
 
     Sampled bicubically: bilinear sampling blurs thin strokes.
     """

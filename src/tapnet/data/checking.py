@@ -1,4 +1,4 @@
-"""What a packed dataset is, where it differs from the published one, and what that means for comparing numbers."""
+"""What a packed dataset holds, where it differs from the published one, and whether results can be compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from tapnet.data.dataset import Dataset
 from tapnet.data.packed import Packed
-from tapnet.data.source import SPLITS, some
+from tapnet.data.source import SPLITS, abbreviate
 from tapnet.wording import pluralize
 
 INCOMPARABLE = "accuracies are not comparable with published ones"
@@ -36,68 +36,70 @@ class DuplicateGroup:
 
 
 def check(dataset: Dataset, packed: Packed, progress: Callable[[int, int], None]) -> list[Finding]:
-    """Everything worth knowing of a packed dataset; one whose pixels have changed since it was packed is refused."""
-    found = packed.digest()
-    if found != packed.manifest.sha256:
-        raise ValueError(
-            f"The images in {packed.folder} are damaged: their sha-256 is {found}, and it was "
-            f"{packed.manifest.sha256} when they were packed. Prepare them again with --overwrite."
-        )
-    return [*facts(packed), *differences(dataset, packed), *_twin_findings(packed, twins(packed, progress))]
+    """Return everything worth knowing about a packed dataset; raise UserError if its pixels are not those packed."""
+    packed.check_digest(packed.digest())
+    return [
+        *facts(packed),
+        *differences(dataset, packed),
+        *_duplicate_findings(packed, duplicate_groups(packed, progress)),
+    ]
 
 
 def facts(packed: Packed) -> Iterator[Finding]:
-    """What was packed, from what and how."""
-    kept = packed.manifest
-    height, width, channels = kept.row_shape
-    yield Finding("read from", kept.form)
+    """Yield what was packed, from what and how."""
+    manifest = packed.manifest
+    height, width, channels = manifest.preprocessing.shape
+    yield Finding("read from", manifest.source)
     yield Finding("classes", f"{len(packed.classes):,}")
-    yield Finding("images", f"{kept.rows - len(kept.left_out):,} of {height}×{width}×{channels}")
-    for split in dict.fromkeys((*SPLITS, *kept.splits)):
-        names = [name for name in kept.splits.get(split, ()) if name in packed.classes]
+    yield Finding("images", f"{manifest.rows - len(manifest.left_out):,} of {height}×{width}×{channels}")
+    for split in dict.fromkeys((*SPLITS, *manifest.splits)):
+        names = [name for name in manifest.splits.get(split, ()) if name in packed.classes]
         images = sum(len(packed.rows_of(name)) for name in names)
         yield Finding(f"split {split}", f"{pluralize(len(names), 'class')}, {pluralize(images, 'image')}")
     how = (
-        f"{pluralize(kept.resized, 'image')} by {kept.filter}, {kept.fit}"
-        if kept.resized
+        f"{pluralize(manifest.resized, 'image')} by {manifest.preprocessing.filter}, {manifest.preprocessing.fit}"
+        if manifest.resized
         else "no image had another size"
     )
     yield Finding("resized", how)
-    if kept.ink is not None:
-        yield Finding("ink", kept.ink)
-    yield Finding("sha-256", kept.sha256, True)
-    for note in kept.notes:
+    if manifest.preprocessing.ink is not None:
+        yield Finding("ink", manifest.preprocessing.ink)
+    yield Finding("sha-256", manifest.sha256, True)
+    for note in manifest.notes:
         yield Finding("note", note)
 
 
 def differences(dataset: Dataset, packed: Packed) -> Iterator[Finding]:
-    """Where it is not the published set."""
-    kept = packed.manifest
+    """Yield where it is not the published set."""
+    manifest = packed.manifest
     yield _overlap(packed)
-    if kept.left_out:
+    if manifest.left_out:
         named = packed.row_names()
-        bad = [f"{named[int(row)]} ({reason})" for row, reason in kept.left_out.items()]
-        yield Finding("left out", f"{pluralize(len(bad), 'unreadable image')}: {some(bad)}", False)
-        empty = [name for name in kept.classes if name not in packed.classes]
+        bad = [f"{named[int(row)]} ({reason})" for row, reason in manifest.left_out.items()]
+        yield Finding("left out", f"{pluralize(len(bad), 'unreadable image')}: {abbreviate(bad)}", False)
+        empty = [name for name in manifest.classes if name not in packed.classes]
         if empty:
-            yield Finding("no readable image", f"{pluralize(len(empty), 'class')}: {some(empty)}", False)
+            yield Finding("no readable image", f"{pluralize(len(empty), 'class')}: {abbreviate(empty)}", False)
     if not dataset.classes:
         return
     missing, extra = sorted(dataset.classes - packed.classes), sorted(packed.classes - dataset.classes)
     if missing:
-        words = f"{len(missing):,} of {len(dataset.classes):,} classes are missing ({some(missing)}): {INCOMPARABLE}"
+        words = (
+            f"{len(missing):,} of {len(dataset.classes):,} classes are missing ({abbreviate(missing)}): {INCOMPARABLE}"
+        )
         yield Finding("published classes", words, False)
     if extra:
-        words = f"not in the published lists by name: {some(extra)}; the files gave the split"
+        words = f"not in the published lists by name: {abbreviate(extra)}; the files gave the split"
         yield Finding("published classes", words, False)
     if not missing and not extra:
         yield Finding("published classes", f"all {len(dataset.classes):,} are there, split as published", True)
     yield _count(dataset, packed)
-    sizes = ["×".join(map(str, shape)) for shape in (dataset.row_shape, kept.row_shape)]
+    sizes = ["×".join(map(str, shape)) for shape in (dataset.row_shape, manifest.preprocessing.shape)]
     if sizes[0] != sizes[1]:
         yield Finding("published size", f"{sizes[0]}, and this is {sizes[1]}: {INCOMPARABLE}", False)
-    if kept.resized:
-        words = f"{dataset.published_filter}; this was resized by {kept.filter}: expect small differences in accuracy"
+    if manifest.resized:
+        by = manifest.preprocessing.filter
+        words = f"{dataset.published_filter}; this was resized by {by}: expect small differences in accuracy"
         yield Finding("published resizing", words, None)
 
 
@@ -108,7 +110,9 @@ def _overlap(packed: Packed) -> Finding:
             places[name].append(split)
     shared = [name for name, splits in places.items() if len(splits) > 1]
     words = (
-        f"{pluralize(len(shared), 'class')} in two splits: {some(shared)}" if shared else "no class is in two splits"
+        f"{pluralize(len(shared), 'class')} in two splits: {abbreviate(shared)}"
+        if shared
+        else "no class is in two splits"
     )
     return Finding("split overlap", words, not shared)
 
@@ -124,8 +128,8 @@ def _count(dataset: Dataset, packed: Packed) -> Finding:
     return Finding("published images", f"{wanted:,}, and this has {images:,}{per_class}: {INCOMPARABLE}", False)
 
 
-def twins(packed: Packed, progress: Callable[[int, int], None]) -> list[DuplicateGroup]:
-    """Groups of images that are the same to the last bit, by a digest of every row."""
+def duplicate_groups(packed: Packed, progress: Callable[[int, int], None]) -> list[DuplicateGroup]:
+    """Return the groups of images with identical pixels."""
     used = np.concatenate([packed.rows_of(name) for name in packed.manifest.classes])
     digests = np.empty(len(used), dtype="V16")
     for place, row in enumerate(used):
@@ -146,16 +150,16 @@ def twins(packed: Packed, progress: Callable[[int, int], None]) -> list[Duplicat
     return found
 
 
-def _twin_findings(packed: Packed, found: list[DuplicateGroup]) -> Iterator[Finding]:
+def _duplicate_findings(packed: Packed, found: list[DuplicateGroup]) -> Iterator[Finding]:
     within = [each for each in found if len(each.classes) == 1]
     across = [each for each in found if len(each.classes) > 1 and len(each.splits) == 1]
     leaks = [each for each in found if len(each.splits) > 1]
     kinds = (
         ("same image in one class", within, "a query may be one of its own support images"),
         ("same image in two classes", across, "one of the two labels is wrong"),
-        ("same image in two splits", leaks, "what one split is judged on is also in another"),
+        ("same image in two splits", leaks, "an image of one split is also in another"),
     )
     named = packed.row_names() if found else []
     for subject, groups, meaning in kinds:
-        shown = some([" = ".join(named[row] for row in each.rows) for each in groups], 3)
+        shown = abbreviate([" = ".join(named[row] for row in each.rows) for each in groups], 3)
         yield Finding(subject, f"{len(groups):,} ({shown}): {meaning}" if groups else "none", not groups)

@@ -1,4 +1,4 @@
-"""The contract of a dataset: its name, its splits, its expected counts, and the public forms in which it is read."""
+"""What defines a dataset: its name, splits and expected counts, and the formats in which it is read."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 from tapnet.data.image_set import ImageSet
 from tapnet.data.packed import Packed, data_root, is_packed, open_packed
-from tapnet.data.readers import Form, Splits
-from tapnet.data.source import SPLITS, Source
+from tapnet.data.readers import Format
+from tapnet.data.source import SPLITS, Source, Splits
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """What is known of a dataset before any image is read; where nothing is published, the field is empty."""
+    """What is known about a dataset before any image is read; what is not published is empty."""
 
     name: str
     summary: str
@@ -24,7 +24,7 @@ class Dataset:
     splits: Splits = field(default_factory=dict)  # the classes of each split, in the order of their labels
     images: int | None = None  # in the published set
     images_per_class: int | None = None
-    forms: tuple[Form, ...] = ()
+    formats: tuple[Format, ...] = ()
     filter: str = "lanczos"
     published_filter: str = ""  # what is known of how the published images were resized
     ink: str | None = None  # what drawings become when packed
@@ -37,11 +37,11 @@ class Dataset:
         return {name for split in SPLITS for name in self.splits.get(split, ())}
 
     def load(self, split: str, root: Path | None = None, rotations: int | None = None) -> ImageSet:
-        """One split of it; `root` is where prepared datasets are kept, `rotations` = 4 adds rotations as classes."""
+        """Return one split; `root` is where prepared datasets are kept, `rotations` = 4 adds rotations as classes."""
         return self.open(root).image_set(split, self.rotations.get(split, 1) if rotations is None else rotations)
 
     def open(self, root: Path | None = None) -> Packed:
-        """All of it as it was prepared in `root`."""
+        """Return the packed dataset in `root`; raise FileNotFoundError if it is not prepared."""
         folder = data_root(root) / self.name
         if not is_packed(folder):
             raise FileNotFoundError(

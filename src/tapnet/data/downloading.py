@@ -1,4 +1,4 @@
-"""Files fetched over HTTP: going on where an earlier try stopped, checked before they count."""
+"""Download files over HTTP: interrupted downloads are resumed, and every file is checked."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from tapnet.errors import UserError
 
 CHUNK = 1 << 18
 TIMEOUT = 30.0
@@ -36,7 +38,10 @@ DOWNLOADS: dict[str, tuple[Remote, ...]] = {
 
 
 def download(remote: Remote, folder: Path, progress: Callable[[int, int], None]) -> Path:
-    """The whole, checked file in `folder`; what an earlier try left there is gone on with."""
+    """Return the path of the complete, checked file in `folder`; an interrupted download is resumed.
+
+    Raise ConnectionError if it cannot be fetched, UserError if it has another checksum.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     target, part = folder / remote.name, folder / f"{remote.name}.part"
     if target.is_file() and md5_of(target) == remote.md5:
@@ -50,7 +55,7 @@ def download(remote: Remote, folder: Path, progress: Callable[[int, int], None])
         ) from None
     if (found := md5_of(part)) != remote.md5:
         part.unlink()
-        raise ValueError(f"{remote.url} came with MD5 {found}, and {remote.md5} was needed: it was deleted; try again.")
+        raise UserError(f"Expected MD5 {remote.md5} of {remote.url}, got {found}: it was deleted; try again.")
     part.replace(target)
     return target
 

@@ -1,7 +1,8 @@
-"""The packed form of a dataset on disk: `images.npy`, `manifest.json`, `rows.txt` in a folder of its name.
+"""A packed dataset on disk: `images.npy`, `manifest.json`, `rows.txt` and `verified.json` in a folder of its name.
 
 `images.npy` is one uint8 array (rows, height, width, channels), class after class, opened as a memory map; the manifest
-says what each row is; `rows.txt` names the file that each row came from.
+says what each row is; `rows.txt` names the file that each row came from; `verified.json` says when the pixels were last
+found to be those that were packed.
 """
 
 from __future__ import annotations
@@ -11,37 +12,38 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tapnet.data.image_set import ImageSet, Indices
+from tapnet.data.episodes import Indices
+from tapnet.data.image_set import ImageSet
+from tapnet.data.preprocessing import FILTERS, FITS, Preprocessing
+from tapnet.data.source import Splits
+from tapnet.errors import UserError
 
-Splits = Mapping[str, tuple[str, ...]]
 FORMAT = 1
-IMAGES, MANIFEST, ROWS = "images.npy", "manifest.json", "rows.txt"
+IMAGES, MANIFEST, ROWS, VERIFIED = "images.npy", "manifest.json", "rows.txt", "verified.json"
 
 
-class UnknownSplitError(ValueError):
-    """A dataset without classes in the split that was asked for."""
+class UnknownSplitError(UserError):
+    """The dataset has no classes in the requested split."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is known of packed images. Classes lie in this order, each with as many rows as its number says."""
+    """What is known about packed images. Classes follow each other in this order, each with its number of rows."""
 
     name: str
     dataset: str  # the entry of DATASETS that made it
-    form: str  # what it was read from
-    row_shape: tuple[int, int, int]  # height, width, channels
-    filter: str
-    fit: str
+    source: str  # what it was read from
+    preprocessing: Preprocessing
     resized: int  # images that had another size
-    ink: str | None  # bright or dark, for drawings
     classes: Mapping[str, int]
     splits: Splits
     left_out: Mapping[str, str]  # row number, as text: why its image could not be read; the row is blank and unused
@@ -59,7 +61,7 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a packed dataset, refused when this version cannot read it."""
+    """Return the manifest of a packed dataset; raise UserError if this version cannot read it."""
     path = folder / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no packed dataset (no {MANIFEST}).")
@@ -68,10 +70,21 @@ def read_manifest(folder: Path) -> Manifest:
         if content.get("format") != FORMAT:
             raise ValueError(f"format {content.get('format')}, and this version reads {FORMAT}")
         splits = {split: tuple(names) for split, names in content.pop("splits").items()}
-        shape, notes = tuple(content.pop("row_shape")), tuple(content.pop("notes"))
-        return Manifest(splits=splits, row_shape=shape, notes=notes, **content)
+        if "preprocessing" not in content:
+            content = _updated(content)
+        preprocessing, notes = Preprocessing.from_dict(content.pop("preprocessing")), tuple(content.pop("notes"))
+        return Manifest(splits=splits, preprocessing=preprocessing, notes=notes, **content)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{path} cannot be used ({error}): prepare the dataset again with --overwrite.") from None
+        raise UserError(f"{path} cannot be used ({error}): prepare the dataset again with --overwrite.") from None
+
+
+def _updated(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a manifest of an earlier version, whose preprocessing was spread over several fields, as one of today."""
+    (height, width, channels), ink = content.pop("row_shape"), content.pop("ink")
+    chosen = {"filter": content.pop("filter"), "fit": content.pop("fit")}
+    known = {key: value for key, value in chosen.items() if value in (*FILTERS, *FITS)}  # else "none"
+    preprocessing = Preprocessing(height, width, channels, ink=ink, **known)
+    return {"source": content.pop("form"), "preprocessing": preprocessing.as_dict(), **content}
 
 
 @dataclass(frozen=True)
@@ -83,18 +96,57 @@ class Packed:
 
     @cached_property
     def pixels(self) -> NDArray[np.uint8]:
-        """All rows, mapped and not read; a file that does not fit its manifest is refused."""
+        """All rows as a memory map; raise UserError if they are not those that the manifest describes."""
         path = self.folder / IMAGES
-        wanted = (self.manifest.rows, *self.manifest.row_shape)
+        wanted = (self.manifest.rows, *self.manifest.preprocessing.shape)
         try:
             if path.stat().st_size < math.prod(wanted):  # reading beyond its end would kill the process
                 raise ValueError(f"cut off: {path.stat().st_size:,} bytes of at least {math.prod(wanted):,} are there")
             pixels: NDArray[np.uint8] = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            raise ValueError(f"{path} cannot be read ({error}): prepare it again with --overwrite.") from None
+            raise UserError(f"{path} cannot be read ({error}): prepare it again with --overwrite.") from None
         if pixels.shape != wanted or pixels.dtype != np.uint8:
-            raise ValueError(f"{path} needs uint8 {wanted}, got {pixels.dtype} {pixels.shape}: prepare it again.")
+            raise UserError(
+                f"Expected uint8 {wanted} in {path}, got {pixels.dtype} {pixels.shape}: prepare it again with "
+                "--overwrite."
+            )
+        self.check_unchanged()
         return pixels
+
+    def check_unchanged(self) -> None:
+        """Raise UserError if the images are not those that were packed.
+
+        Their sha-256 is computed only if the file has another size or time than when it was last found to be right.
+        """
+        stamp = self._stamp()
+        if self._verified() != stamp:
+            self.check_digest(_sha256_at(self.folder / IMAGES, stamp["size"], stamp["mtime_ns"]))
+            self.record_verified()
+
+    def check_digest(self, found: str) -> None:
+        """Raise UserError if this sha-256 is not that of the images that were packed."""
+        if found != self.manifest.sha256:
+            raise UserError(
+                f"The images in {self.folder} are damaged or were replaced: expected sha-256 {self.manifest.sha256}, "
+                f"got {found}. Prepare them again with --overwrite."
+            )
+
+    def record_verified(self) -> None:
+        """Write down that the images, as they are now, are those that were packed."""
+        with suppress(OSError):  # a folder that cannot be written is verified by every process
+            temporary = self.folder / f".{VERIFIED}.{os.getpid()}"
+            temporary.write_text(json.dumps(self._stamp()), "utf-8")
+            temporary.replace(self.folder / VERIFIED)
+
+    def _stamp(self) -> dict[str, Any]:
+        status = (self.folder / IMAGES).stat()
+        return {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "sha256": self.manifest.sha256}
+
+    def _verified(self) -> Any:
+        try:
+            return json.loads((self.folder / VERIFIED).read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
 
     @cached_property
     def starts(self) -> dict[str, int]:
@@ -108,7 +160,7 @@ class Packed:
         return {name for name in self.manifest.classes if len(self.rows_of(name))}
 
     def rows_of(self, name: str) -> Indices:
-        """The rows of a class, those left out aside."""
+        """Return the rows of a class that hold an image."""
         rows = np.arange(self.manifest.classes[name], dtype=np.int64) + self.starts[name]
         return rows[~np.isin(rows, self._blank)] if len(self._blank) else rows
 
@@ -125,35 +177,45 @@ class Packed:
         return (self.folder / ROWS).read_text("utf-8").split("\n")
 
     def image_set(self, split: str, rotations: int = 1) -> ImageSet:
-        """One split, `trainval` (train and val together) or `all`; classes without images are not in it."""
-        kept = self.manifest
-        both = tuple(sorted({*kept.splits.get("train", ()), *kept.splits.get("val", ())}))
-        choices = {**kept.splits, "trainval": both, "all": tuple(kept.classes)}
+        """Return one split, `trainval` (train and val together) or `all`, without classes that have no images."""
+        manifest = self.manifest
+        both = tuple(sorted({*manifest.splits.get("train", ()), *manifest.splits.get("val", ())}))
+        choices = {**manifest.splits, "trainval": both, "all": tuple(manifest.classes)}
         if split not in choices:
-            raise UnknownSplitError(f"Dataset {kept.name!r} has the splits {', '.join(choices)}, got {split!r}.")
+            raise UnknownSplitError(f"Dataset {manifest.name!r} has the splits {', '.join(choices)}, got {split!r}.")
         rows = {name: found for name in choices[split] if len(found := self.rows_of(name))}
         if not rows:
             raise UnknownSplitError(
-                f"The packed {kept.name} has no class of split {split!r}: its source was incomplete."
+                f"The packed {manifest.name} has no class of split {split!r}: its source was incomplete."
             )
         all_rows = np.concatenate(list(rows.values()))
         labels = np.repeat(np.arange(len(rows), dtype=np.int64), [len(found) for found in rows.values()])
-        fingerprint = hashlib.sha256(kept.sha256.encode() + all_rows.tobytes() + labels.tobytes()).hexdigest()
-        return ImageSet(kept.name, split, self.pixels, all_rows, labels, tuple(rows), fingerprint, rotations)
+        fingerprint = hashlib.sha256(manifest.sha256.encode() + all_rows.tobytes() + labels.tobytes()).hexdigest()
+        return ImageSet(
+            name=manifest.name,
+            split=split,
+            pixels=self.pixels,
+            rows=all_rows,
+            row_labels=labels,
+            names=tuple(rows),
+            fingerprint=fingerprint,
+            rotations=rotations,
+            preprocessing=manifest.preprocessing,
+        )
 
 
 def open_packed(folder: Path) -> Packed:
-    """The packed dataset in a folder."""
+    """Return the packed dataset in a folder."""
     return Packed(folder, read_manifest(folder))
 
 
 def is_packed(folder: Path) -> bool:
-    """Whether a whole packed dataset is there."""
+    """Return whether a complete packed dataset is there."""
     return (folder / MANIFEST).is_file()
 
 
 def data_root(root: str | Path | None = None) -> Path:
-    """Where packed datasets are kept: as given, else $TAPNET_DATA, else `tapnet` in the user's cache folder."""
+    """Return where packed datasets are kept: as given, else $TAPNET_DATA, else `tapnet` in the user's cache folder."""
     if root is not None:
         return Path(root).expanduser()
     if os.environ.get("TAPNET_DATA"):
@@ -161,7 +223,12 @@ def data_root(root: str | Path | None = None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "tapnet"
 
 
+@cache
+def _sha256_at(path: Path, size: int, mtime_ns: int) -> str:  # noqa: ARG001
+    return sha256_of(path)
+
+
 def sha256_of(path: Path) -> str:
-    """The digest of a file, read piece by piece."""
+    """Return the sha-256 of a file, read piece by piece."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

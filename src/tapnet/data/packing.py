@@ -1,4 +1,4 @@
-"""Preparing a dataset: recognise what is at a path, decode every image once, and write the packed form."""
+"""Prepare a dataset: recognize what is at a path, decode every image once, and write the packed dataset."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tapnet._version import __version__
 from tapnet.data.catalog import DATASETS
 from tapnet.data.dataset import Dataset
+from tapnet.data.decoding import quiet_decoders
 from tapnet.data.packed import IMAGES, MANIFEST, ROWS, Manifest, Packed, is_packed, open_packed, sha256_of
-from tapnet.data.preprocessing import Decoded, Geometry, decode, quiet_decoders
-from tapnet.data.recognition import recognise, splits_for
-from tapnet.data.source import Raw, Source, Unreadable, normal, some
-from tapnet.data.staging import DONE, RESIZED, TODO, Staging, locked, room
+from tapnet.data.preprocessing import Decoded, Preprocessing, decode
+from tapnet.data.recognition import recognize, splits_for
+from tapnet.data.source import Raw, Source, Unreadable, abbreviate, normalize_name
+from tapnet.data.staging import DONE, RESIZED, TODO, Staging, clear_full_disk_errors, locked
+from tapnet.errors import UserError
 
 BATCH, PIECE = 64, 16  # images in memory at once, and in one task
 BATCH_BYTES = 16_000_000
@@ -29,7 +32,7 @@ Bad = dict[int, str]  # row: why it cannot be read
 
 @dataclass(frozen=True)
 class PackOptions:
-    """How the caller wants it packed; None is what the dataset does of itself."""
+    """How a dataset is packed; None means the dataset's own default."""
 
     name: str | None = None
     size: int | None = None
@@ -44,80 +47,90 @@ class PackOptions:
 
 @dataclass(frozen=True)
 class Callbacks:
-    """Who is told what is going on: sentences, and images done of all."""
+    """Functions that are told about progress: `log` in sentences, `progress` by images done and images in all."""
 
-    say: Callable[[str], None] = lambda _: None
+    log: Callable[[str], None] = lambda _: None
     progress: Callable[[int, int], None] = lambda _done, _all: None
 
 
 def prepare(dataset: Dataset, path: Path, root: Path, options: PackOptions, callbacks: Callbacks) -> Packed:
-    """The packed dataset, made from what is at `path`; one that is there already is kept unless to be overwritten."""
+    """Pack what is at `path` and return it; raise FileExistsError if it is there already and not to be overwritten."""
     name = name_for(dataset, root, options)
-    geometry = geometry_for(dataset, options)
+    preprocessing = preprocessing_for(dataset, options)
     with locked(root, name):
-        source = recognise(dataset, path, callbacks.say)
-        shape = (len(source), *geometry.shape)
-        with room(root, int(np.prod(shape, dtype=np.int64))):
-            place = Staging(root / f".{name}.partial", _plan(source, path, geometry), shape)
+        source = recognize(dataset, path, callbacks.log)
+        shape = (len(source), *preprocessing.shape)
+        with clear_full_disk_errors(root, int(np.prod(shape, dtype=np.int64))):
+            place = Staging(root / f".{name}.partial", _plan(source, path, preprocessing), shape, _versions(source))
             try:
-                bad = _pack(source, place, geometry, callbacks)
+                bad = _pack(source, place, preprocessing, callbacks)
                 if bad and not options.skip_bad:
-                    raise ValueError(_complaint(source, bad))
-                manifest = _manifest(name, dataset, source, geometry, options.seed, place, bad)
-                place.add(ROWS, (f"{normal(key)}\n" for key in _keys(source)))
+                    raise UserError(_unreadable_message(source, bad))
+                manifest = _manifest(name, dataset, source, preprocessing, options.seed, place, bad)
+                place.add(ROWS, (f"{normalize_name(key)}\n" for key in _keys(source)))
                 place.add(MANIFEST, [manifest.to_json()])
             finally:
                 place.close()
             place.publish(root / name)
-    return open_packed(root / name)
+    packed = open_packed(root / name)
+    packed.record_verified()
+    return packed
 
 
 def name_for(dataset: Dataset, root: Path, options: PackOptions) -> str:
-    """The name to keep it under, if it is free."""
+    """Return the name of the packed dataset; raise if it is not valid or already taken."""
     name = options.name or dataset.name
     if not re.fullmatch(r"[^\W_][\w.-]*", name):
-        raise ValueError(f"A dataset needs a plain name of letters, digits, dots and dashes, got {name!r}.")
+        raise UserError(f"Expected a name of letters, digits, dots and dashes, got {name!r}.")
     if name in DATASETS and name != dataset.name:
-        raise ValueError(f"The name {name} belongs to another dataset: give your {dataset.name} a name of its own.")
+        raise UserError(f"The name {name} belongs to another dataset: give your {dataset.name} a name of its own.")
     if is_packed(root / name) and not options.overwrite:
         raise FileExistsError(f"{name} is prepared already in {root / name}: use it, or add --overwrite to redo it.")
     return name
 
 
-def geometry_for(dataset: Dataset, options: PackOptions) -> Geometry:
-    """What every image is made into: the dataset's own shape unless wished otherwise."""
+def preprocessing_for(dataset: Dataset, options: PackOptions) -> Preprocessing:
+    """Return the preprocessing of the dataset with the caller's options; raise UserError if they do not suit it."""
     height, width, channels = dataset.row_shape
     if options.size is not None:
         height = width = options.size
     if options.ink is not None and dataset.ink is None:
-        raise ValueError(f"{dataset.name} is no set of drawings: leave --ink out.")
-    invert = dataset.ink is not None and (options.ink or dataset.ink) == "bright"  # files have dark ink on white
-    return Geometry(height, width, options.channels or channels, options.filter or dataset.filter, options.fit, invert)
+        raise UserError(f"{dataset.name} is not a set of drawings: leave --ink out.")
+    return Preprocessing(
+        height,
+        width,
+        options.channels or channels,
+        filter=options.filter or dataset.filter,
+        fit=options.fit,
+        ink=options.ink or dataset.ink,
+    )
 
 
-def _plan(source: Source, path: Path, geometry: Geometry) -> str:
-    """A text that is the same for two preparations exactly if one can go on where the other stopped."""
-    digest = hashlib.sha256(repr((source.form, geometry)).encode())
+def _plan(source: Source, path: Path, preprocessing: Preprocessing) -> str:
+    """Return a text that is the same for two preparations if one can resume the other, changed files aside."""
+    digest = hashlib.sha256(repr((source.format, preprocessing)).encode())
     for name, keys in source.classes.items():
         digest.update(repr((name, keys)).encode())
-    status = path.stat()
-    changed = (status.st_size, status.st_mtime_ns) if path.is_file() else ()
-    return f"{path.resolve()} {changed} {digest.hexdigest()}"
+    return f"{path.resolve()} {digest.hexdigest()}"
 
 
-def _pack(source: Source, place: Staging, geometry: Geometry, callbacks: Callbacks) -> Bad:
-    """Decodes every image that is not done yet; the rows that could not be, with the reasons."""
+def _versions(source: Source) -> NDArray[np.uint64]:
+    return np.fromiter(map(source.version, _keys(source)), dtype=np.uint64, count=len(source))
+
+
+def _pack(source: Source, place: Staging, preprocessing: Preprocessing, callbacks: Callbacks) -> Bad:
+    """Decode every image that is not done yet; return the rows that could not be decoded, with the reasons."""
     todo = {key: row for row, key in enumerate(_keys(source)) if place.state[row] == TODO}
     total = len(source)
     done = total - len(todo)
     bad: Bad = {}
     if done:
-        callbacks.say(f"Going on with an earlier preparation: {done:,} of {total:,} images are done.")
+        callbacks.log(f"Resuming an earlier preparation: {done:,} of {total:,} images are done.")
     try:
         with quiet_decoders(), ThreadPoolExecutor(WORKERS) as pool:
             for batch in _batches(source.read(todo)):
                 pieces = [batch[start : start + PIECE] for start in range(0, BATCH, PIECE)]
-                images = pool.map(lambda piece: [decode(raw, geometry) for _, raw in piece], pieces)
+                images = pool.map(lambda piece: [decode(raw, preprocessing) for _, raw in piece], pieces)
                 for (key, _), image in zip(batch, chain.from_iterable(images), strict=True):
                     _keep(place, bad, todo[key], image)
                 done += len(batch)
@@ -125,16 +138,16 @@ def _pack(source: Source, place: Staging, geometry: Geometry, callbacks: Callbac
     finally:
         place.save()
     lost = np.flatnonzero(place.state == TODO).tolist()
-    return dict.fromkeys(lost, "gone when its turn came") | bad
+    return dict.fromkeys(lost, "disappeared while the others were packed") | bad
 
 
 def _batches(found: Iterable[tuple[str, Raw]]) -> Iterator[list[tuple[str, Raw]]]:
-    """Up to BATCH images at once, and fewer of large files."""
+    """Yield up to BATCH images at once, and fewer of large files or arrays."""
     batch: list[tuple[str, Raw]] = []
     size = 0
     for key, raw in found:
         batch.append((key, raw))
-        size += len(raw) if isinstance(raw, bytes) else 0
+        size += len(raw) if isinstance(raw, bytes) else getattr(raw, "nbytes", 0)
         if len(batch) == BATCH or size > BATCH_BYTES:
             yield batch
             batch, size = [], 0
@@ -153,27 +166,24 @@ def _keys(source: Source) -> Iterator[str]:
     return (key for keys in source.classes.values() for key in keys)
 
 
-def _complaint(source: Source, bad: Bad) -> str:
+def _unreadable_message(source: Source, bad: Bad) -> str:
     keys = list(_keys(source))
-    listed = some([f"{keys[row]} ({reason})" for row, reason in sorted(bad.items())], 10)
+    listed = abbreviate([f"{keys[row]} ({reason})" for row, reason in sorted(bad.items())], 10)
     return (
-        f"{len(bad):,} of {len(keys):,} images cannot be read: {listed}. Mend them, or add --skip-bad to go on "
-        "without; what was packed so far is kept."
+        f"{len(bad):,} of {len(keys):,} images cannot be read: {listed}. Fix them, or add --skip-bad to skip them; "
+        "what was packed so far is manifest."
     )
 
 
 def _manifest(
-    name: str, dataset: Dataset, source: Source, geometry: Geometry, seed: int, place: Staging, bad: Bad
+    name: str, dataset: Dataset, source: Source, preprocessing: Preprocessing, seed: int, place: Staging, bad: Bad
 ) -> Manifest:
     return Manifest(
         name=name,
         dataset=dataset.name,
-        form=source.form,
-        row_shape=geometry.shape,
-        filter=geometry.filter,
-        fit=geometry.fit,
+        source=source.format,
+        preprocessing=preprocessing,
         resized=int((place.state == RESIZED).sum()),
-        ink=None if dataset.ink is None else ("bright" if geometry.invert else "dark"),
         classes={label: len(keys) for label, keys in source.classes.items()},
         splits=splits_for(dataset, source, seed),
         left_out={str(row): reason for row, reason in sorted(bad.items())},

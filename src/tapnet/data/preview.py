@@ -1,4 +1,4 @@
-"""Pictures of a dataset: a contact sheet of its classes, and an episode as a model sees it."""
+"""Previews of a dataset: a contact sheet of its classes, and an episode as a model sees it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAPER, INK, RULE = (255, 255, 255), (40, 40, 40), (200, 60, 40)
 
 
 def contact_sheet(images: ImageSet, classes: int, per_class: int) -> Image.Image:
-    """The first images of classes spread evenly over the split, a row each, with the class names."""
+    """Return the first images of classes spread evenly over the split, one row per class, with the class names."""
     shown = np.unique(np.linspace(0, len(images.class_names) - 1, classes).round().astype(np.int64))
     rows = [np.flatnonzero(images.labels == label)[:per_class] for label in shown]
     names = [images.class_names[label] for label in shown]
@@ -34,7 +34,7 @@ def fitting_sampler(
 
 
 def episode_sheet(images: ImageSet, sampler: EpisodeSampler, index: int) -> Image.Image:
-    """One episode: a row a class, its support left of the rule and its queries right of it."""
+    """Return one episode: one row per class, its support left of the rule and its queries right of it."""
     episode = sampler[index]
     rows = np.concatenate([episode.support, episode.query], axis=1)
     names = [images.class_names[label] for label in episode.classes]

@@ -11,7 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tapnet.wording import pluralize
+
+NOT_AN_IMAGE = "not images by their suffix"
 SPLITS = ("train", "val", "test")
+Splits = Mapping[str, tuple[str, ...]]  # split: its classes
 
 
 class Unreadable(NamedTuple):
@@ -28,18 +32,19 @@ Read = Callable[[Collection[str]], Iterator[tuple[str, Raw]]]
 class Source:
     """Images before packing. `read(names)` gives each image once, in whatever order is cheapest for its medium."""
 
-    form: str  # what the path was recognised as
+    format: str  # what the path was recognized as
     classes: dict[str, list[str]]  # the names of each class's images, in the order in which they will be packed
     read: Read
-    splits: dict[str, list[str]] = field(default_factory=dict)  # the classes of each split, where the form says so
+    splits: dict[str, list[str]] = field(default_factory=dict)  # the classes of each, where declared
     notes: list[str] = field(default_factory=list)
+    version: Callable[[str], int] = lambda _: 0  # of an image: a number that changes when its file does
 
     def __len__(self) -> int:
         return sum(map(len, self.classes.values()))
 
 
-def normal(text: str) -> str:
-    """A name as it is kept and printed: on one line, in valid Unicode, with accents composed.
+def normalize_name(text: str) -> str:
+    """Return a name as it is stored and printed: on one line, in valid Unicode, with composed accents.
 
     Some file systems store an accent as a character of its own, and Linux allows any bytes in a name.
     """
@@ -47,16 +52,21 @@ def normal(text: str) -> str:
     return unicodedata.normalize("NFC", valid).replace("\n", "\\n").replace("\r", "\\r")
 
 
-def in_order(classes: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
-    """Classes and their images sorted by name: the same on every file system and in whichever folders they lie."""
+def sort_classes(classes: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+    """Return classes and their images sorted by name, the same on every file system and in any folders."""
     return {name: sorted(classes[name], key=_file_order) for name in sorted(classes)}
 
 
 def _file_order(name: str) -> tuple[str, str]:
-    return normal(PurePosixPath(name).name), normal(name)
+    return normalize_name(PurePosixPath(name).name), normalize_name(name)
 
 
-def some(names: Sequence[str], shown: int = 5) -> str:
-    """The first few of many names, and how many more there are."""
+def skipped(names: Sequence[str], reason: str, noun: str = "file") -> list[str]:
+    """Return a sentence that counts and names what was skipped and why; none if nothing was."""
+    return [f"Skipped {pluralize(len(names), noun)}, {reason}: {abbreviate(names)}."] if names else []
+
+
+def abbreviate(names: Sequence[str], shown: int = 5) -> str:
+    """Return the first few names and how many more there are, as one text."""
     more = f" and {len(names) - shown:,} more" if len(names) > shown else ""
-    return ", ".join(normal(name) for name in names[:shown]) + more
+    return ", ".join(normalize_name(name) for name in names[:shown]) + more

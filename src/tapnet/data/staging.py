@@ -1,9 +1,8 @@
-"""The hidden folder in which a dataset is packed: locked, resumable, and renamed only when it is whole."""
+"""The hidden folder in which a dataset is packed: locked, resumable, and renamed only when it is complete."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -11,37 +10,38 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock, Timeout
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from tapnet.data.packed import IMAGES
 
-PLAN, STATE = "plan.txt", "state.bin"
+PLAN, STATE, VERSIONS = "plan.txt", "state.bin", "versions.bin"
 TODO, DONE, RESIZED = 0, 1, 2
 SAVE_BYTES = 64_000_000
 
 
 @contextmanager
 def locked(root: Path, name: str) -> Iterator[None]:
-    """Holds the name for one preparation; the lock goes with the process, however it ends."""
+    """Hold the name for one preparation; raise BlockingIOError if another one holds it.
+
+    A process that is killed releases the lock.
+    """
     if root.exists() and not root.is_dir():
         raise NotADirectoryError(
-            f"Prepared datasets are kept in a folder, and {root} is a file: choose another --root."
+            f"Expected a folder for prepared datasets, and {root} is a file: choose another --root."
         )
     root.mkdir(parents=True, exist_ok=True)
-    with (root / f".{name}.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BlockingIOError(
-                f"Another preparation of {name} in {root} is under way: wait until it ends."
-            ) from None
-        yield
+    try:
+        with FileLock(root / f".{name}.lock", timeout=0):
+            yield
+    except Timeout:
+        raise BlockingIOError(f"Another process is preparing {name} in {root}: wait until it ends.") from None
 
 
 @contextmanager
-def room(root: Path, needed: int) -> Iterator[None]:
-    """Says in one sentence that the disk is full; `needed` is what the whole dataset takes."""
+def clear_full_disk_errors(root: Path, needed: int) -> Iterator[None]:
+    """Raise OSError with what to do if the disk is full; `needed` is the size of the whole dataset in bytes."""
     try:
         yield
     except OSError as error:
@@ -50,31 +50,46 @@ def room(root: Path, needed: int) -> Iterator[None]:
         free = shutil.disk_usage(root).free
         raise OSError(
             f"The disk is full: the dataset takes {needed / 1e9:.2f} GB in {root}, where {free / 1e9:.2f} GB are free. "
-            "Make room or choose another folder with --root, then run the same command again."
+            "Free some space or choose another folder with --root, then run the same command again."
         ) from None
 
 
 class Staging:
     """Rows of an array on their way to disk. A row counts as done only after its pixels have reached the disk.
 
-    Pixels are written, not mapped: on a full disk a write fails with an error, a map kills the process.
+    `versions` has a number per row that changes when its file does: rows whose number is not that of the earlier,
+    interrupted preparation are packed again. Pixels are written, not mapped: on a full disk a write fails with an
+    error, a map kills the process.
     """
 
-    def __init__(self, folder: Path, plan: str, shape: tuple[int, ...]) -> None:
+    def __init__(self, folder: Path, plan: str, shape: tuple[int, ...], versions: NDArray[np.uint64]) -> None:
         self.folder, self._row_bytes = folder, int(np.prod(shape[1:], dtype=np.int64))
-        if not (folder / STATE).is_file() or (folder / PLAN).read_text("utf-8") != plan:
+        if not self._can_resume(plan, shape):
             self._start(plan, shape)
-        self._offset = (folder / IMAGES).stat().st_size - shape[0] * self._row_bytes
-        self._images = os.open(folder / IMAGES, os.O_RDWR)
-        self._pending: dict[int, int] = {}
         self.state: NDArray[np.uint8] = np.fromfile(folder / STATE, dtype=np.uint8)
+        self.state[np.fromfile(folder / VERSIONS, dtype=np.uint64) != versions] = TODO
+        self._write_state()
+        _replace(folder / VERSIONS, versions)
+        self._offset = (folder / IMAGES).stat().st_size - shape[0] * self._row_bytes
+        self._images = os.open(folder / IMAGES, os.O_RDWR | getattr(os, "O_BINARY", 0))
+        self._pending: dict[int, int] = {}
+
+    def _can_resume(self, plan: str, shape: tuple[int, ...]) -> bool:
+        """Return whether the folder holds a preparation by the same plan, with all its files undamaged."""
+        try:
+            sizes = [(self.folder / name).stat().st_size for name in (STATE, VERSIONS)]
+            images = np.load(self.folder / IMAGES, mmap_mode="r", allow_pickle=False)
+            same_plan = (self.folder / PLAN).read_text("utf-8") == plan
+        except (OSError, ValueError, EOFError):
+            return False
+        return same_plan and images.shape == shape and sizes == [shape[0], 8 * shape[0]]
 
     def _start(self, plan: str, shape: tuple[int, ...]) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         size = shape[0] * self._row_bytes
         if shutil.disk_usage(self.folder).free < size:
-            raise OSError(errno.ENOSPC, "too little room")
+            raise OSError(errno.ENOSPC, "not enough space")
         with (self.folder / IMAGES).open("wb") as file:
             npy.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
             file.flush()
@@ -83,24 +98,30 @@ class Staging:
             file.truncate(file.tell() + size)
         (self.folder / PLAN).write_text(plan, "utf-8")
         np.zeros(shape[0], dtype=np.uint8).tofile(self.folder / STATE)
+        np.zeros(shape[0], dtype=np.uint64).tofile(self.folder / VERSIONS)
 
     def write(self, row: int, pixels: NDArray[np.uint8], mark: int) -> None:
-        """One image to its row; `mark` is DONE or RESIZED."""
-        os.pwrite(self._images, pixels.tobytes(), self._offset + row * self._row_bytes)
+        """Write one image to its row; `mark` is DONE or RESIZED."""
+        os.lseek(self._images, self._offset + row * self._row_bytes, os.SEEK_SET)
+        if os.write(self._images, pixels.tobytes()) != self._row_bytes:
+            raise OSError(errno.ENOSPC, "not enough space")
         self._pending[row] = mark
         if len(self._pending) * self._row_bytes > SAVE_BYTES:
             self.save()
 
     def save(self) -> None:
-        """Everything written so far survives whatever happens next."""
+        """Make everything written so far survive whatever happens next."""
         os.fsync(self._images)
         for row, mark in self._pending.items():
             self.state[row] = mark
         self._pending.clear()
-        self.state.tofile(self.folder / STATE)
+        self._write_state()
+
+    def _write_state(self) -> None:
+        _replace(self.folder / STATE, self.state)
 
     def add(self, name: str, lines: Iterable[str]) -> None:
-        """A text file beside the images, on the disk when this returns."""
+        """Write a text file beside the images; it is on the disk when this returns."""
         with (self.folder / name).open("w", encoding="utf-8") as file:
             file.writelines(lines)
             file.flush()
@@ -110,8 +131,8 @@ class Staging:
         os.close(self._images)
 
     def publish(self, folder: Path) -> None:
-        """The whole dataset under its own name; one that was there before is gone only after this one is ready."""
-        for leftover in (PLAN, STATE):
+        """Give the complete dataset its own name; an earlier one of that name is deleted only after that."""
+        for leftover in (PLAN, STATE, VERSIONS):
             (self.folder / leftover).unlink()
         old = self.folder.with_suffix(".old")
         shutil.rmtree(old, ignore_errors=True)
@@ -119,3 +140,10 @@ class Staging:
             folder.rename(old)
         self.folder.rename(folder)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _replace(path: Path, values: NDArray[np.generic]) -> None:
+    """Write the values under a temporary name, then rename: a process that is killed leaves the old file or the new."""
+    temporary = path.with_suffix(".new")
+    values.tofile(temporary)
+    temporary.replace(path)

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 import os
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from tapnet.hardware import resolve_precision
 
 CACHE_BYTES = 2 * 2**30  # beyond this the files that were used longest ago go
 BATCH = 256
+_ABANDONED_SECONDS = 3600.0  # no process takes that long to write a file of the cache
 _DIGEST = "sha256"
 
 
@@ -125,6 +127,10 @@ def _read(path: Path, shape: tuple[int, ...]) -> Tensor | None:
 
 
 def _forget_oldest(folder: Path) -> None:
+    """Delete what a killed process left half written, and the files used longest ago beyond CACHE_BYTES."""
+    for path in folder.glob(".*.safetensors.*"):
+        if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+            path.unlink(missing_ok=True)
     files = sorted(folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime, reverse=True)
     total = 0
     for path in files:

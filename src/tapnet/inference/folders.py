@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tapnet.data.readers.class_folders import is_image
-from tapnet.data.source import normal
+from tapnet.data.decoding import is_image_name
+from tapnet.data.source import normalize_name
 
 
 def class_folders(root: Path) -> dict[str, list[Path]]:
@@ -25,7 +25,7 @@ def class_folders(root: Path) -> dict[str, list[Path]]:
     folders = sorted((path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")), key=_order)
     if not folders:
         raise ValueError(f"{root} holds no folders: needed is one folder a class, such as {root.name}/robin/*.jpg.")
-    classes = {normal(folder.name): sorted(_walk(folder), key=_order) for folder in folders}
+    classes = {normalize_name(folder.name): sorted(_walk(folder), key=_order) for folder in folders}
     empty = [name for name, files in classes.items() if not files]
     if empty:
         raise ValueError(
@@ -54,9 +54,9 @@ def _walk(folder: Path) -> Iterator[Path]:
     for path in found:
         if path.is_dir() and not path.is_symlink():
             yield from _walk(path)
-        elif path.is_file() and is_image(path.name):
+        elif path.is_file() and is_image_name(path.name):
             yield path
 
 
 def _order(path: Path) -> tuple[str, str]:
-    return normal(path.name), path.name
+    return normalize_name(path.name), path.name

@@ -2,7 +2,9 @@ import unicodedata
 
 import pytest
 
+from tapnet.data.decoding import readable_formats
 from tapnet.data.recognition import drawn_splits
+from tapnet.errors import UserError
 
 
 def trees(make, names, values=(10, 20), ending="png"):
@@ -14,10 +16,11 @@ def test_folder_classes_are_folders(pack, make, tmp_path):
     assert dict(packed.manifest.classes) == {"cat": 2, "dog": 2}
 
 
-@pytest.mark.parametrize("ending", ["jpg", "JPG", "jpeg", "png", "webp", "bmp", "tif", "tiff", "gif"])
+@pytest.mark.parametrize("ending", ["jpg", "JPG", "jpeg", "png", "webp", "bmp", "tif", "tiff", "gif", "avif", "heic"])
 def test_folder_takes_every_usual_ending(pack, make, tmp_path, ending):
-    form = {"jpg": "JPEG", "jpeg": "JPEG", "tif": "TIFF"}.get(ending.lower(), ending.upper())
-    make.file(tmp_path / "f" / "cat" / f"1.{ending}", make.encoded(make.picture(9), form))
+    form = {"jpg": "JPEG", "jpeg": "JPEG", "tif": "TIFF", "heic": "HEIF"}.get(ending.lower(), ending.upper())
+    assert form in readable_formats()
+    make.file(tmp_path / "f" / "cat" / f"1.{ending}", make.encoded(make.image(9), form))
     assert len(pack("folder", tmp_path / "f").pixels) == 1
 
 
@@ -62,15 +65,15 @@ def test_drawn_splits_do_not_depend_on_the_order_of_the_classes():
 def test_folder_loose_images_and_other_files_are_named(pack, make, tmp_path):
     files = trees(make, ["cat", "dog"]) | {"stray.png": make.png(1), "cat/notes.txt": b"n"}
     notes = " ".join(pack("folder", make.tree(tmp_path / "f", files)).manifest.notes)
-    assert "stray.png" in notes
-    assert "cat/notes.txt" in notes
+    assert "Skipped 1 file, not in a class folder: stray.png." in notes
+    assert "Skipped 1 file, not images by their suffix: cat/notes.txt." in notes
 
 
 def test_folder_empty_folders_are_named(pack, make, tmp_path):
     folder = make.tree(tmp_path / "f", trees(make, ["cat", "dog"]))
     (folder / "emu").mkdir()
     make.file(folder / "gnu" / ".hidden", b"")
-    assert pack("folder", folder).manifest.notes == ("Left out, an empty folder: emu, gnu.",)
+    assert pack("folder", folder).manifest.notes == ("Skipped 2 folders, empty: emu, gnu.",)
 
 
 def test_folder_names_with_accents_are_the_same_however_they_are_stored(pack, make, tmp_path):
@@ -112,7 +115,7 @@ def test_csv_table_is_read(pack, table, reds, kind):
 
 
 def test_csv_table_is_found_in_its_folder(pack, table):
-    assert pack("folder", table(TABLES["header"]).parent).manifest.form == "a CSV of paths and labels"
+    assert pack("folder", table(TABLES["header"]).parent).manifest.source == "a CSV of paths and labels"
 
 
 def test_csv_table_takes_whole_paths(pack, table, tmp_path):
@@ -137,6 +140,25 @@ def test_csv_table_column_of_splits_is_kept(pack, table):
 def test_csv_table_mistakes_are_named(pack, table, text, why):
     with pytest.raises(ValueError, match=why):
         pack("folder", table(text))
+
+
+@pytest.mark.parametrize("path", ["../private.png", "pictures/../../private.png", "{root}/private.png", "C:/x.png"])
+def test_csv_table_reads_nothing_outside_its_folder(pack, table, make, tmp_path, path):
+    make.file(tmp_path / "private.png", make.png(99))
+    text = TABLES["header"] + path.format(root=tmp_path) + ",cat\n"
+    with pytest.raises(UserError, match="outside its folder"):
+        pack("folder", table(text))
+
+
+def test_csv_table_path_with_dots_inside_its_folder_is_the_same_image(pack, table):
+    assert len(pack("folder", table(TABLES["header"] + "pictures/../pictures/10.png,cat\n")).pixels) == 3
+
+
+def test_folder_broken_link_is_named(pack, make, tmp_path):
+    folder = make.tree(tmp_path / "f", trees(make, ["cat"]))
+    (folder / "cat" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    with pytest.raises(UserError, match=r"1 of 3 images cannot be read: cat/gone\.png \(No such file"):
+        pack("folder", folder)
 
 
 @pytest.mark.parametrize("name", [b"\xff\xfe.png", b"two\nlines.png", b"tab\t[red]bold.png"])

@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 import textwrap
+import tracemalloc
 from collections import OrderedDict
 
 import numpy as np
@@ -17,8 +18,8 @@ from tapnet.data.readers import pickles
 from tapnet.data.readers.pickles import load_pickle
 
 
-def load(content, say=lambda _: None):
-    return load_pickle(io.BytesIO(content), "file.pkl", len(content), say)
+def load(content, log=lambda _: None):
+    return load_pickle(io.BytesIO(content), "file.pkl", len(content), log)
 
 
 def python2_array(array):
@@ -120,6 +121,101 @@ def test_load_pickle_refuses_a_forged_shape():
 def test_load_pickle_cannot_be_made_to_change_its_reader():
     with pytest.raises(ValueError, match="a change of the reader itself"):
         load(b"\x80\x02c_codecs\nencode\n}U\x05_makeK\x01sb.")
+
+
+def memory_of(load_it):
+    tracemalloc.start()
+    try:
+        load_it()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+U64 = struct.Struct("<Q").pack
+LARGE = 1_500_000_000
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x05\x96" + U64(LARGE),  # BYTEARRAY8
+        b"\x80\x04\x8e" + U64(LARGE),  # BINBYTES8
+        b"\x80\x04\x8d" + U64(LARGE),  # BINUNICODE8
+        b"\x80\x04\x95" + U64(LARGE),  # FRAME
+        b"\x80\x02\x8b" + struct.pack("<i", LARGE),  # LONG4
+    ],
+)
+def test_load_pickle_allocates_nothing_for_a_length_that_the_file_does_not_have(content):
+    def refused():
+        with pytest.raises(ValueError, match="no whole pickle"):
+            load(content + b".")
+
+    assert memory_of(refused) < 10e6
+
+
+def test_load_pickle_compares_lengths_with_what_is_left_of_the_file():
+    """A file of 20 MB that asks for 20 MB a second time."""
+    content = b"\x80\x05\x96" + U64(20_000_000) + bytes(20_000_000) + b"\x96" + U64(20_000_000) + b"."
+
+    stream = io.BytesIO(content)
+
+    def refused():
+        with pytest.raises(ValueError, match="no whole pickle"):
+            load_pickle(stream, "file.pkl", len(content), lambda _: None)
+
+    assert memory_of(refused) < 30e6
+
+
+def test_load_pickle_refuses_a_list_in_a_shape():
+    """A list times a number is a list of that many elements."""
+    honest = b"\x80\x02" + python2_array(np.zeros((2, 3), dtype=np.uint8)) + b"."
+    sides = b"J" + struct.pack("<i", 2) + b"J" + struct.pack("<i", 3)
+    forged = honest.replace(sides, b"J" + struct.pack("<i", 100_000_000) + b"]K\x01a")
+
+    def refused():
+        with pytest.raises(ValueError, match="not a tuple of sizes"):
+            load(forged)
+
+    assert forged != honest
+    assert memory_of(refused) < 10e6
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+@pytest.mark.parametrize("length", [100_000_000, np.array([100_000_000]), np.array(100_000_000)])
+def test_load_pickle_refuses_bytes_of_a_length(kind, length):
+    def refused():
+        with pytest.raises(ValueError, match="bytes that are not in the file"):
+            load(pickle.dumps(Evil(kind, length), 5))
+
+    assert memory_of(refused) < 10e6
+
+
+def nested(depth=60):
+    value = (1,)
+    for _ in range(depth):
+        value = (value, value)
+    return value
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("opcodes", [b"}%sK\x01s", b"}(%sK\x01u", b"(%sK\x01d", b"\x8f(%s\x90", b"(%s\x91"])
+def test_load_pickle_refuses_keys_that_would_take_forever_to_hash(opcodes, protocol):
+    tuples = pickle.dumps(nested(), protocol=2)[2:-1]
+    with pytest.raises(ValueError, match="key that is neither text nor a number"):
+        load(bytes([0x80, protocol]) + opcodes % tuples + b".")
+
+
+@pytest.mark.parametrize("call", ["builtins\nset", "builtins\nfrozenset", "collections\nOrderedDict"])
+def test_load_pickle_refuses_such_keys_in_calls_too(call):
+    tuples = pickle.dumps(nested(), protocol=2)[2:-1]
+    item = tuples + b"K\x01\x86" if "Ordered" in call else tuples
+    with pytest.raises(ValueError, match="key that is neither text nor a number"):
+        load(b"\x80\x02c" + call.encode() + b"\n]" + item + b"a\x85R.")
+
+
+def test_load_pickle_takes_flat_tuples_as_keys():
+    assert load(pickle.dumps({(1, "a"): 2})) == {(1, "a"): 2}
 
 
 def test_load_pickle_shared_lists_do_not_explode():

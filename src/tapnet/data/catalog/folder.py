@@ -1,7 +1,7 @@
 """Any folder of images: the user's own classes."""
 
 from tapnet.data.dataset import Dataset
-from tapnet.data.readers import Form
+from tapnet.data.readers import Format
 from tapnet.data.readers.class_tree import class_tree
 from tapnet.data.readers.csv_table import csv_table
 
@@ -10,8 +10,8 @@ FOLDER = Dataset(
     summary="your own images; --name gives the set its own name",
     row_shape=(84, 84, 3),
     origin="Your own images.",
-    forms=(
-        Form("a CSV with the columns path and label (and split)", csv_table),
-        Form("a folder, zip or tar with one folder a class (and train/, val/, test/ above)", class_tree),
+    formats=(
+        Format("a CSV with the columns path and label (and split)", csv_table),
+        Format("a folder, zip or tar with one folder per class (and train/, val/, test/ above)", class_tree),
     ),
 )

@@ -8,11 +8,11 @@ from importlib.resources import files
 from pathlib import PurePosixPath
 
 from tapnet.data.dataset import Dataset, listed_splits
-from tapnet.data.readers import Form
+from tapnet.data.readers import Format
 from tapnet.data.readers.class_arrays import cache_pickles, class_npz
-from tapnet.data.readers.class_folders import class_folders
 from tapnet.data.readers.csv_lists import csv_lists
-from tapnet.data.source import Source, some
+from tapnet.data.readers.folders_by_class import folders_by_class
+from tapnet.data.source import Source, abbreviate
 
 ILSVRC_NAME = re.compile(r"n\d{8}_(\d+)\.jpe?g", re.IGNORECASE)
 
@@ -34,11 +34,11 @@ def published_images(source: Source) -> Source:
         else:
             classes[name] = [ordered[number - 1] for number in _published()[name]]
     notes = (
-        [f"ILSVRC classes that are not whole, so all their images were taken: {some(incomplete)}."]
+        [f"ILSVRC classes that are not whole, so all their images were taken: {abbreviate(incomplete)}."]
         if incomplete
         else []
     )
-    return Source(source.form, classes, source.read, source.splits, source.notes + notes)
+    return Source(source.format, classes, source.read, source.splits, source.notes + notes)
 
 
 @cache
@@ -55,15 +55,15 @@ MINI_IMAGENET = Dataset(
     splits=listed_splits("mini-imagenet"),
     images=60_000,
     images_per_class=600,
-    forms=(
-        Form("train.csv, val.csv and test.csv with a folder of images", csv_lists),
-        Form(
+    formats=(
+        Format("train.csv, val.csv and test.csv with a folder of images", csv_lists),
+        Format(
             "folders of images named by class id (n01532829), in any nesting, also split or zipped; "
             "ILSVRC2012_img_train.tar or its folders",
-            class_folders,
+            folders_by_class,
         ),
-        Form("train.npz, val.npz and test.npz of the TapNet authors", class_npz),
-        Form("mini-imagenet-cache-train.pkl, -val.pkl and -test.pkl", cache_pickles),
+        Format("train.npz, val.npz and test.npz of the TapNet authors", class_npz),
+        Format("mini-imagenet-cache-train.pkl, -val.pkl and -test.pkl", cache_pickles),
     ),
     published_filter="84×84, the filter differs between the circulating forms",
     refine=published_images,

@@ -1,8 +1,8 @@
 """Omniglot: 1,623 handwritten characters of 50 alphabets, 20 drawings each."""
 
 from tapnet.data.dataset import Dataset, listed_splits
-from tapnet.data.readers import Form
-from tapnet.data.readers.class_folders import class_folders
+from tapnet.data.readers import Format
+from tapnet.data.readers.folders_by_class import folders_by_class
 
 OMNIGLOT = Dataset(
     name="omniglot",
@@ -12,11 +12,11 @@ OMNIGLOT = Dataset(
     splits=listed_splits("omniglot", "background", "evaluation"),
     images=32_460,
     images_per_class=20,
-    forms=(
-        Form(
+    formats=(
+        Format(
             "the folder that holds images_background.zip and images_evaluation.zip, or the folders extracted from them "
             "(ALPHABET/characterNN/*.png)",
-            class_folders,
+            folders_by_class,
         ),
     ),
     published_filter="28×28 is usual, the filter is not; most codes use Lanczos or bilinear",

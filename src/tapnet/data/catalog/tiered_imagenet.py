@@ -1,8 +1,8 @@
 """tieredImageNet: 608 classes of ImageNet, split by 34 categories."""
 
 from tapnet.data.dataset import Dataset, listed_splits
-from tapnet.data.readers import Form
-from tapnet.data.readers.class_folders import class_folders
+from tapnet.data.readers import Format
+from tapnet.data.readers.folders_by_class import folders_by_class
 from tapnet.data.readers.labelled_arrays import labelled_arrays
 
 TIERED_IMAGENET = Dataset(
@@ -12,14 +12,14 @@ TIERED_IMAGENET = Dataset(
     origin="https://github.com/renmengye/few-shot-ssl-public links it; made from ImageNet (non-commercial research).",
     splits=listed_splits("tiered-imagenet"),
     images=779_165,
-    forms=(
-        Form(
+    formats=(
+        Format(
             "train_labels.pkl with train_images_png.pkl or the authors' train_images.npz (and val, test)",
             labelled_arrays,
         ),
-        Form(
+        Format(
             "folders of images named by class id (n01530575), in any nesting; ILSVRC2012_img_train.tar or its folders",
-            class_folders,
+            folders_by_class,
         ),
     ),
     filter="bicubic",

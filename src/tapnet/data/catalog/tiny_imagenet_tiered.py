@@ -1,8 +1,8 @@
 """Tiny ImageNet restricted to the classes of tieredImageNet: a stand-in that can be had, and not tieredImageNet."""
 
 from tapnet.data.dataset import Dataset, listed_splits
-from tapnet.data.readers import Form
-from tapnet.data.readers.class_folders import class_folders
+from tapnet.data.readers import Format
+from tapnet.data.readers.folders_by_class import folders_by_class
 
 TINY_IMAGENET_TIERED = Dataset(
     name="tiny-imagenet-tiered",
@@ -12,6 +12,6 @@ TINY_IMAGENET_TIERED = Dataset(
     splits=listed_splits("tiny-imagenet-tiered"),
     images=61_500,
     images_per_class=500,
-    forms=(Form("tiny-imagenet-200.zip or its folders (train/n01443537/images/*.JPEG)", class_folders),),
+    formats=(Format("tiny-imagenet-200.zip or its folders (train/n01443537/images/*.JPEG)", folders_by_class),),
     published_filter="64×64 as handed out: nothing is resized",
 )

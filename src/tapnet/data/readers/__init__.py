@@ -1,23 +1,22 @@
-"""The public forms in which datasets circulate: each takes a tree and gives a Source, or None if it is another form.
+"""The formats in which datasets are published. Each reader returns the Source in a file tree, or None if it is another.
 
-A form never decides the split where the dataset has class lists of its own; it only says what the files say.
+A reader reports the splits that the files declare; the class lists of a dataset, where it has some, take precedence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tapnet.data.readers.file_tree import FileTree
-from tapnet.data.source import Source
+from tapnet.data.source import Source, Splits
 
-Say = Callable[[str], None]
-Splits = Mapping[str, tuple[str, ...]]
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Form:
-    """One way in which a dataset is handed out: in words, and how it is read."""
+class Format:
+    """A format in which a dataset is published: its description, and the function that reads it."""
 
-    words: str
-    read: Callable[[FileTree, Splits, Say], Source | None]
+    description: str
+    read: Callable[[FileTree, Splits, Log], Source | None]

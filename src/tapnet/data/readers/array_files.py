@@ -36,6 +36,6 @@ def reader(parts: Iterable[str], rows: Rows) -> Read:
     return read
 
 
-def said_splits(splits: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """The classes of each split as the file names said, each class once."""
+def declared_splits(splits: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """The classes of each split as the file names declared, each class once."""
     return {split: list(dict.fromkeys(splits.get(split, ()))) for split in SPLITS}

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from tapnet.errors import UserError
+
 BEST_COMPRESSION = 1100  # to one; deflate cannot do better than 1032
 CHUNK_BYTES = 16_000_000
 
@@ -21,7 +23,7 @@ def npz_members(stream: IO[bytes], file: str) -> dict[str, tuple[int, ...]]:
             infos = [info for info in archive.infolist() if info.filename.endswith(".npy")]
             return {info.filename.removesuffix(".npy"): _header(archive, info, file)[0] for info in infos}
     except zipfile.BadZipFile as error:
-        raise ValueError(f"{file} is no npz file, or is cut off ({error}): fetch it again.") from None
+        raise UserError(f"{file} is no npz file, or is cut off ({error}): fetch it again.") from None
 
 
 def npz_rows(stream: IO[bytes], member: str, file: str) -> Iterator[NDArray[np.uint8]]:
@@ -49,12 +51,12 @@ def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: str) -> tuple
         for side in shape:
             size *= side
         if size + data.tell() != info.file_size or size > BEST_COMPRESSION * (info.compress_size + 1):
-            raise ValueError(
+            raise UserError(
                 f"Array {member} of {file} claims shape {shape}, which its {info.compress_size:,} bytes cannot hold: "
                 "it is not read."
             )
     if fortran and len(shape) > 1:
-        raise ValueError(f"Array {member} of {file} is stored column by column: save it in C order.")
+        raise UserError(f"Array {member} of {file} is stored column by column: save it in C order.")
     return shape, dtype
 
 
@@ -64,9 +66,9 @@ def _read_header(data: IO[bytes], file: str, member: str) -> tuple[tuple[int, ..
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, fortran, dtype = read(data)
     except ValueError as error:
-        raise ValueError(f"Array {member} of {file} cannot be read ({error}).") from None
+        raise UserError(f"Array {member} of {file} cannot be read ({error}).") from None
     if dtype.kind not in "biuf":
-        raise ValueError(f"Array {member} of {file} holds {dtype}, and images are numbers: it is not read.")
+        raise UserError(f"Array {member} of {file} holds {dtype}, and images are numbers: it is not read.")
     return shape, fortran, dtype
 
 
@@ -79,16 +81,14 @@ def as_images(rows: NDArray[Any], white: float, where: str) -> NDArray[np.uint8]
     """Rows as (count, height, width, channels) of uint8; a flattened row is a square of three channels, or of one."""
     if rows.dtype != np.uint8:
         if rows.size and not (rows.min() >= 0 and rows.max() <= white):
-            raise ValueError(
-                f"Pixels of {where} run from {rows.min()} to {rows.max()}, and 0 to {white:g} were needed."
-            )
+            raise UserError(f"Expected pixels from 0 to {white:g} in {where}, got {rows.min()} to {rows.max()}.")
         rows = np.rint(rows * (255.0 / white)).astype(np.uint8)
     if rows.ndim == 3:
         return rows[..., None]
     if rows.ndim == 2:
         return _unflattened(rows, where)
     if rows.ndim != 4 or rows.shape[3] not in (1, 3):
-        raise ValueError(f"Images of {where} need the shape (count, height, width, 1 or 3), got {rows.shape}.")
+        raise UserError(f"Expected the shape (count, height, width, 1 or 3) in {where}, got {rows.shape}.")
     return rows
 
 
@@ -97,4 +97,4 @@ def _unflattened(rows: NDArray[np.uint8], where: str) -> NDArray[np.uint8]:
         side = round((rows.shape[1] / channels) ** 0.5)
         if side * side * channels == rows.shape[1]:
             return rows.reshape(-1, side, side, channels)
-    raise ValueError(f"Rows of {where} have {rows.shape[1]} numbers, which are no square image.")
+    raise UserError(f"Rows of {where} have {rows.shape[1]} numbers, which are no square image.")

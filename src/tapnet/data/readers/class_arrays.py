@@ -8,18 +8,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tapnet.data.readers import Say, Splits
-from tapnet.data.readers.array_files import key, reader, said_splits, split_of
+from tapnet.data.readers import Log
+from tapnet.data.readers.array_files import declared_splits, key, reader, split_of
 from tapnet.data.readers.arrays import as_images, npz_members, npz_rows, white_level
 from tapnet.data.readers.file_tree import FileTree
 from tapnet.data.readers.pickles import load_pickle, size_of
-from tapnet.data.source import Raw, Source, in_order
+from tapnet.data.source import Raw, Source, Splits, sort_classes
+from tapnet.errors import UserError
 
 
-def class_npz(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
-    """The npz files named after a split, in which every array is a class."""
+def class_npz(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
+    """Read npz files named after a split, in which every array is a class."""
     classes: dict[str, list[str]] = {}
-    said: dict[str, list[str]] = {}
+    declared: dict[str, list[str]] = {}
     parts: list[str] = []
     npz = (name for name in tree.names if name.endswith(".npz") and not name.endswith("_images.npz"))
     for file in filter(split_of, npz):
@@ -29,7 +30,7 @@ def class_npz(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # noq
             part = f"{file}/{member}"
             parts.append(part)
             classes.setdefault(member, []).extend(key(part, row) for row in range(shape[0] if shape else 0))
-            said.setdefault(str(split_of(file)), []).append(member)
+            declared.setdefault(str(split_of(file)), []).append(member)
 
     def rows(part: str) -> Iterator[Raw]:
         file, _, member = part.partition(".npz/")
@@ -38,35 +39,39 @@ def class_npz(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # noq
 
     if not classes:
         return None
-    return Source("npz files, one array a class", in_order(classes), reader(parts, rows), said_splits(said))
+    return Source(
+        "npz files, one array per class", sort_classes(classes), reader(parts, rows), declared_splits(declared)
+    )
 
 
-def cache_pickles(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
-    """Pickles named after a split, with `image_data` and in `class_dict` the rows of each class."""
+def cache_pickles(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
+    """Read pickles named after a split, with `image_data` and in `class_dict` the rows of each class."""
     files = [name for name in tree.names if name.endswith((".pkl", ".pickle")) and split_of(name)]
     files = [name for name in files if "cache" in name or not name.endswith(("_labels.pkl", "_png.pkl"))]
     classes: dict[str, list[str]] = {}
-    said: dict[str, list[str]] = {}
+    declared: dict[str, list[str]] = {}
 
     for file in files:
-        for name, rows in _cache(tree, file, say)["class_dict"].items():
+        for name, rows in _cache(tree, file, log)["class_dict"].items():
             classes.setdefault(name, []).extend(key(file, int(row)) for row in rows)
-            said.setdefault(str(split_of(file)), []).append(name)
+            declared.setdefault(str(split_of(file)), []).append(name)
 
     def images(file: str) -> Iterator[Raw]:
-        yield from _images(_cache(tree, file, say)["image_data"], file)
+        yield from _images(_cache(tree, file, log)["image_data"], file)
 
     if not classes:
         return None
-    return Source("mini-imagenet-cache pickles", in_order(classes), reader(files, images), said_splits(said))
+    return Source(
+        "mini-imagenet-cache pickles", sort_classes(classes), reader(files, images), declared_splits(declared)
+    )
 
 
-def _cache(tree: FileTree, file: str, say: Say) -> dict[str, Any]:
+def _cache(tree: FileTree, file: str, log: Log) -> dict[str, Any]:
     with tree.open(file) as stream:
-        content = load_pickle(stream, file, size_of(stream), say)
+        content = load_pickle(stream, file, size_of(stream), log)
     if not isinstance(content, dict) or not {"image_data", "class_dict"} <= content.keys():
         found = sorted(content) if isinstance(content, dict) else type(content).__name__
-        raise ValueError(f"{file} needs `image_data` and `class_dict`, got {found}: is it another dataset?")
+        raise UserError(f"Expected `image_data` and `class_dict` in {file}, got {found}: is it another dataset?")
     return content
 
 

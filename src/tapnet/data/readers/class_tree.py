@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import PurePosixPath
 
-from tapnet.data.readers import Say, Splits
-from tapnet.data.readers.class_folders import is_image
+from tapnet.data.decoding import is_image_name
+from tapnet.data.readers import Log
 from tapnet.data.readers.file_tree import FileTree
-from tapnet.data.source import SPLITS, Source, in_order, normal, some
+from tapnet.data.source import NOT_AN_IMAGE, SPLITS, Source, Splits, normalize_name, skipped, sort_classes
 
 SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
 
-def class_tree(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
+def class_tree(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
     """Classes are named by their path below what all images have in common, and below the split."""
-    folders = {name: PurePosixPath(normal(name)).parent.parts for name in tree.names if is_image(name)}
+    folders = {name: PurePosixPath(normalize_name(name)).parent.parts for name in tree.names if is_image_name(name)}
     common = _common([parts[:-1] for parts in folders.values()])
     inside = {name: parts[common:] for name, parts in folders.items()}
     has_splits = any(len(parts) > 1 and parts[0].lower() in SPLIT_NAMES for parts in inside.values())
     classes: dict[str, list[str]] = {}
-    said: dict[str, set[str]] = {split: set() for split in SPLITS}
+    declared: dict[str, set[str]] = {split: set() for split in SPLITS}
     loose: list[str] = []
     for name, parts in inside.items():
         split = SPLIT_NAMES.get(parts[0].lower()) if parts and has_splits else None
@@ -31,15 +31,16 @@ def class_tree(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # no
             continue
         classes.setdefault(label, []).append(name)
         if split:
-            said[split].add(label)
+            declared[split].add(label)
     if not classes:
         return None
-    source = Source("a folder of images by class", in_order(classes), tree.read)
-    others = [name for name in tree.names if not is_image(name)]
-    for left, why in ((loose, "in no class folder"), (others, "no image by its name"), (tree.empty, "an empty folder")):
-        if left:
-            source.notes.append(f"Left out, {why}: {some(left)}.")
-    return with_splits(source, said)
+    source = Source("a folder of images by class", sort_classes(classes), tree.read)
+    source.notes += [
+        *skipped(loose, "not in a class folder"),
+        *skipped([name for name in tree.names if not is_image_name(name)], NOT_AN_IMAGE),
+        *skipped(tree.empty, "empty", "folder"),
+    ]
+    return with_splits(source, declared)
 
 
 def _common(folders: Sequence[Sequence[str]]) -> int:
@@ -48,11 +49,11 @@ def _common(folders: Sequence[Sequence[str]]) -> int:
     return sum(1 for _ in levels)
 
 
-def with_splits(source: Source, said: dict[str, set[str]]) -> Source:
+def with_splits(source: Source, declared: dict[str, set[str]]) -> Source:
     """The source with the splits that its folders or table say, unless these part images and not classes."""
-    placed = sum(map(len, said.values()))
-    if placed == len(set().union(*said.values())) == len(source.classes):
-        source.splits = {split: sorted(names) for split, names in said.items()}
+    placed = sum(map(len, declared.values()))
+    if placed == len(set().union(*declared.values())) == len(source.classes):
+        source.splits = {split: sorted(names) for split, names in declared.items()}
     elif placed:
         source.notes.append("Its splits share classes or leave some out, so all images were joined and split by class.")
     return source

@@ -6,19 +6,19 @@ import csv
 import io
 from pathlib import PurePosixPath
 
-from tapnet.data.readers import Say, Splits
-from tapnet.data.readers.class_folders import is_image
+from tapnet.data.decoding import is_image_name
+from tapnet.data.readers import Log
 from tapnet.data.readers.file_tree import FileTree
-from tapnet.data.source import SPLITS, Source, in_order, normal, some
+from tapnet.data.source import SPLITS, Source, Splits, normalize_name, skipped, sort_classes
 
 
-def csv_lists(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
+def csv_lists(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
     """The images that the lists name, wherever in the tree they lie; None if they name none of them."""
     lists = {name: PurePosixPath(name).stem for name in tree.names if PurePosixPath(name).suffix == ".csv"}
     lists = {name: split for name, split in lists.items() if split in SPLITS}
-    images = {PurePosixPath(name).name: name for name in tree.names if is_image(name)}
+    images = {PurePosixPath(name).name: name for name in tree.names if is_image_name(name)}
     classes: dict[str, set[str]] = {}
-    said: dict[str, list[str]] = {split: [] for split in SPLITS}
+    declared: dict[str, list[str]] = {split: [] for split in SPLITS}
     missing: list[str] = []
     for name, split in sorted(lists.items()):
         for image, label in _rows(tree, name):
@@ -26,16 +26,16 @@ def csv_lists(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # noq
                 missing.append(image)
                 continue
             if label not in classes:
-                said[split].append(label)
+                declared[split].append(label)
             classes.setdefault(label, set()).add(images[image])
     if not classes:
         return None
-    note = f"Listed and not there: {some(missing)}."
-    return Source("CSV lists with a folder of images", in_order(classes), tree.read, said, [note] if missing else [])
+    notes = skipped(missing, "listed but not found", "image")
+    return Source("CSV lists with a folder of images", sort_classes(classes), tree.read, declared, notes)
 
 
 def _rows(tree: FileTree, name: str) -> list[tuple[str, str]]:
     with tree.open(name) as stream:
         text = stream.read().decode("utf-8-sig", errors="replace")
-    rows = [row for row in csv.reader(io.StringIO(text)) if len(row) >= 2]
-    return [(PurePosixPath(row[0].strip()).name, normal(row[1].strip())) for row in rows if is_image(row[0].strip())]
+    rows = [(row[0].strip(), row[1].strip()) for row in csv.reader(io.StringIO(text)) if len(row) >= 2]
+    return [(PurePosixPath(image).name, normalize_name(label)) for image, label in rows if is_image_name(image)]

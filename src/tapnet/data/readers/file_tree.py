@@ -1,11 +1,11 @@
-"""Folders, zips and tars seen alike: a tree of files, listed once and read in the cheapest order. Nothing is extracted.
+"""Folders, zips and tars as trees of files, listed once and read in the cheapest order. Nothing is extracted.
 
-Where a set is handed out as archives inside (the ILSVRC tars, one a class; Omniglot's two zips), these are looked into
-as folders of their names.
+Archives inside (the ILSVRC tars, one per class; Omniglot's two zips) are read as folders of their names.
 """
 
 from __future__ import annotations
 
+import hashlib
 import lzma
 import os
 import re
@@ -15,7 +15,7 @@ import tarfile
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import cache, cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import IO
 
 from tapnet.data.readers import zips
 from tapnet.data.source import Raw, Unreadable
+from tapnet.errors import UserError
 
 LARGEST_FILE = 100_000_000  # bytes of one encoded image; far beyond any photograph, and small enough to hold
 INNER = re.compile(r"(^|/)(n\d{8}\.tar|images_(background|evaluation)\.zip)$")
@@ -48,7 +49,7 @@ class FileTree(ABC):
 
     @cached_property
     def names(self) -> list[str]:
-        """Every file, sorted; a name that leads out of the tree is refused."""
+        """Every file, sorted; raise UserError for a name that leads out of the tree."""
         return sorted(set(self._list()))
 
     @abstractmethod
@@ -57,6 +58,14 @@ class FileTree(ABC):
     @abstractmethod
     def read(self, names: Collection[str]) -> Iterator[tuple[str, Raw]]:
         """The bytes of each of these files once, in the cheapest order."""
+
+    def version(self, name: str) -> int:  # noqa: ARG002
+        """Return a number that changes when the file that holds `name` does; of an archive the same for all names."""
+        return self._version_of_all
+
+    @cached_property
+    def _version_of_all(self) -> int:
+        return _version([self.path])
 
     @abstractmethod
     def open(self, name: str) -> AbstractContextManager[IO[bytes]]:
@@ -76,7 +85,7 @@ class Folder(FileTree):
 
     def _files(self) -> Iterator[str]:
         seen: set[str] = set()
-        for folder, folders, files in os.walk(self.path, followlinks=True, onerror=_give_up):
+        for folder, folders, files in os.walk(self.path, followlinks=True, onerror=_raise):
             if (real := os.path.realpath(folder)) in seen:
                 folders.clear()
                 continue
@@ -102,6 +111,16 @@ class Folder(FileTree):
             prefix = self._prefix(archive)
             yield from ((prefix + name, raw) for name, raw in open_file_tree(self.path / archive).read(members))
 
+    def version(self, name: str) -> int:
+        path = self.path / (self._archive(name.rpartition("/")[0]) or name)
+        while path != self.path and not path.is_file():  # an image of an array is named by its file and row
+            path = path.parent
+        return self._version_of_all if path == self.path else _version([path])
+
+    @cached_property
+    def _version_of_all(self) -> int:
+        return _version(path for path in map(self.path.joinpath, self.names) if path.is_file())
+
     @staticmethod
     def _prefix(archive: str) -> str:
         return archive.rpartition(".")[0] + "/"
@@ -124,20 +143,20 @@ class Zip(FileTree):
     """A zip archive."""
 
     def _list(self) -> Iterator[str]:
-        with _whole(self.path):
-            names = (_safe(member.name, self.path) for member in zips.members(self.path))
+        with _clear_damage_errors(self.path):
+            names = (_checked_name(member.name, self.path) for member in zips.members(self.path))
             yield from (name for name in names if not HIDDEN.search(name))
 
     def read(self, names: Collection[str]) -> Iterator[tuple[str, Raw]]:
-        with _whole(self.path), self.path.open("rb") as file:
+        with _clear_damage_errors(self.path), self.path.open("rb") as file:
             for member in zips.members(self.path):
-                if (name := _safe(member.name, self.path)) in names:
+                if (name := _checked_name(member.name, self.path)) in names:
                     yield name, _zip_bytes(file, member)
 
     @contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
-        with _whole(self.path), zipfile.ZipFile(self.path) as archive:
-            info = next(info for info in archive.infolist() if _safe(info.filename, self.path) == name)
+        with _clear_damage_errors(self.path), zipfile.ZipFile(self.path) as archive:
+            info = next(info for info in archive.infolist() if _checked_name(info.filename, self.path) == name)
             with archive.open(info) as stream:
                 yield stream
 
@@ -149,16 +168,16 @@ class Tar(FileTree):
         return (name for name, _ in self._members())
 
     def read(self, names: Collection[str]) -> Iterator[tuple[str, Raw]]:
-        with _whole(self.path):
+        with _clear_damage_errors(self.path):
             yield from ((name, _tar_bytes(stream)) for name, stream in self._members() if name in names)
 
     @contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
-        with _whole(self.path), closing(self._members()) as members:
+        with _clear_damage_errors(self.path), closing(self._members()) as members:
             yield next(stream for found, stream in members if found == name)
 
     def _members(self) -> Generator[tuple[str, IO[bytes]]]:
-        with _whole(self.path), tarfile.open(self.path) as archive:
+        with _clear_damage_errors(self.path), tarfile.open(self.path) as archive:
             for name, stream in _walk(archive, self.path):
                 if not INNER.search(name):
                     yield name, stream
@@ -169,9 +188,9 @@ class Tar(FileTree):
 
 
 def open_file_tree(path: Path) -> FileTree:
-    """The tree at a path: a directory, a zip or a tar, by what it is and not by its name."""
+    """Return the tree at a path: a directory, a zip or a tar, by its content and not by its name."""
     if not path.exists():
-        raise FileNotFoundError(f"Nothing is at {path}: give the folder or archive that holds the images.")
+        raise FileNotFoundError(f"There is nothing at {path}: give the folder or archive that holds the images.")
     if path.is_dir():
         return Folder(path)
     if zipfile.is_zipfile(path):
@@ -181,36 +200,41 @@ def open_file_tree(path: Path) -> FileTree:
     # tarfile takes a cut-off gzip for no tar at all, so the first bytes decide for compressed ones
     if start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ")) or tarfile.is_tarfile(path):
         return Tar(path)
-    raise ValueError(f"{path} is no folder, zip or tar (or one that is cut off): give one of these.")
+    raise UserError(f"{path} is not a folder, zip or tar, or is truncated: give one of these.")
 
 
 @contextmanager
-def _whole(path: Path) -> Iterator[None]:
-    """Says in one sentence that an archive is damaged, whatever its reader says."""
+def _clear_damage_errors(path: Path) -> Iterator[None]:
+    """Raise UserError for a damaged archive, whatever its reader raises."""
     try:
         yield
     except DAMAGES as error:
-        raise ValueError(f"{path} is damaged or cut off ({error}): fetch or make it again.") from None
+        raise UserError(f"{path} is damaged or cut off ({error}): fetch or make it again.") from None
 
 
-def _safe(name: str, archive: Path) -> str:
+def _checked_name(name: str, archive: Path) -> str:
     clean = name.replace("\\", "/").removeprefix("./")
     if clean.startswith("/") or re.match(r"[A-Za-z]:", clean) or ".." in clean.split("/"):
-        raise ValueError(f"{archive} holds the unsafe path {name!r}, which leads out of it: it is not read.")
+        raise UserError(f"{archive} holds the unsafe path {name!r}, which leads out of it: it is not read.")
     return clean
 
 
 def _walk(archive: tarfile.TarFile, path: Path) -> Iterator[tuple[str, IO[bytes]]]:
     while (member := archive.next()) is not None:
         archive.members = []  # type: ignore[attr-defined]  # else every header stays in memory, a kilobyte a file
-        name = _safe(member.name, path)
+        name = _checked_name(member.name, path)
         stream = archive.extractfile(member) if member.isfile() else None
         if stream is not None and not HIDDEN.search(name):
             yield name, stream
 
 
-def _give_up(error: OSError) -> None:
-    """A folder that cannot be listed would be a class that silently is not there."""
+def _version(paths: Iterable[Path]) -> int:
+    found = [(str(path), status.st_size, status.st_mtime_ns) for path in paths for status in [path.stat()]]
+    return int.from_bytes(hashlib.blake2b(repr(found).encode(), digest_size=8).digest(), "little")
+
+
+def _raise(error: OSError) -> None:
+    """A folder that cannot be listed would otherwise be a class that is silently missing."""
     raise error
 
 

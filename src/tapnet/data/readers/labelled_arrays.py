@@ -8,56 +8,55 @@ from typing import Any
 
 import numpy as np
 
-from tapnet.data.readers import Say, Splits
-from tapnet.data.readers.array_files import key, reader, said_splits, split_of
+from tapnet.data.readers import Log
+from tapnet.data.readers.array_files import declared_splits, key, reader, split_of
 from tapnet.data.readers.arrays import npz_members, npz_rows
 from tapnet.data.readers.file_tree import FileTree
 from tapnet.data.readers.pickles import load_pickle, size_of
 from tapnet.data.readers.unpickling import text
-from tapnet.data.source import Raw, Source, Unreadable, in_order
+from tapnet.data.source import Raw, Source, Splits, Unreadable, sort_classes
+from tapnet.errors import UserError
 
 IMAGES = ("_images_png.pkl", "_images.npz")
 
 
-def labelled_arrays(tree: FileTree, splits: Splits, say: Say) -> Source | None:
+def labelled_arrays(tree: FileTree, splits: Splits, log: Log) -> Source | None:
     """Images of each split in one array, and their labels beside it."""
     known = {name for names in splits.values() for name in names}
     ids = _ids(tree)
     classes: dict[str, list[str]] = {}
-    said: dict[str, list[str]] = {}
+    declared: dict[str, list[str]] = {}
     parts: list[str] = []
     for labels in (name for name in tree.names if name.endswith("_labels.pkl") and split_of(name)):
         stem = labels.removesuffix("_labels.pkl")
         file = next((stem + end for end in IMAGES if stem + end in tree.names), None)
         if file is None:
-            raise ValueError(f"{labels} needs its images beside it, as {' or '.join(stem + end for end in IMAGES)}.")
+            raise UserError(f"Expected {' or '.join(stem + end for end in IMAGES)} beside {labels}, got neither.")
         parts.append(file)
-        numbers, names = _labels(tree, labels, say)
+        numbers, names = _labels(tree, labels, log)
         names = [next((found for found in ids.get(name, []) if found in known), name) for name in names]
-        said.setdefault(str(split_of(labels)), []).extend(names)
+        declared.setdefault(str(split_of(labels)), []).extend(names)
         for row, number in enumerate(numbers):
             classes.setdefault(names[number], []).append(key(file, row))
 
     def rows(file: str) -> Iterator[Raw]:
-        return _png_rows(tree, file, say) if file.endswith(".pkl") else _npz_rows(tree, file)
+        return _png_rows(tree, file, log) if file.endswith(".pkl") else _npz_rows(tree, file)
 
     if not classes:
         return None
     form = "label pickles with " + ("PNG pickles" if parts[0].endswith(".pkl") else "npz arrays")
-    return Source(form, in_order(classes), reader(parts, rows), said_splits(said))
+    return Source(form, sort_classes(classes), reader(parts, rows), declared_splits(declared))
 
 
-def _labels(tree: FileTree, file: str, say: Say) -> tuple[list[int], list[str]]:
+def _labels(tree: FileTree, file: str, log: Log) -> tuple[list[int], list[str]]:
     with tree.open(file) as stream:
-        content = load_pickle(stream, file, size_of(stream), say)
+        content = load_pickle(stream, file, size_of(stream), log)
     if not isinstance(content, dict) or not {"label_specific", "label_specific_str"} <= content.keys():
-        raise ValueError(f"{file} needs `label_specific` and `label_specific_str`: is it another dataset?")
+        raise UserError(f"Expected `label_specific` and `label_specific_str` in {file}: is it another dataset?")
     numbers = [int(number) for number in content["label_specific"]]
     names = [str(text(name)) for name in content["label_specific_str"]]
     if numbers and not 0 <= min(numbers) <= max(numbers) < len(names):
-        raise ValueError(
-            f"{file} names {len(names)} classes, and its labels run from {min(numbers)} to {max(numbers)}."
-        )
+        raise UserError(f"{file} names {len(names)} classes, and its labels run from {min(numbers)} to {max(numbers)}.")
     # two classes of ImageNet are called crane; a number keeps such namesakes apart
     counts = Counter(names)
     return numbers, [name if counts[name] == 1 else f"{name} #{number}" for number, name in enumerate(names)]
@@ -78,11 +77,11 @@ def _ids(tree: FileTree) -> dict[str, list[str]]:
     return ids
 
 
-def _png_rows(tree: FileTree, file: str, say: Say) -> Iterator[Raw]:
+def _png_rows(tree: FileTree, file: str, log: Log) -> Iterator[Raw]:
     with tree.open(file) as stream:
-        images: Any = load_pickle(stream, file, size_of(stream), say)
+        images: Any = load_pickle(stream, file, size_of(stream), log)
     if not isinstance(images, list):
-        raise ValueError(f"{file} needs a list of encoded images, got {type(images).__name__}.")
+        raise UserError(f"Expected a list of encoded images in {file}, got {type(images).__name__}.")
     for image in images:
         encoded = isinstance(image, bytes) or (isinstance(image, np.ndarray) and image.dtype == np.uint8)
         yield bytes(image) if encoded else Unreadable(f"{type(image).__name__} instead of an encoded image")
@@ -91,7 +90,7 @@ def _png_rows(tree: FileTree, file: str, say: Say) -> Iterator[Raw]:
 def _npz_rows(tree: FileTree, file: str) -> Iterator[Raw]:
     with tree.open(file) as stream:
         if "images" not in npz_members(stream, file):
-            raise ValueError(f"{file} needs an array `images`.")
+            raise UserError(f"Expected an array `images` in {file}.")
         stream.seek(0)
         for row in npz_rows(stream, "images", file):
             yield np.ascontiguousarray(row[..., ::-1])  # OpenCV wrote them, blue first

@@ -6,32 +6,36 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from tapnet.data.readers.unpickling import Array, Bounded, Reader, Refused, text
+import psutil
+
+from tapnet.data.readers.unpickling import Array, BoundedStream, Refused, RestrictedUnpickler, text
+from tapnet.errors import UserError
 
 HEADROOM = 500_000_000
 
 
-def load_pickle(stream: IO[bytes], name: str, size: int, say: Callable[[str], None]) -> Any:
-    """What the pickle holds: containers, numbers, text (bytes, if it was written by Python 2), read-only arrays.
+def load_pickle(stream: IO[bytes], name: str, size: int, log: Callable[[str], None]) -> Any:
+    """Return what the pickle holds: containers, numbers, text (bytes, if Python 2 wrote it), read-only arrays.
 
-    All of it is in memory at once, which is announced, and refused where there is not as much.
+    All of it is in memory at once, which is logged. Raise UserError if there is not enough memory, if the pickle is
+    damaged, or if it asks for anything else.
     """
     needed, free = size + HEADROOM, available_memory()
     if needed > free:
-        raise ValueError(
+        raise UserError(
             f"{name} is a pickle of {size / 1e9:.1f} GB, which needs up to {needed / 1e9:.1f} GB of memory at once, "
             f"and {free / 1e9:.1f} GB are free: close other programs, or use another form of the dataset."
         )
-    say(f"Reading {name}: a pickle has to be in memory whole, up to {needed / 1e9:.1f} GB.")
+    log(f"Reading {name}: a pickle has to be in memory whole, up to {needed / 1e9:.1f} GB.")
     try:
-        return _plain(Reader(Bounded(stream, size), encoding="bytes").load())
+        return _plain(RestrictedUnpickler(BoundedStream(stream, size), encoding="bytes").load())
     except Refused as error:
-        raise ValueError(
+        raise UserError(
             f"{name} is refused: it asks for {error}, and a pickled dataset needs only arrays and plain containers. "
             "Nothing of it was run; do not open it with other programs."
         ) from None
     except Exception as error:  # damaged opcodes raise almost anything
-        raise ValueError(f"{name} is no whole pickle ({error or type(error).__name__}): fetch it again.") from None
+        raise UserError(f"{name} is no whole pickle ({error or type(error).__name__}): fetch it again.") from None
 
 
 def _plain(value: Any, known: dict[int, Any] | None = None) -> Any:
@@ -61,14 +65,10 @@ def size_of(stream: IO[bytes]) -> int:
 
 
 def available_memory() -> float:
-    """Bytes that could be had now, as the system and the control group say; infinite where neither says."""
-    free = [float("inf")]
+    """Return how many bytes of memory are available now to this process and its control group."""
+    free = float(psutil.virtual_memory().available)
     try:
-        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        free.append(1024.0 * int(lines["MemAvailable"].split()[0]))
-        group = Path("/sys/fs/cgroup")
-        limit, used = (group / "memory.max").read_text(), (group / "memory.current").read_text()
-        free.append(float(limit) - float(used) if limit.strip() != "max" else float("inf"))
-    except (OSError, KeyError, ValueError):
-        pass
-    return min(free)
+        limit, used = (Path("/sys/fs/cgroup", name).read_text() for name in ("memory.max", "memory.current"))
+        return min(free, float(limit) - float(used))
+    except (OSError, ValueError):  # no control group, or one without a limit
+        return free

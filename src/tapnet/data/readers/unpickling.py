@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import codecs
 import collections
+import math
 import pickle
 import struct
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from typing import IO, Any, ClassVar
 
 import numpy as np
@@ -20,7 +22,7 @@ LONG_TEXT = 1 << 24
 
 
 class Refused(pickle.UnpicklingError):
-    """The pickle wants something that no dataset needs."""
+    """The pickle asks for something that no dataset needs."""
 
 
 class _Dtype:
@@ -62,11 +64,10 @@ def _array(
     raw = data.encode("latin1") if isinstance(data, str) else data
     if not isinstance(raw, bytes | bytearray):
         raise Refused(f"an array made from {type(raw).__name__}")
+    if not isinstance(shape, tuple) or not all(type(side) is int and side >= 0 for side in shape):
+        raise Refused("an array whose shape is not a tuple of sizes")
     flat = np.frombuffer(raw, dtype.make()) if raw else np.empty(0, dtype.make())
-    wanted = 1
-    for side in shape:
-        wanted *= side
-    if min(shape, default=0) < 0 or wanted != len(flat):
+    if math.prod(shape) != len(flat):
         raise Refused(f"an array of shape {shape} in {len(raw):,} bytes, which cannot hold it")
     array = flat.reshape(shape, order="F" if order == "F" else "C")
     return array if axes is None else array.transpose(axes)
@@ -95,9 +96,27 @@ def _encode(content: str | _Latin1, encoding: str) -> bytes | bytearray:
 def _bytes(*parts: Any) -> bytes | bytearray:
     if not parts:
         return b""
-    if isinstance(parts[0], int):
+    if isinstance(parts[0], str):
+        return _encode(*parts)
+    if not isinstance(parts[0], bytes | bytearray):  # a number, or an array of one, would be taken for a length
         raise Refused("bytes that are not in the file")
-    return _encode(*parts) if isinstance(parts[0], str) else bytes(parts[0])
+    return bytes(parts[0])
+
+
+def _checked_key(key: Any) -> Any:
+    """Return the key; raise Refused if it is a container of containers, whose hash may take exponential time."""
+    parts = key if isinstance(key, tuple | frozenset) else (key,)
+    if not all(isinstance(part, str | bytes | int | float | complex | None) for part in parts):
+        raise Refused("a key that is neither text nor a number")
+    return key
+
+
+def _set(items: Iterable[Any] = ()) -> set[Any]:
+    return {_checked_key(item) for item in items}
+
+
+def _ordered_dict(items: Iterable[tuple[Any, Any]] = ()) -> collections.OrderedDict[Any, Any]:
+    return collections.OrderedDict((_checked_key(key), value) for key, value in items)
 
 
 class _Admitted:
@@ -117,7 +136,7 @@ class _Admitted:
 
 _ARRAY_TYPE = _Admitted(_no_array)
 _Make = Callable[..., Any]
-_PLAIN: dict[str, _Make] = {"set": set, "frozenset": frozenset, "bytes": _bytes, "bytearray": _bytes}
+_PLAIN: dict[str, _Make] = {"set": _set, "frozenset": _set, "bytes": _bytes, "bytearray": _bytes}
 _NUMPY: dict[str, _Make] = {
     "multiarray._reconstruct": _reconstruct,
     "multiarray.scalar": _scalar,
@@ -125,7 +144,7 @@ _NUMPY: dict[str, _Make] = {
 }
 _CALLABLES: dict[str, _Make] = {
     "numpy.dtype": _Dtype,
-    "collections.OrderedDict": collections.OrderedDict,
+    "collections.OrderedDict": _ordered_dict,
     "_codecs.encode": _encode,
     **{f"numpy.{core}.{name}": make for core in ("core", "_core") for name, make in _NUMPY.items()},
     **{f"{module}.{name}": make for module in ("builtins", "__builtin__") for name, make in _PLAIN.items()},
@@ -137,24 +156,51 @@ class _Latin1(bytearray):
     """The bytes of a long text of which every character is one; Python 3 wrote arrays so for Python 2."""
 
 
-class Bounded:
-    """The file of a pickle, which no length inside it may exceed."""
+class BoundedStream:
+    """The file of a pickle; nothing is allocated for a length that exceeds what is left of it."""
 
     def __init__(self, stream: IO[bytes], size: int) -> None:
-        self._stream, self._size = stream, size
-        self.readline = stream.readline
+        self._stream, self._left = stream, size
 
     def read(self, count: int) -> bytes:
-        if count > self._size:
+        if count > self._left:
             raise EOFError("it is cut off")
+        self._left -= count
         return self._stream.read(count)
 
+    def readline(self) -> bytes:
+        line = self._stream.readline(self._left)
+        self._left -= len(line)
+        return line
 
-class Reader(pickle._Unpickler):
+
+_KEYS = {  # opcodes that hash values, and which of the stack (since its last mark) these are
+    pickle.SETITEM: slice(-2, -1),
+    pickle.SETITEMS: slice(0, None, 2),
+    pickle.DICT: slice(0, None, 2),
+    pickle.ADDITEMS: slice(None),
+    pickle.FROZENSET: slice(None),
+}
+
+
+def _with_checked_keys(opcode: bytes, keys: slice) -> _Make:
+    """Return Python's own method for the opcode, preceded by a check of the values that it hashes."""
+    load: _Make = pickle._Unpickler.dispatch[opcode[0]]
+
+    def checked(reader: RestrictedUnpickler) -> None:
+        for key in reader.stack[keys]:
+            _checked_key(key)
+        load(reader)
+
+    return checked
+
+
+class RestrictedUnpickler(pickle._Unpickler):
     """Python's own reader in Python: the faster one in C holds long strings twice while it reads them."""
 
     read: Callable[[int], bytes]
     append: Callable[[Any], None]
+    stack: list[Any]
 
     def _load_long_text(self) -> None:
         (left,) = struct.unpack("<I", self.read(4))
@@ -168,7 +214,16 @@ class Reader(pickle._Unpickler):
             found += decoder.decode(piece, final=not left).encode("latin1")
         self.append(found)
 
-    dispatch: ClassVar[Any] = {**pickle._Unpickler.dispatch, pickle.BINUNICODE[0]: _load_long_text}
+    def _load_bytes(self) -> None:
+        (count,) = struct.unpack("<Q", self.read(8))
+        self.append(self.read(min(count, sys.maxsize)))
+
+    dispatch: ClassVar[Any] = {
+        **pickle._Unpickler.dispatch,
+        pickle.BINUNICODE[0]: _load_long_text,
+        pickle.BYTEARRAY8[0]: _load_bytes,
+        **{opcode[0]: _with_checked_keys(opcode, keys) for opcode, keys in _KEYS.items()},
+    }
 
     def find_class(self, module: str, name: str) -> Any:
         if f"{module}.{name}" not in ADMITTED:

@@ -35,12 +35,12 @@ def members(path: Path) -> Iterator[Member]:
     with path.open("rb") as file:
         count, shift = _find_directory(file)
         for _ in range(count):
-            fields = _ENTRY.unpack(_exactly(file, _ENTRY.size))
+            fields = _ENTRY.unpack(_read_exactly(file, _ENTRY.size))
             if fields[0] != b"PK\x01\x02":
                 raise zipfile.BadZipFile("its directory is damaged")
             flags, method, crc = fields[3], fields[4], fields[7]
-            raw, extra = _exactly(file, fields[10]), _exactly(file, fields[11])
-            _exactly(file, fields[12])
+            raw, extra = _read_exactly(file, fields[10]), _read_exactly(file, fields[11])
+            _read_exactly(file, fields[12])
             packed, size, offset = _wide(fields[8], fields[9], fields[16], extra)
             name = raw.decode("utf-8" if flags & 0x800 else "cp437", errors="replace")
             if not name.endswith("/"):
@@ -52,9 +52,9 @@ def content(file: IO[bytes], member: Member) -> bytes:
     if member.encrypted:
         raise zipfile.BadZipFile("it is encrypted")
     file.seek(member.offset)
-    fields = _LOCAL.unpack(_exactly(file, _LOCAL.size))
+    fields = _LOCAL.unpack(_read_exactly(file, _LOCAL.size))
     file.seek(fields[9] + fields[10], 1)
-    packed = _exactly(file, member.packed)
+    packed = _read_exactly(file, member.packed)
     if member.method == DEFLATED:
         packed = zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, member.size + 1)
     elif member.method != STORED:
@@ -77,7 +77,7 @@ def _find_directory(file: IO[bytes]) -> tuple[int, int]:
     if place >= _LOCATOR.size and tail[place - _LOCATOR.size :][:4] == b"PK\x06\x07":
         stop -= _LOCATOR.size + _END64.size
         file.seek(stop)
-        wide = _END64.unpack(_exactly(file, _END64.size))
+        wide = _END64.unpack(_read_exactly(file, _END64.size))
         count, size, offset = wide[7], wide[8], wide[9]
     file.seek(max(0, stop - size))
     return count, stop - size - offset
@@ -95,7 +95,7 @@ def _wide(packed: int, size: int, offset: int, extra: bytes) -> tuple[int, int, 
     return found[1], found[0], found[2]
 
 
-def _exactly(file: IO[bytes], count: int) -> bytes:
+def _read_exactly(file: IO[bytes], count: int) -> bytes:
     found = file.read(count)
     if len(found) != count:
         raise zipfile.BadZipFile("it is cut off")

@@ -77,7 +77,7 @@ def test_csv_lists_missing_images_are_named(pack, make, tmp_path):
     files = csv_files(make)
     del files[f"images/{TRAIN}00000020.jpg"]
     packed = pack("mini-imagenet", make.tree(tmp_path / "mini", files))
-    assert f"Listed and not there: {TRAIN}00000020.jpg." in packed.manifest.notes
+    assert f"Skipped 1 image, listed but not found: {TRAIN}00000020.jpg." in packed.manifest.notes
 
 
 @pytest.mark.parametrize("kind", ["uint8", "float32", "flattened", "compressed"])
@@ -116,13 +116,13 @@ def test_cache_pickles_announce_their_memory(pack, make, tmp_path):
     content = {"image_data": stacked(), "class_dict": {TRAIN: np.arange(3)}}
     make.file(tmp_path / "p" / "mini-imagenet-cache-train.pkl", pickle.dumps(content))
     said = []
-    pack("mini-imagenet", tmp_path / "p", say=said.append)
+    pack("mini-imagenet", tmp_path / "p", log=said.append)
     assert any("memory" in sentence for sentence in said)
 
 
 def test_cache_pickle_of_another_dataset_says_what_is_missing(pack, make, tmp_path):
     make.file(tmp_path / "p" / "mini-imagenet-cache-train.pkl", pickle.dumps({"data": 1}))
-    with pytest.raises(ValueError, match="needs `image_data` and `class_dict`"):
+    with pytest.raises(ValueError, match="Expected `image_data` and `class_dict`"):
         pack("mini-imagenet", tmp_path / "p")
 
 
@@ -211,7 +211,7 @@ def test_tiered_words_become_class_ids_where_the_lists_lie_beside(pack, make, ti
 
 def test_tiered_labels_without_images_say_what_is_missing(pack, tiered_npz):
     (tiered_npz / "val_images.npz").unlink()
-    with pytest.raises(ValueError, match=r"val_labels\.pkl needs its images beside it"):
+    with pytest.raises(ValueError, match=r"beside val_labels\.pkl, got neither"):
         pack("tiered-imagenet", tiered_npz)
 
 
@@ -259,13 +259,13 @@ def test_tiny_imagenet_keeps_only_the_classes_of_tiered_imagenet(pack, make, tmp
     files |= {"tiny-imagenet-200/val/images/val_0.JPEG": make.png(9), "tiny-imagenet-200/wnids.txt": b"n01443537\n"}
     packed = pack("tiny-imagenet-tiered", make.zip(tmp_path / "tiny-imagenet-200.zip", files))
     assert dict(packed.manifest.classes) == {"n01443537": 3}
-    assert packed.manifest.row_shape == (64, 64, 3)
+    assert packed.manifest.preprocessing.shape == (64, 64, 3)
 
 
 @pytest.mark.parametrize("name", ["omniglot", "mini-imagenet", "tiered-imagenet", "cifar-fs", "tiny-imagenet-tiered"])
 def test_what_is_no_known_form_is_refused_with_the_forms(pack, make, tmp_path, name):
     path = make.tree(tmp_path / "strange", {"notes/readme.txt": b"words"})
-    with pytest.raises(ValueError, match=r"holds notes/readme\.txt\. Needed one of: "):
+    with pytest.raises(ValueError, match=r"holds notes/readme\.txt\. Expected one of: "):
         pack(name, path)
 
 
@@ -276,7 +276,7 @@ def test_cifar_folder_train_is_a_class_only_where_images_lie_in_it(pack, make, t
 
 
 def test_tiered_arrays_are_not_taken_for_mini_imagenet(pack, tiered_npz):
-    with pytest.raises(ValueError, match="is no form of mini-imagenet"):
+    with pytest.raises(ValueError, match="is not a known form of mini-imagenet"):
         pack("mini-imagenet", tiered_npz)
 
 

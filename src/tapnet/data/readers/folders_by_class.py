@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container
 
-from tapnet.data.preprocessing import SUFFIXES
-from tapnet.data.readers import Say, Splits
+from tapnet.data.decoding import is_image_name
+from tapnet.data.readers import Log
 from tapnet.data.readers.file_tree import FileTree
-from tapnet.data.source import SPLITS, Source, in_order, normal, some
+from tapnet.data.source import NOT_AN_IMAGE, SPLITS, Source, Splits, normalize_name, skipped, sort_classes
 
 
-def class_folders(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
+def folders_by_class(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
     """Every image below a folder that has a known class's name; the innermost such folder decides."""
     known = {name for names in splits.values() for name in names}
     depth = 1 + max(name.count("/") for name in known)
     classes: dict[str, list[str]] = {}
-    strangers: set[str] = set()
-    for name in filter(is_image, tree.names):
+    unknown: Counter[str] = Counter()
+    others: list[str] = []
+    for name in tree.names:
         folder = name.rpartition("/")[0]
         found = _known_folder(folder, known, depth)
-        if found is None:
-            strangers.add(folder or ".")
+        if not is_image_name(name):
+            others.append(name)
+        elif found is None:
+            unknown[folder or "."] += 1
         else:
             classes.setdefault(found, []).append(name)
     if not classes:
         return None
-    note = f"Left out, folders of no class of this dataset: {some(sorted(strangers))}."
-    return Source("folders by class", in_order(classes), tree.read, notes=[note] if strangers else [])
-
-
-def is_image(name: str) -> bool:
-    """Whether the file's ending says that it is an image."""
-    return "." + name.rpartition(".")[2].lower() in SUFFIXES
+    notes = [
+        *skipped([f"{folder} ({count:,})" for folder, count in sorted(unknown.items())], "of no class here", "folder"),
+        *skipped(others, NOT_AN_IMAGE),
+    ]
+    return Source("folders by class", sort_classes(classes), tree.read, notes=notes)
 
 
 def _known_folder(folder: str, known: Container[str], depth: int) -> str | None:
-    parts = normal(folder).split("/")
+    parts = normalize_name(folder).split("/")
     for end in range(len(parts), 0, -1):
         for width in range(1, min(depth, end) + 1):
             name = "/".join(parts[end - width : end])
