@@ -126,12 +126,13 @@ class Recipe:
         ):
             if name not in choices:
                 raise ValueError(f"{kind} is one of {', '.join(choices)}, got {name!r}")
-        ways = self.method.options.get("num_references")
-        if ways is not None and not self.validation.way <= self.training.way == ways:
-            raise ValueError(
-                "training.way and method.options.num_references need to be one number, one class a reference, and validation.way "
-                f"no more, got {self.training.way}, {ways} and {self.validation.way}"
-            )
+        for option, meaning in (("num_references", "one class per reference"), ("way", "one class per output")):
+            ways = self.method.options.get(option)
+            if ways is not None and not self.validation.way <= self.training.way == ways:
+                raise ValueError(
+                    f"training.way and method.options.{option} need to be one number, {meaning}, and validation.way no "
+                    f"more, got {self.training.way}, {ways} and {self.validation.way}"
+                )
         if self.training.frozen_backbone:
             self._check_unfreezable()
 

@@ -6,7 +6,10 @@ from tapnet.methods.base import EpisodeLoss, Method, PrototypeMethod
 from tapnet.methods.centroid import CosineCentroid
 from tapnet.methods.head import Head, LinearHead
 from tapnet.methods.logistic import LogisticRegression
+from tapnet.methods.maml import MAML
 from tapnet.methods.protonet import PrototypicalNetwork
+from tapnet.methods.shifted_neurons import ShiftedNeurons
+from tapnet.methods.snail import SNAIL
 from tapnet.methods.tapnet import TapNet
 from tapnet.methods.tapnet_variants import TapNetVariant
 
@@ -14,6 +17,9 @@ METHODS: dict[str, type[Method]] = {
     "tapnet": TapNet,
     "tapnet-variant": TapNetVariant,
     "protonet": PrototypicalNetwork,
+    "maml": MAML,
+    "snail": SNAIL,
+    "shifted-neurons": ShiftedNeurons,
     "centroid": CosineCentroid,
     "logistic": LogisticRegression,
 }

@@ -37,7 +37,7 @@ class Method(nn.Module):
 
     feature_maps: ClassVar[bool] = False  # takes the backbone's last maps (channels, height, width), not its vectors
     task_features: ClassVar[bool] = False  # features depend on the task: `embed` returns the images themselves
-    transductive: ClassVar[bool] = False  # a query's logits may depend on the other queries
+    transductive: bool = False  # a query's logits may depend on the other queries; of an instance, options may decide
     follows_class_order: ClassVar[bool] = True  # another order of the classes permutes the logits and no more
     support_order_matters: ClassVar[bool] = False  # another order of the support set may change the logits
     gradients_at_test: ClassVar[bool] = False  # adapts by gradient descent, so evaluation may not disable gradients
