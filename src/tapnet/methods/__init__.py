@@ -6,14 +6,23 @@ from tapnet.methods.base import EpisodeLoss, Method, PrototypeMethod
 from tapnet.methods.centroid import CosineCentroid
 from tapnet.methods.head import Head, LinearHead
 from tapnet.methods.logistic import LogisticRegression
+from tapnet.methods.matching import MatchingNetwork
 from tapnet.methods.protonet import PrototypicalNetwork
+from tapnet.methods.relation import RelationNetwork
+from tapnet.methods.tadam import TadamAlpha, TadamTC
 from tapnet.methods.tapnet import TapNet
 from tapnet.methods.tapnet_variants import TapNetVariant
+from tapnet.methods.tpn import TransductivePropagation
 
 METHODS: dict[str, type[Method]] = {
     "tapnet": TapNet,
     "tapnet-variant": TapNetVariant,
     "protonet": PrototypicalNetwork,
+    "matching": MatchingNetwork,
+    "relation": RelationNetwork,
+    "tpn": TransductivePropagation,
+    "tadam-alpha": TadamAlpha,
+    "tadam-tc": TadamTC,
     "centroid": CosineCentroid,
     "logistic": LogisticRegression,
 }
@@ -32,10 +41,15 @@ __all__ = [
     "EpisodeLoss",
     "Head",
     "LinearHead",
+    "MatchingNetwork",
     "Method",
     "PrototypeMethod",
     "PrototypicalNetwork",
+    "RelationNetwork",
+    "TadamAlpha",
+    "TadamTC",
     "TapNet",
     "TapNetVariant",
+    "TransductivePropagation",
     "method_name",
 ]
