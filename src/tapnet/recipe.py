@@ -165,6 +165,13 @@ class Recipe:
         """The method with fresh parameters over this backbone."""
         return build(f"Method {self.method.name!r}", METHODS[self.method.name], backbone, self.method.options)
 
+    def with_num_classes(self, count: int) -> Recipe:
+        """The recipe with the number of training classes, if its method asks for it and does not know it yet."""
+        if not METHODS[self.method.name].auxiliary_classes or "num_classes" in self.method.options:
+            return self
+        options = self.method.options | {"num_classes": count}
+        return dataclasses.replace(self, method=dataclasses.replace(self.method, options=options))
+
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from tapnet.backbones import Backbone
-from tapnet.methods.base import Method, way_of
+from tapnet.methods.base import Method, support_members
 
 
 class FixedWayMethod(Method):
@@ -29,9 +29,9 @@ class FixedWayMethod(Method):
     def max_way(self) -> int:
         return self.way
 
-    def checked_way(self, labels: Tensor) -> int:
-        """Return the number of classes in the labels; raise ValueError if the network is not made for so many."""
-        way = way_of(labels)
+    def checked_way(self, support: Tensor, labels: Tensor) -> int:
+        """Return the number of classes of a support set; raise ValueError if the network is not made for so many."""
+        way = support_members(support, labels).shape[-1]
         if way > self.way or (self.training and way < self.way):
             limit = "exactly" if self.training else "at most"
             raise ValueError(

@@ -75,7 +75,7 @@ class MAML(FixedWayMethod):
         self.classifier = nn.Linear(backbone.dim, way)
 
     def adapt(self, support: Tensor, labels: Tensor) -> AdaptedNetwork:
-        way = self.checked_way(labels)
+        way = self.checked_way(support, labels)
         steps, rate = (self.steps, self.rate) if self.training else (self.test_steps, self.test_rate)
         weights = self.initial_weights()
         for _ in range(steps):

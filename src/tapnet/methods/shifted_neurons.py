@@ -81,7 +81,7 @@ class ShiftedNeurons(FixedWayMethod):
         self.key_network = copy.deepcopy(backbone) if key_network else None
 
     def adapt(self, support: Tensor, labels: Tensor) -> MemoryHead:
-        way = self.checked_way(labels)
+        way = self.checked_way(support, labels)
         activations: dict[int, Tensor] = {}
         logits = self.run(support, {}, activations)
         feedback = F.pad(direct_feedback(logits[:, :way], labels), (0, self.way - way))

@@ -72,7 +72,7 @@ class SNAIL(FixedWayMethod):
         return [layer for layer in self.layers if isinstance(layer, CausalLayer)]
 
     def adapt(self, support: Tensor, labels: Tensor) -> SequenceHead:
-        way = self.checked_way(labels)
+        way = self.checked_way(support, labels)
         if self.training:
             order = torch.randperm(labels.shape[-1], device=labels.device)
             support, labels = support.index_select(labels.dim() - 1, order), labels.index_select(-1, order)
