@@ -37,16 +37,21 @@ LABELS = torch.arange(WAY).repeat(2)
 every_method = pytest.mark.parametrize("case", CASES)
 
 
-def make(case, seed=0):
-    """The method over a narrow Conv4 for 8×8 images, in eval mode, its statistics and parameters not those of birth."""
+def fresh(case, seed=0):
+    """The method as initialized, over a narrow Conv4 for 8×8 images."""
     torch.manual_seed(seed)
     name, options = CASES[case]
-    method = build(name, METHODS[name], Conv4((1, 8, 8), widths=(16, 16, 16, 16)), options)
+    return build(name, METHODS[name], Conv4((1, 8, 8), widths=(16, 16, 16, 16)), options)
+
+
+def make(case, seed=0):
+    """The method in eval mode, its statistics and parameters not those of birth."""
+    method = fresh(case, seed)
     with torch.no_grad():
         for parameter in method.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
         for _ in range(3):
-            if METHODS[name].trainable:
+            if method.trainable:
                 method.train().loss(episode(seed=9))
     return method.eval()
 
@@ -211,7 +216,7 @@ def test_gradients_reach_every_parameter_of_a_trainable_method(case):
 
 @every_method
 def test_training_on_one_episode_lowers_its_loss(case):
-    method = make(case).train()
+    method = fresh(case).train()
     if not method.trainable:
         return
     optimizer = torch.optim.Adam(method.parameters(), lr=3e-3)
