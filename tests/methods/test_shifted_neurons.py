@@ -95,6 +95,21 @@ def test_training_reaches_both_passes_the_memories_and_the_keys():
         assert f"{part}.weight" in trained
 
 
+@pytest.mark.parametrize("backbone", ["conv4", "resnet12-small"])
+def test_running_statistics_behind_a_shift_are_those_of_the_shifted_pass(backbone):
+    method = make(backbone).train()
+    head = method.adapt(images(6), LABELS)
+    plain = {name: buffer.clone() for name, buffer in method.backbone.named_buffers()}
+    shifted = {name: buffer.clone() for name, buffer in method.named_buffers() if name.startswith("shifted_")}
+    head.logits(images(3, 2))
+    for name, buffer in method.backbone.named_buffers():
+        assert torch.equal(buffer, plain[name]) is name.startswith("blocks.3.")
+    assert shifted
+    for name, buffer in shifted.items():
+        assert name.startswith("shifted_blocks_3_")
+        assert not torch.equal(method.get_buffer(name), buffer)
+
+
 def test_without_a_key_network_the_backbone_gives_the_keys():
     method = make(key_network=False)
     torch.testing.assert_close(method.keys(images(2)), F.normalize(method.backbone(images(2)), dim=-1))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
@@ -54,6 +55,9 @@ class ShiftedNeurons(FixedWayMethod):
     `blocks` are the backbone's blocks whose outputs are shifted. Keys come from a network like the backbone, or without
     `key_network` from the backbone itself. `hidden` are the sizes of layers between the backbone and the logits. In
     eval mode an output without a class gets no feedback.
+
+    Behind a shift batch normalization sees other inputs than in the pass without shifts, so that it has running
+    statistics of its own for either pass; with one for both, accuracy at test is far below that of training.
     """
 
     task_features = True
@@ -79,6 +83,11 @@ class ShiftedNeurons(FixedWayMethod):
         self.memories = nn.ModuleList(_memory(way) for _ in blocks)
         self.output_memory = _memory(1)
         self.key_network = copy.deepcopy(backbone) if key_network else None
+        for name, buffer in backbone.named_buffers():
+            if name.startswith(
+                tuple(f"blocks.{after}." for after in range(min(blocks, default=len(stages)) + 1, len(stages)))
+            ):
+                self.register_buffer(_shifted(name), buffer.clone())
 
     def adapt(self, support: Tensor, labels: Tensor) -> MemoryHead:
         way = self.checked_way(support, labels)
@@ -105,7 +114,8 @@ class ShiftedNeurons(FixedWayMethod):
         """Return logits (n, outputs), shifted in some blocks; `activations` is filled with the outputs of blocks."""
         maps = images
         for block, stage in enumerate(self.backbone.get_submodule("blocks").children()):
-            maps = stage(maps)
+            behind = any(shifted < block for shifted in shifts)
+            maps = functional_call(stage, self._shifted_statistics(block), (maps,)) if behind else stage(maps)
             if activations is not None:
                 activations[block] = maps
             if block in shifts:
@@ -113,10 +123,18 @@ class ShiftedNeurons(FixedWayMethod):
         logits: Tensor = self.classifier(self.backbone.pool(maps))
         return logits
 
+    def _shifted_statistics(self, block: int) -> dict[str, Tensor]:
+        names = (name for name, _ in self.backbone.named_buffers() if name.startswith(f"blocks.{block}."))
+        return {name.removeprefix(f"blocks.{block}."): self.get_buffer(_shifted(name)) for name in names}
+
     def keys(self, images: Tensor) -> Tensor:
         """Return keys (n, key dim) of length one; they do not depend on the task."""
         network = self.key_network or self.backbone
         return F.normalize(network(images), dim=-1)
+
+
+def _shifted(name: str) -> str:
+    return f"shifted_{name.replace('.', '_')}"
 
 
 def _memory(inputs: int) -> nn.Sequential:
