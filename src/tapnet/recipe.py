@@ -126,12 +126,13 @@ class Recipe:
         ):
             if name not in choices:
                 raise ValueError(f"{kind} is one of {', '.join(choices)}, got {name!r}")
-        ways = self.method.options.get("num_references")
-        if ways is not None and not self.validation.way <= self.training.way == ways:
-            raise ValueError(
-                "training.way and method.options.num_references need to be one number, one class per reference, and "
-                f"validation.way no more, got {self.training.way}, {ways} and {self.validation.way}"
-            )
+        for option, meaning in (("num_references", "one class per reference"), ("way", "one class per output")):
+            ways = self.method.options.get(option)
+            if ways is not None and not self.validation.way <= self.training.way == ways:
+                raise ValueError(
+                    f"training.way and method.options.{option} need to be one number, {meaning}, and validation.way no "
+                    f"more, got {self.training.way}, {ways} and {self.validation.way}"
+                )
         if self.training.frozen_backbone:
             self._check_unfreezable()
 
@@ -163,6 +164,13 @@ class Recipe:
     def over(self, backbone: Backbone) -> Method:
         """The method with fresh parameters over this backbone."""
         return build(f"Method {self.method.name!r}", METHODS[self.method.name], backbone, self.method.options)
+
+    def with_num_classes(self, count: int) -> Recipe:
+        """The recipe with the number of training classes, if its method asks for it and does not know it yet."""
+        if not METHODS[self.method.name].auxiliary_classes or "num_classes" in self.method.options:
+            return self
+        options = self.method.options | {"num_classes": count}
+        return dataclasses.replace(self, method=dataclasses.replace(self.method, options=options))
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

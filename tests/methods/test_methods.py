@@ -1,288 +1,350 @@
-"""What every method promises, and what each promises of itself."""
+"""What every method promises by the contract, read from what it declares."""
+
+import math
+from inspect import signature
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from torch import nn
 
+import tapnet
 from tapnet.backbones import Conv4
-from tapnet.functional import class_prototypes, modified_references, null_space, projected_distances
-from tapnet.methods import METHODS, PrototypicalNetwork, TapNet
+from tapnet.data.batches import EpisodeImages
+from tapnet.data.episodes import EpisodeSpec
+from tapnet.evaluation.evaluator import Evaluator
+from tapnet.functional import NonFiniteError
+from tapnet.methods import METHODS
+from tapnet.registry import build
+
+WAY = 8
 
 
-def make(name, **options):
-    torch.manual_seed(0)
-    return METHODS[name](
-        Conv4((1, 8, 8), widths=(16, 16, 16, 16)), **({"num_references": 8} if name == "tapnet" else {}), **options
-    )
+def needed_options(kind):
+    """Options without a default: all of them are a number of classes."""
+    return {each.name: WAY for each in list(signature(kind).parameters.values())[1:] if each.default is each.empty}
+
+
+CASES = {name: (name, needed_options(kind)) for name, kind in METHODS.items()} | {
+    "matching with full context": ("matching", {"full_context": True}),
+    "tadam-alpha, squared": ("tadam-alpha", {"squared": True}),
+    "maml of first order": ("maml", {"way": WAY, "first_order": True}),
+    "maml with batch statistics": ("maml", {"way": WAY, "batch_statistics": True}),
+    "tadam-tc with auxiliary classes": ("tadam-tc", {"num_classes": 20}),
+}
+SHOTS = torch.arange(WAY).repeat_interleave(torch.tensor([3, 1, 2, 1, 1, 2, 1, 1]))  # differ by class
+LABELS = torch.arange(WAY).repeat(2)
+
+every_method = pytest.mark.parametrize("case", CASES)
+
+
+def fresh(case, seed=0):
+    """The method as initialized, over a narrow Conv4 for 8×8 images."""
+    torch.manual_seed(seed)
+    name, options = CASES[case]
+    return build(name, METHODS[name], Conv4((1, 8, 8), widths=(16, 16, 16, 16)), options)
+
+
+def make(case, seed=0):
+    """The method in eval mode, its statistics and parameters not those of birth."""
+    method = fresh(case, seed)
+    with torch.no_grad():
+        for parameter in method.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+        for _ in range(3):
+            if method.trainable:
+                method.train().loss(episode(seed=9))
+    return method.eval()
 
 
 def images(count, seed=1):
     return torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
 
 
-SUPPORT_LABELS = torch.tensor([0, 1, 2, 0, 1, 0])  # three, two and one shot
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_logits_have_one_row_a_query_and_one_column_a_class(name):
-    assert make(name).eval()(images(6), SUPPORT_LABELS, images(5, 2)).shape == (5, 3)
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_a_query_does_not_see_the_other_queries(name):
-    method, support, queries = make(name).eval(), images(6), images(7, 2)
-    together = method(support, SUPPORT_LABELS, queries)
-    order = torch.randperm(7)
-    torch.testing.assert_close(method(support, SUPPORT_LABELS, queries[order]), together[order])
-    torch.testing.assert_close(method(support, SUPPORT_LABELS, queries[3:4]), together[3:4])
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_the_order_of_the_support_images_changes_nothing(name):
-    method, support, queries = make(name).eval(), images(6), images(4, 2)
-    order = torch.tensor([5, 1, 2, 3, 4, 0])
-    torch.testing.assert_close(
-        method(support[order], SUPPORT_LABELS[order], queries), method(support, SUPPORT_LABELS, queries)
-    )
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_logits_of_a_batch_of_episodes_are_those_of_each(name):
-    method = make(name).eval()
-    support, queries = torch.randn(4, 6, 16), torch.randn(4, 5, 16)
-    together = method.logits(support, SUPPORT_LABELS.expand(4, -1), queries)
-    for index in range(4):
-        torch.testing.assert_close(together[index], method.logits(support[index], SUPPORT_LABELS, queries[index]))
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_one_step_lowers_the_loss_of_its_episode(name):
-    method = make(name).train()
-    labels = torch.arange(8)
-    optimizer = torch.optim.SGD(method.parameters(), lr=1e-2)
-
-    def loss():
-        return torch.nn.functional.cross_entropy(method(images(8), labels, images(8)), labels)
-
-    before = loss()
-    before.backward()
-    optimizer.step()
-    assert loss() < before
-
-
-@given(order=st.permutations(range(5)), dim=st.sampled_from([None, 1, 3]), seed=st.integers(0, 50))
-def test_tapnet_follows_the_order_of_the_classes_under_optimal_selection(order, dim, seed):
-    method = make("tapnet", selection="optimal", projection_dim=dim).eval()
-    generator = torch.Generator().manual_seed(seed)
-    support, queries = torch.randn(10, 16, generator=generator), torch.randn(6, 16, generator=generator)
-    labels = torch.arange(5).repeat(2)
-    renamed = torch.tensor(order).argsort()[labels]  # class order[k] is now called k
-    expected = method.logits(support, labels, queries)[:, list(order)]
-    torch.testing.assert_close(method.logits(support, renamed, queries), expected, rtol=1e-4, atol=1e-4)
-
-
-def test_tapnet_may_not_follow_the_order_of_the_classes_under_closest_selection():
-    method = make("tapnet").eval()
-    support, queries, labels = torch.randn(5, 16), torch.randn(6, 16), torch.arange(5)
-    differences = []
-    for _ in range(20):
-        order = torch.randperm(5)
-        renamed = method.logits(support[order], labels, queries)
-        differences.append((renamed - method.logits(support, labels, queries)[:, order]).abs().max())
-    assert max(differences) > 1e-3
-    assert not TapNet.follows_class_order
-
-
-def test_prototypical_follows_the_order_of_the_classes():
-    method, support, queries, order = make("protonet").eval(), torch.randn(5, 16), torch.randn(6, 16), torch.randperm(5)
-    labels = torch.arange(5)
-    expected = method.logits(support, labels, queries)[:, order]
-    torch.testing.assert_close(method.logits(support[order], labels, queries), expected)
-
-
-def test_tapnet_in_training_keeps_reference_k_for_class_k():
-    method = make("tapnet").train()
-    support, queries, labels = torch.randn(8, 16), torch.randn(6, 16), torch.arange(8)
-    references, errors = method.adapt_to(class_prototypes(support, labels, 8))
-    assert torch.equal(references, method.references)
-    torch.testing.assert_close(
-        method.logits(support, labels, queries), -projected_distances(queries, method.references, errors)
-    )
-
-
-def test_tapnet_projects_each_prototype_onto_its_contrast():
-    """Inside the projection a class average and its modified reference point the same way."""
-    method = make("tapnet").eval()
-    support, labels = torch.randn(6, 16), SUPPORT_LABELS
-    references, errors = method.adapt_to(class_prototypes(support, labels, 3))
-    basis = null_space(errors)
-    averages, modified = class_prototypes(support, labels, 3) @ basis, modified_references(references) @ basis
-    torch.testing.assert_close(torch.cosine_similarity(averages, modified, dim=-1), torch.ones(3))
-
-
-def test_tapnet_trains_references_and_backbone_but_not_through_the_projection():
-    method = make("tapnet").train()
-    support, queries = torch.randn(8, 16, requires_grad=True), torch.randn(8, 16, requires_grad=True)
-    method.logits(support, torch.arange(8), queries).sum().backward()
-    assert support.grad is None
-    assert queries.grad is not None
-    assert method.references.grad is not None
-
-
-def test_tapnet_trains_through_the_projection_when_asked():
-    method = make("tapnet", differentiable=True).train()
-    support = torch.randn(8, 16, requires_grad=True)
-    method.logits(support, torch.arange(8), torch.randn(8, 16)).sum().backward()
-    assert support.grad is not None
-
-
-def test_tapnet_builds_its_projection_from_original_references_when_asked():
-    method = make("tapnet", projection_references="original").eval()
-    support = torch.randn(6, 16)
-    references, errors = method.adapt_to(class_prototypes(support, SUPPORT_LABELS, 3))
-    averages, basis = class_prototypes(support, SUPPORT_LABELS, 3), null_space(errors)
-    cosines = torch.cosine_similarity(averages @ basis, references @ basis, dim=-1)
-    torch.testing.assert_close(cosines, torch.ones(3))
-
-
-def test_tapnet_classifies_by_modified_references_when_asked():
-    method = make("tapnet", classification_references="modified").train()
-    support, queries, labels = torch.randn(8, 16), torch.randn(6, 16), torch.arange(8)
-    _, errors = make("tapnet").train().adapt_to(class_prototypes(support, labels, 8))
-    expected = -projected_distances(queries, modified_references(method.references), errors)
-    torch.testing.assert_close(method.logits(support, labels, queries), expected)
-
-
-def test_tapnet_with_euclidean_distance_has_the_roots_and_predicts_the_same():
-    squared, euclidean = make("tapnet"), make("tapnet", distance="euclidean")
-    support, queries, labels = torch.randn(8, 16), torch.randn(20, 16), torch.arange(8)
-    expected = squared.logits(support, labels, queries)
-    found = euclidean.logits(support, labels, queries)
-    torch.testing.assert_close(found, -(-expected).sqrt())
-    weight, bias = euclidean.head(class_prototypes(support, labels, 8))
-    assert torch.equal((queries @ weight.mT + bias).argmax(-1), found.argmax(-1))
-
-
-def test_tapnet_starts_with_references_of_the_length_asked_for():
-    torch.testing.assert_close(make("tapnet", initial_norm=3.0).references, 3 * make("tapnet").references)
-
-
-def test_tapnet_takes_the_references_that_it_is_told():
-    method, prototypes = make("tapnet").eval(), torch.randn(3, 16)
-    references, _ = method.adapt_to(prototypes, chosen=torch.tensor([6, 0, 3]))
-    assert torch.equal(references, method.references[[6, 0, 3]])
-
-
-def test_tapnet_trains_a_bias_of_the_references_when_asked_and_has_none_else():
-    method, plain = make("tapnet", reference_bias=True).train(), make("tapnet").train()
-    support, queries, labels = torch.randn(8, 16), torch.randn(6, 16), torch.arange(8)
-    torch.testing.assert_close(method.logits(support, labels, queries), plain.logits(support, labels, queries))
+def features(method, count, seed=1):
     with torch.no_grad():
-        method.reference_bias.copy_(torch.arange(8.0))
-    logits = method.logits(support, labels, queries)
-    torch.testing.assert_close(logits, plain.logits(support, labels, queries) + 2 * torch.arange(8.0))
-    logits[:, 3].sum().backward()
-    torch.testing.assert_close(method.reference_bias.grad, 12 * torch.eye(8)[3])
-    assert "reference_bias" not in plain.state_dict()
+        return method.embed(images(count, seed))
 
 
-def test_prototypical_gives_the_distances_worked_out_by_hand():
-    method = make("protonet")
-    support = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 5.0]])
-    logits = method.logits(support, torch.tensor([0, 0, 1]), torch.tensor([[1.0, 1.0]]))
-    torch.testing.assert_close(logits, torch.tensor([[-1.0, -17.0]]))
+def episode(shot=2, query=2, seed=3):
+    return EpisodeImages(images(WAY * (shot + query), seed), WAY, shot, query, torch.arange(WAY))
 
 
-def test_support_and_query_share_batch_statistics_in_training():
-    method = make("protonet").train()
-    method(images(6), SUPPORT_LABELS, images(5, 2))
-    together = method.backbone.blocks[0][1].running_mean.clone()
-    other = make("protonet").train()
-    other.embed(torch.cat([images(6), images(5, 2)]))
-    torch.testing.assert_close(other.backbone.blocks[0][1].running_mean, together)
+def detached(method, support, labels, query):
+    return method.logits(support, labels, query).detach()
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"num_references": 16}, "2 <= ways < dim = 16"),
-        ({"num_references": 1}, "got num_references=1"),
-        ({"num_references": 8, "selection": "nearest"}, "closest, optimal"),
-        ({"num_references": 8, "projection_dim": 9}, "from 1 to 8, got 9"),
-        ({"num_references": 8, "projection_references": "new"}, "modified, original, got 'new'"),
-        ({"num_references": 8, "classification_references": "new"}, "original, modified, got 'new'"),
-        ({"num_references": 8, "distance": "cosine"}, "squared, euclidean, got 'cosine'"),
-        ({"num_references": 8, "initial_norm": 0}, "a length above 0, got 0"),
-    ],
-)
-def test_tapnet_refuses_what_cannot_work(options, words):
-    with pytest.raises(ValueError, match=words):
-        TapNet(Conv4((1, 8, 8), widths=(16, 16, 16, 16)), **options)
+def assert_close(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_tapnet_refuses_training_episodes_of_another_way():
-    with pytest.raises(ValueError, match="need 8 classes, one a reference, got 3"):
-        make("tapnet").train()(images(6), SUPPORT_LABELS, images(5))
+def differ(actual, expected):
+    return (actual - expected).abs().max() > 1e-4
 
 
-def test_tapnet_refuses_more_classes_than_references():
-    with pytest.raises(ValueError, match="9 classes need 9 references, there are 8"):
-        make("tapnet").eval()(images(9), torch.arange(9), images(1))
+@every_method
+def test_logits_have_one_row_per_query_and_one_column_per_class(case):
+    assert make(case)(images(len(SHOTS)), SHOTS, images(5, 2)).shape == (5, WAY)
 
 
-def test_methods_are_exported_at_the_top():
-    import tapnet
-
-    assert tapnet.TapNet is TapNet
-    assert tapnet.PrototypicalNetwork is PrototypicalNetwork
-
-
-@pytest.mark.parametrize("bias", [None, torch.linspace(-3, 3, 8)])
-@pytest.mark.parametrize("references", ["original", "modified"])
-@pytest.mark.parametrize("dim", [None, 5])
-def test_the_linear_head_has_the_softmax_of_the_logits(small_tapnet, dim, references, bias):
-    small_tapnet.projection_dim, small_tapnet.reference_bias = dim, bias
-    small_tapnet.projection_references = small_tapnet.classification_references = references
-    support, query, labels = torch.randn(2, 10, 16), torch.randn(2, 7, 16), torch.arange(5).repeat(2).expand(2, -1)
-    weight, bias = small_tapnet.head(class_prototypes(support, labels, 5))
-    scores = torch.baddbmm(bias.unsqueeze(-2), query, weight.mT)
-    expected = small_tapnet.logits(support, labels, query)
-    torch.testing.assert_close(scores.softmax(-1), expected.softmax(-1), rtol=1e-4, atol=1e-5)
+@every_method
+def test_features_have_the_declared_shape(case):
+    method = make(case)
+    assert features(method, 3).shape[1:] == method.feature_shape
 
 
-BYTES = torch.full((6, 1, 8, 8), 200, dtype=torch.uint8)
+@every_method
+def test_order_of_the_queries_permutes_the_rows(case):
+    method, order = make(case), torch.randperm(7)
+    support, query = features(method, len(SHOTS)), features(method, 7, 2)
+    assert_close(detached(method, support, SHOTS, query[order]), detached(method, support, SHOTS, query)[order])
 
 
-@pytest.mark.parametrize("name", METHODS)
+@every_method
+def test_a_query_sees_the_other_queries_only_where_declared(case):
+    method = make(case)
+    support, query, others = features(method, len(LABELS)), features(method, 6, 2), features(method, 6, 4)
+    together = detached(method, support, LABELS, query)
+    among_others = detached(method, support, LABELS, torch.cat([query[:1], others[1:]]))
+    if method.transductive:
+        assert differ(among_others[:1], together[:1])
+    else:
+        assert_close(among_others[:1], together[:1])
+        assert_close(detached(method, support, LABELS, query[:1]), together[:1])
+
+
+@every_method
+def test_order_of_the_support_set_matters_only_where_declared(case):
+    method, order = make(case), torch.arange(len(SHOTS)).flip(0)
+    support, query = features(method, len(SHOTS)), features(method, 5, 2)
+    reordered = detached(method, support[order], SHOTS[order], query)
+    if method.support_order_matters:
+        assert differ(reordered, detached(method, support, SHOTS, query))
+    else:
+        assert_close(reordered, detached(method, support, SHOTS, query))
+
+
+def class_order_changes(method):
+    """The largest change of logits, beyond a permutation, over some orders of the classes, listed class by class."""
+    support, query = features(method, WAY).unsqueeze(1), features(method, 5, 2)
+    expected, labels, changes = detached(method, support[:, 0], torch.arange(WAY), query), torch.arange(WAY), []
+    for seed in range(20):
+        order = torch.randperm(WAY, generator=torch.Generator().manual_seed(seed))
+        changes.append((detached(method, support[order, 0], labels, query) - expected[:, order]).abs().max().item())
+    return max(changes)
+
+
+@every_method
+def test_order_of_the_classes_permutes_the_columns_only_where_declared(case):
+    method = make(case)
+    if method.follows_class_order:
+        assert class_order_changes(method) < 1e-3
+    else:
+        assert class_order_changes(method) > 1e-3
+
+
+@every_method
+def test_order_free_options_make_a_method_follow_the_order_of_the_classes(case):
+    method = make(case)
+    if method.order_free_options:
+        assert class_order_changes(method.with_options(**method.order_free_options)) < 1e-3
+
+
+@every_method
+def test_a_support_image_given_to_one_class_changes_its_logits(case):
+    """Shots may differ by class: one more counts for its own class."""
+    method = make(case)
+    support, query = features(method, WAY + 1), features(method, 5, 2)
+    labels = torch.tensor([*range(WAY), 2])
+    fewer = detached(method, support[:WAY], labels[:WAY], query)
+    assert differ(detached(method, support, labels, query)[:, 2], fewer[:, 2])
+
+
+@every_method
+def test_a_batch_of_episodes_has_the_logits_of_each(case):
+    method = make(case)
+    if not method.batched:
+        return
+    support, query = features(method, 3 * len(SHOTS)), features(method, 15, 2)
+    support, query = support.unflatten(0, (3, -1)), query.unflatten(0, (3, -1))
+    together = detached(method, support, SHOTS.expand(3, -1), query)
+    for index in range(3):
+        assert_close(together[index], detached(method, support[index], SHOTS, query[index]))
+
+
+@every_method
+def test_adapting_in_eval_mode_leaves_every_weight_and_buffer(case):
+    method = make(case)
+    before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
+    method(images(len(SHOTS)), SHOTS, images(5, 2))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in method.state_dict().items())
+    assert before.keys() == method.state_dict().keys()
+
+
+@every_method
+def test_a_head_does_not_change_with_the_next_episode(case):
+    """No state of an episode is kept in the method."""
+    method = make(case)
+    query = features(method, 4, 2)
+    head = method.adapt(features(method, len(SHOTS)), SHOTS)
+    before = head.logits(query).detach()
+    method.adapt(features(method, len(LABELS), 5), LABELS).logits(features(method, 3, 6))
+    assert torch.equal(head.logits(query).detach(), before)
+
+
+@every_method
+def test_a_linear_head_has_the_softmax_of_the_logits(case):
+    method = make(case)
+    head, query = method.adapt(features(method, len(SHOTS)), SHOTS), features(method, 5, 2)
+    if (linear := head.linear()) is not None:
+        torch.testing.assert_close(
+            linear.logits(query).softmax(-1), head.logits(query).softmax(-1), rtol=1e-3, atol=1e-5
+        )
+
+
+@every_method
+def test_gradients_reach_every_parameter_of_a_trainable_method(case):
+    method = make(case).train()
+    if not method.trainable:
+        return
+    method.loss(episode()).loss.backward()
+    for name, parameter in method.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None, name
+            assert parameter.grad.isfinite().all(), name
+    assert sum(p.grad.abs().sum() for p in method.backbone.parameters()) > 0
+
+
+@every_method
+def test_training_on_one_episode_lowers_its_loss(case):
+    method = fresh(case).train()
+    if not method.trainable:
+        return
+    optimizer = torch.optim.Adam(method.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(20):
+        loss = method.loss(episode()).loss
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert losses[-1] < losses[0]
+
+
+@every_method
+def test_loss_gives_the_logits_of_the_queries(case):
+    method = make(case)
+    if not method.trainable:
+        return
+    found, given = method.train().loss(episode()), episode()
+    assert found.logits.shape == (WAY * given.query, WAY)
+    assert found.loss.shape == ()
+    assert math.isfinite(found.loss.item())
+
+
+@every_method
+def test_logits_in_bf16_are_close_to_those_in_float32(case):
+    """Under autocast, as in training with bf16, only the networks are computed in half precision."""
+    method = make(case)
+    given = images(len(SHOTS)), SHOTS, images(5, 2)
+    exact = method(*given).detach().float()
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = method(*given).detach().float()
+    assert (rough - exact).abs().max() < 0.1 * (exact.amax() - exact.amin()) + 0.05
+
+
+@every_method
+def test_nan_is_refused_by_evaluation(case, blobs):
+    method = make(case)
+    with torch.no_grad():
+        next(method.backbone.parameters()).fill_(math.nan)
+    with pytest.raises((NonFiniteError, ValueError)):
+        Evaluator(method, blobs).evaluate(EpisodeSpec(5, 1, 2, 2), bootstrap=False)
+
+
+@every_method
+def test_evaluation_gives_the_accuracy_of_the_logits(case, blobs):
+    method, spec = make(case), EpisodeSpec(5, 2, 3, 4)
+    found = Evaluator(method, blobs).accuracies(spec)
+    sampler, labels = blobs.sampler(spec), torch.arange(5)
+    for index in range(4):
+        pixels = torch.from_numpy(blobs.gather(sampler[index].indices)).permute(0, 3, 1, 2) / 255
+        logits = method(pixels[:10], labels.repeat_interleave(2), pixels[10:])
+        accuracy = (logits.argmax(-1) == labels.repeat_interleave(3)).double().mean()
+        assert found[index] == pytest.approx(accuracy.item())
+
+
+@every_method
+def test_evaluation_reports_what_is_transductive(case, blobs):
+    method = make(case)
+    result = Evaluator(method, blobs).evaluate(EpisodeSpec(5, 1, 2, 2), bootstrap=False)
+    assert result.transductive == method.transductive
+
+
+@every_method
+def test_a_class_without_support_images_is_refused(case):
+    method = make(case)
+    with pytest.raises(ValueError, match="support image"):
+        method.logits(features(method, 4), torch.tensor([0, 1, 3, 3]), features(method, 2, 2))
+
+
+BYTES = torch.full((WAY, 1, 8, 8), 200, dtype=torch.uint8)
+ONE_SHOT = torch.arange(WAY)
+
+
+@every_method
 @pytest.mark.parametrize(
     ("support", "labels", "query", "words"),
     [
-        (images(6), SUPPORT_LABELS.tolist(), images(2), "Labels need to be a tensor of int64, got list"),
-        (images(6), SUPPORT_LABELS.numpy(), images(2), "got ndarray"),
-        (images(6), SUPPORT_LABELS.float(), images(2), "got float32"),
-        (BYTES, SUPPORT_LABELS, images(2), "floats in .0, 1., got uint8"),
-        (images(6), SUPPORT_LABELS, BYTES, "got uint8"),
-        (images(6), SUPPORT_LABELS, torch.rand(2, 1, 8, 9), r"got \(1, 8, 8\) and \(1, 8, 9\)"),
-        (images(6).numpy(), SUPPORT_LABELS, images(2), "got ndarray"),
-        (BYTES.float(), SUPPORT_LABELS, images(2), "values in .0, 1., got up to 200: divide them by 255"),
+        (images(WAY), ONE_SHOT.tolist(), images(2), "Labels need to be a tensor of int64, got list"),
+        (images(WAY), ONE_SHOT.numpy(), images(2), "got ndarray"),
+        (images(WAY), ONE_SHOT.float(), images(2), "got float32"),
+        (BYTES, ONE_SHOT, images(2), "floats in .0, 1., got uint8"),
+        (images(WAY), ONE_SHOT, BYTES, "got uint8"),
+        (images(WAY), ONE_SHOT, torch.rand(2, 1, 8, 9), r"got \(1, 8, 8\) and \(1, 8, 9\)"),
+        (images(WAY).numpy(), ONE_SHOT, images(2), "got ndarray"),
+        (BYTES.float(), ONE_SHOT, images(2), "values in .0, 1., got up to 200: divide them by 255"),
     ],
 )
-def test_images_and_labels_of_the_wrong_kind_are_refused_in_a_sentence(name, support, labels, query, words):
+def test_images_and_labels_of_the_wrong_kind_are_refused(case, support, labels, query, words):
     with pytest.raises(ValueError, match=words):
-        make(name).eval()(support, labels, query)
+        make(case)(support, labels, query)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_embed_and_logits_refuse_the_wrong_kind_too(name):
-    method = make(name).eval()
+@every_method
+def test_embed_and_logits_refuse_the_wrong_kind_too(case):
+    method = make(case)
     with pytest.raises(ValueError, match="got uint8"):
         method.embed(BYTES)
     with pytest.raises(ValueError, match="got up to 200"):
         method.embed(BYTES.float())
     with pytest.raises(ValueError, match="got list"):
-        method.logits(torch.randn(6, 16), SUPPORT_LABELS.tolist(), torch.randn(2, 16))
+        method.logits(features(method, WAY), ONE_SHOT.tolist(), features(method, 2, 2))
 
 
-def test_images_normalised_by_mean_and_deviation_pass():
-    assert make("tapnet").eval().embed((images(2) - 0.45) / 0.22).isfinite().all()
+@every_method
+def test_images_normalized_by_mean_and_deviation_pass(case):
+    assert make(case).embed((images(2) - 0.45) / 0.22).isfinite().all()
+
+
+@every_method
+def test_unknown_options_of_adaptation_are_refused(case):
+    with pytest.raises(ValueError, match="has no option 'colour' of adaptation"):
+        make(case).with_options(colour="red")
+
+
+def test_support_and_query_share_batch_statistics_in_training():
+    method, other = make("protonet").train(), make("protonet").train()
+    method(images(WAY), ONE_SHOT, images(5, 2))
+    other.embed(torch.cat([images(WAY), images(5, 2)]))
+    for ours, theirs in zip(method.buffers(), other.buffers(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_every_method_is_a_module_over_its_backbone():
+    for case in CASES:
+        assert isinstance(make(case).backbone, nn.Module)
+
+
+def test_methods_are_exported_at_the_top():
+    assert tapnet.TapNet is METHODS["tapnet"]
+    assert tapnet.PrototypicalNetwork is METHODS["protonet"]

@@ -6,14 +6,29 @@ from tapnet.methods.base import EpisodeLoss, Method, PrototypeMethod
 from tapnet.methods.centroid import CosineCentroid
 from tapnet.methods.head import Head, LinearHead
 from tapnet.methods.logistic import LogisticRegression
+from tapnet.methods.maml import MAML
+from tapnet.methods.matching import MatchingNetwork
 from tapnet.methods.protonet import PrototypicalNetwork
+from tapnet.methods.relation import RelationNetwork
+from tapnet.methods.shifted_neurons import ShiftedNeurons
+from tapnet.methods.snail import SNAIL
+from tapnet.methods.tadam import TadamAlpha, TadamTC
 from tapnet.methods.tapnet import TapNet
 from tapnet.methods.tapnet_variants import TapNetVariant
+from tapnet.methods.tpn import TransductivePropagation
 
 METHODS: dict[str, type[Method]] = {
     "tapnet": TapNet,
     "tapnet-variant": TapNetVariant,
     "protonet": PrototypicalNetwork,
+    "matching": MatchingNetwork,
+    "relation": RelationNetwork,
+    "tpn": TransductivePropagation,
+    "tadam-alpha": TadamAlpha,
+    "tadam-tc": TadamTC,
+    "maml": MAML,
+    "snail": SNAIL,
+    "shifted-neurons": ShiftedNeurons,
     "centroid": CosineCentroid,
     "logistic": LogisticRegression,
 }
@@ -27,15 +42,23 @@ def method_name(method: Method) -> str:
 
 
 __all__ = [
+    "MAML",
     "METHODS",
     "PARAMETER_FREE",
+    "SNAIL",
     "EpisodeLoss",
     "Head",
     "LinearHead",
+    "MatchingNetwork",
     "Method",
     "PrototypeMethod",
     "PrototypicalNetwork",
+    "RelationNetwork",
+    "ShiftedNeurons",
+    "TadamAlpha",
+    "TadamTC",
     "TapNet",
     "TapNetVariant",
+    "TransductivePropagation",
     "method_name",
 ]

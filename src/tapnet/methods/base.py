@@ -32,17 +32,18 @@ class Method(nn.Module):
     """A backbone, and how a support set becomes a head over its features.
 
     The class attributes declare what a method needs and promises; training, evaluation, the cache of features and the
-    tests obey them.
+    tests obey them. Where an option decides, an instance declares for itself.
     """
 
     feature_maps: ClassVar[bool] = False  # takes the backbone's last maps (channels, height, width), not its vectors
     task_features: ClassVar[bool] = False  # features depend on the task: `embed` returns the images themselves
-    transductive: ClassVar[bool] = False  # a query's logits may depend on the other queries
-    follows_class_order: ClassVar[bool] = True  # another order of the classes permutes the logits and no more
-    support_order_matters: ClassVar[bool] = False  # another order of the support set may change the logits
+    transductive: bool = False  # a query's logits may depend on the other queries
+    follows_class_order: bool = True  # another order of the classes permutes the logits and no more
+    support_order_matters: bool = False  # another order of the support set may change the logits
     gradients_at_test: ClassVar[bool] = False  # adapts by gradient descent, so evaluation may not disable gradients
     batched: ClassVar[bool] = True  # `adapt` takes several episodes of one shape at once
     trainable: ClassVar[bool] = True  # has a gradient with respect to the features
+    auxiliary_classes: ClassVar[bool] = False  # training tells it how many classes there are, as option `num_classes`
     order_free_options: ClassVar[dict[str, Any]] = {}  # for `with_options`: with these it follows the class order
 
     def __init__(self, backbone: Backbone) -> None:
@@ -134,6 +135,24 @@ class PrototypeMethod(Method):
 def way_of(labels: Tensor) -> int:
     """The number of classes of an episode with labels 0 to way - 1."""
     return int(check_labels(labels).max()) + 1
+
+
+def support_members(support: Tensor, labels: Tensor) -> Tensor:
+    """Return float one-hot labels (..., n, way); raise ValueError if one is missing for an image or a class."""
+    members = F.one_hot(labels, way_of(labels)).float()
+    if support.shape[: labels.dim()] != labels.shape:
+        raise ValueError(
+            f"Expected one label per support image, got labels {tuple(labels.shape)} for {tuple(support.shape)}."
+        )
+    if (shots := members.sum(dim=-2)).eq(0).any():
+        raise ValueError(f"Every class needs a support image, got {shots.int().tolist()} per class.")
+    return members
+
+
+def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raise ValueError unless the value of an option is one of the choices."""
+    if value not in choices:
+        raise ValueError(f"`{option}` is one of {', '.join(choices)}, got {value!r}.")
 
 
 def check_images(images: Tensor) -> None:

@@ -27,9 +27,9 @@ class LogisticRegression(Method):
     trainable = False
 
     def adapt(self, support: Tensor, labels: Tensor) -> LinearHead:
-        directions = F.normalize(support.detach().double(), dim=-1)
-        weight, bias = logistic_regression(LENGTH * directions.cpu().numpy(), labels.cpu().numpy(), way_of(labels))
-        centers = F.normalize(class_prototypes(directions, labels, way_of(labels)), dim=-1)
+        way, directions = way_of(labels), F.normalize(support.detach().double(), dim=-1)
+        centers = F.normalize(class_prototypes(directions, labels, way), dim=-1)
+        weight, bias = logistic_regression(LENGTH * directions.cpu().numpy(), labels.cpu().numpy(), way)
         parts = torch.from_numpy(weight * LENGTH), torch.from_numpy(bias), centers
         weights, biases, centers = (part.to(support.device, torch.float32) for part in parts)
         return LinearHead(weights, biases, normalize=True, class_centers=centers)

@@ -23,7 +23,7 @@ from tapnet.functional import (
     residuals,
     select_references,
 )
-from tapnet.methods.base import PrototypeMethod
+from tapnet.methods.base import PrototypeMethod, check_choice
 from tapnet.methods.head import Head, LinearHead
 
 BASES = ("householder", "references")
@@ -150,9 +150,3 @@ class TapNet(PrototypeMethod):
     @classmethod
     def adapt_options(cls) -> tuple[str, ...]:
         return ("selection", "projection_dim", "basis")
-
-
-def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raise ValueError unless the value of an option is one of the choices."""
-    if value not in choices:
-        raise ValueError(f"`{option}` is one of {', '.join(choices)}, got {value!r}.")

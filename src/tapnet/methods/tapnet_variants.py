@@ -11,8 +11,9 @@ from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
 from tapnet.functional import modified_references, projection_errors, select_references
+from tapnet.methods.base import check_choice
 from tapnet.methods.head import LinearHead
-from tapnet.methods.tapnet import ProjectionHead, TapNet, check_choice
+from tapnet.methods.tapnet import ProjectionHead, TapNet
 
 REFERENCES = ("modified", "original")
 SCORES = ("squared", "euclidean", "inner", "cosine")

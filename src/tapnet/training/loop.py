@@ -129,6 +129,7 @@ class Run:
         self.train_set, self.validation_set = (
             recipe.data.images(split) for split in (recipe.data.train_split, validation.split)
         )
+        recipe = self.recipe = recipe.with_num_classes(len(self.train_set.class_names))
         self.sampler = self.train_set.sampler(training.episode_spec(recipe.seed))
         try:
             self.validation_set.sampler(validation.episode_spec(VALIDATION_SEED))

@@ -1,0 +1,105 @@
+"""Learning to Compare: Relation Network for Few-Shot Learning.
+
+Flood Sung, Yongxin Yang, Li Zhang, Tao Xiang, Philip H. S. Torr, Timothy M. Hospedales. CVPR 2018.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tapnet.backbones import Backbone
+from tapnet.backbones.base import convolution, halved, halving, normalisation
+from tapnet.data.batches import EpisodeImages
+from tapnet.methods.base import EpisodeLoss, Method, check_choice, support_members
+from tapnet.methods.head import Head
+
+REDUCTIONS = ("sum", "mean")
+WIDTH, HIDDEN = 64, 8  # channels of the relation module, units of its first linear layer
+
+
+@dataclass(frozen=True)
+class RelationHead(Head):
+    """The relation of every query to the maps of every class, before the sigmoid."""
+
+    class_maps: Tensor  # (..., way, channels, height, width)
+    module: RelationModule
+
+    def logits(self, query: Tensor) -> Tensor:
+        scores: Tensor = self.module(self.class_maps, query)
+        return scores
+
+
+class RelationNetwork(Method):
+    """A learned module compares the maps of a query with those of each class; trained by squared error.
+
+    The maps of a class are the sum over its shots, as published, so a network is good at the shot that it was trained
+    for; with `reduce: mean` it takes any. The relation score is the sigmoid of the logit, its target 1 for the class of
+    the query and 0 for the others. In eval mode batch normalization uses running statistics (the authors' code those of
+    the test batch), so queries do not see each other.
+    """
+
+    feature_maps = True
+
+    def __init__(self, backbone: Backbone, reduce: str = "sum") -> None:
+        super().__init__(backbone)
+        check_choice("reduce", reduce, REDUCTIONS)
+        self.reduce = reduce
+        self.relation = RelationModule(backbone.map_shape)
+
+    def adapt(self, support: Tensor, labels: Tensor) -> RelationHead:
+        members = support_members(support, labels)
+        if self.reduce == "mean":
+            members = members / members.sum(dim=-2, keepdim=True)
+        with torch.autocast(support.device.type, enabled=False):
+            class_maps = members.mT @ support.float().flatten(-3)
+        return RelationHead(class_maps.unflatten(-1, support.shape[-3:]), self.relation)
+
+    def loss(self, episode: EpisodeImages) -> EpisodeLoss:
+        """Return the mean squared error of the scores of all pairs of query and class."""
+        support, query = self.embed(episode.images).split(episode.sizes)
+        logits = self.logits(support, episode.support_labels, query).float()
+        targets = F.one_hot(episode.query_labels, episode.way).to(logits.dtype)
+        return EpisodeLoss(F.mse_loss(logits.sigmoid(), targets), logits)
+
+
+class RelationModule(nn.Module):
+    """Two convolutional blocks and two linear layers over the maps of a class and of a query, joined by channel.
+
+    A convolution of joined channels is the sum of two convolutions, so the first one runs once per class and once per
+    query, not once per pair.
+    """
+
+    def __init__(self, map_shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        channels, height, width = map_shape
+        self.first = convolution(2 * channels, WIDTH)
+        self.rest = nn.Sequential(
+            normalisation(WIDTH),
+            nn.ReLU(),
+            halving(),
+            convolution(WIDTH, WIDTH),
+            normalisation(WIDTH),
+            nn.ReLU(),
+            halving(),
+            nn.Flatten(),
+            nn.Linear(WIDTH * halved(height, 2) * halved(width, 2), HIDDEN),
+            nn.ReLU(),
+            nn.Linear(HIDDEN, 1),
+        )
+
+    def forward(self, class_maps: Tensor, query: Tensor) -> Tensor:
+        """Return logits (..., query, way) for class maps (..., way, c, h, w) and query maps (..., query, c, h, w)."""
+        of_class, of_query = self.first.weight.chunk(2, dim=1)
+        classes = _convolved(class_maps, of_class).unsqueeze(-5)  # (..., 1, way, width, h, w)
+        pairs = classes + _convolved(query, of_query).unsqueeze(-4)  # (..., query, way, width, h, w)
+        scores: Tensor = self.rest(pairs.flatten(0, -4))
+        return scores.view(pairs.shape[:-3])
+
+
+def _convolved(maps: Tensor, weight: Tensor) -> Tensor:
+    convolved = F.conv2d(maps.flatten(0, -4), weight, padding="same")
+    return convolved.view(*maps.shape[:-3], *convolved.shape[1:])

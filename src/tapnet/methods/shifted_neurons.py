@@ -1,0 +1,149 @@
+"""Rapid Adaptation with Conditionally Shifted Neurons: adaCNN with Conv4, adaResNet with ResNet-12-small.
+
+Tsendsuren Munkhdalai, Xingdi Yuan, Soroush Mehri, Adam Trischler. ICML 2018.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from tapnet.backbones import Backbone
+from tapnet.methods.fixed_way import FixedWayMethod, perceptron
+from tapnet.methods.head import Head
+
+MEMORY_WIDTH = 32  # of the hidden layers that make a shift of feedback; the paper has 20 to 40
+FIRST_VALUE = 0.5
+
+
+@dataclass(frozen=True)
+class MemoryHead(Head):
+    """A memory of one key per support image and, for every neuron that is shifted, one value per support image."""
+
+    method: ShiftedNeurons
+    keys: Tensor  # (support, key dim)
+    shifts: dict[int, Tensor]  # by block, (support, channels, height, width)
+    output_shifts: Tensor  # (support, outputs)
+    way: int
+
+    def logits(self, query: Tensor) -> Tensor:
+        attention = self.attention(query)
+        shifts = {block: F.relu(torch.tensordot(attention, each, dims=1)) for block, each in self.shifts.items()}
+        logits = self.method.run(query, shifts) + attention @ self.output_shifts
+        return logits[:, : self.way]
+
+    def attention(self, query: Tensor) -> Tensor:
+        """Return how much each query takes of each support image's shifts, (query, support); rows sum to one."""
+        return (self.method.scale * self.method.keys(query) @ self.keys.mT).softmax(dim=-1)
+
+
+class ShiftedNeurons(FixedWayMethod):
+    r"""A network whose neurons are shifted by what a memory of the support set holds for the query.
+
+    The support set first passes without shifts. Direct feedback: a neuron with pre-activation a gets
+    $\sigma'(a)\,\delta_i$ of image i, where $\delta_i$ = softmax - one-hot, the gradient of its loss with respect to
+    its logits, and a perceptron shared by the neurons of a layer makes its value of it; the value of output k is made
+    of $\delta_{ik}$. A query takes the mixture $\beta$ of these values by softmax over the cosines of its key and
+    those of the support images, times `scale`: neurons are $\sigma(a) + \sigma(\beta)$, logits $a + \beta$.
+
+    `blocks` are the backbone's blocks whose outputs are shifted. Keys come from a network like the backbone, or without
+    `key_network` from the backbone itself. `hidden` are the sizes of layers between the backbone and the logits. In
+    eval mode an output without a class gets no feedback.
+
+    Behind a shift batch normalization sees other inputs than in the pass without shifts, so that it has running
+    statistics of its own for either pass; with one for both, accuracy at test is far below that of training.
+    """
+
+    task_features = True
+    batched = False
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        way: int,
+        blocks: Sequence[int] = (2, 3),
+        hidden: Sequence[int] = (),
+        key_network: bool = True,
+        scale: float = 10.0,
+    ) -> None:
+        super().__init__(backbone, way)
+        stages = getattr(backbone, "blocks", None)
+        if not isinstance(stages, nn.Sequential) or backbone.four_rotations:
+            raise ValueError("ShiftedNeurons needs conv4, resnet12 or resnet12-small, without four_rotations.")
+        if any(not 0 <= block < len(stages) for block in blocks):
+            raise ValueError(f"`blocks` are from 0 to {len(stages) - 1}, got {list(blocks)}.")
+        self.blocks, self.scale = tuple(blocks), scale
+        self.classifier = perceptron(backbone.dim, *hidden, way)
+        self.memories = nn.ModuleList(_memory(way) for _ in blocks)
+        self.output_memory = _memory(1)
+        self.key_network = copy.deepcopy(backbone) if key_network else None
+        for name, buffer in backbone.named_buffers():
+            if name.startswith(
+                tuple(f"blocks.{after}." for after in range(min(blocks, default=len(stages)) + 1, len(stages)))
+            ):
+                self.register_buffer(_shifted(name), buffer.clone())
+
+    def adapt(self, support: Tensor, labels: Tensor) -> MemoryHead:
+        way = self.checked_way(support, labels)
+        activations: dict[int, Tensor] = {}
+        logits = self.run(support, {}, activations)
+        feedback = F.pad(direct_feedback(logits[:, :way], labels), (0, self.way - way))
+        shifts = {
+            block: self.values(memory, activations[block], feedback)
+            for block, memory in zip(self.blocks, self.memories, strict=True)
+        }
+        output_shifts = self.output_memory(feedback.unsqueeze(-1)).squeeze(-1)
+        return MemoryHead(self, self.keys(support), shifts, output_shifts, way)
+
+    def values(self, memory: nn.Module, activations: Tensor, feedback: Tensor) -> Tensor:
+        """Return the value of every neuron for every image, shaped as the activations.
+
+        The derivative of ReLU is 0 or 1, so an image has two values: of active neurons and of the others.
+        """
+        active = memory(feedback).view(-1, 1, 1, 1)
+        inactive = memory(torch.zeros_like(feedback[:1])).view(-1, 1, 1, 1)
+        return torch.where(activations > 0, active, inactive)
+
+    def run(self, images: Tensor, shifts: dict[int, Tensor], activations: dict[int, Tensor] | None = None) -> Tensor:
+        """Return logits (n, outputs), shifted in some blocks; `activations` is filled with the outputs of blocks."""
+        maps = images
+        for block, stage in enumerate(self.backbone.get_submodule("blocks").children()):
+            behind = any(shifted < block for shifted in shifts)
+            maps = functional_call(stage, self._shifted_statistics(block), (maps,)) if behind else stage(maps)
+            if activations is not None:
+                activations[block] = maps
+            if block in shifts:
+                maps = maps + shifts[block]
+        logits: Tensor = self.classifier(self.backbone.pool(maps))
+        return logits
+
+    def _shifted_statistics(self, block: int) -> dict[str, Tensor]:
+        names = (name for name, _ in self.backbone.named_buffers() if name.startswith(f"blocks.{block}."))
+        return {name.removeprefix(f"blocks.{block}."): self.get_buffer(_shifted(name)) for name in names}
+
+    def keys(self, images: Tensor) -> Tensor:
+        """Return keys (n, key dim) of length one; they do not depend on the task."""
+        network = self.key_network or self.backbone
+        return F.normalize(network(images), dim=-1)
+
+
+def _shifted(name: str) -> str:
+    return f"shifted_{name.replace('.', '_')}"
+
+
+def _memory(inputs: int) -> nn.Sequential:
+    """What makes a value of feedback; its first values are above 0, where the ReLU of the shifts passes gradients."""
+    layers = perceptron(inputs, MEMORY_WIDTH, MEMORY_WIDTH, 1)
+    nn.init.constant_(layers.get_parameter("4.bias"), FIRST_VALUE)
+    return layers
+
+
+def direct_feedback(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the gradient of the cross-entropy of each image with respect to its logits: softmax - one-hot."""
+    return logits.softmax(dim=-1) - F.one_hot(labels, logits.shape[-1]).to(logits.dtype)

@@ -1,0 +1,151 @@
+"""A Simple Neural Attentive Meta-Learner.
+
+Nikhil Mishra, Mostafa Rohaninejad, Xi Chen, Pieter Abbeel. ICLR 2018.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tapnet.backbones import Backbone
+from tapnet.methods.fixed_way import FixedWayMethod, perceptron
+from tapnet.methods.head import Head
+
+FILTERS = 128  # of each dense block
+ATTENTION = ((64, 32), (256, 128), (512, 256))  # sizes of keys and values
+
+
+@dataclass(frozen=True)
+class SequenceHead(Head):
+    """The support set as each layer sees it; every query is the last item of a sequence of its own after it."""
+
+    method: SNAIL
+    contexts: list[Tensor]  # the input of each layer, (..., support, channels)
+    way: int
+
+    def logits(self, query: Tensor) -> Tensor:
+        unlabelled = query.new_zeros(*query.shape[:-1], self.method.way)
+        items = torch.cat([self.method.embedding(query), unlabelled], dim=-1)
+        for layer, context in zip(self.method.causal_layers, self.contexts, strict=True):
+            items = layer.append(context, items)
+        logits: Tensor = self.method.classifier(items)
+        return logits[..., : self.way]
+
+
+class SNAIL(FixedWayMethod):
+    """Temporal convolutions and causal attention over the episode as a sequence: labelled images, then a query.
+
+    An item is an embedded image and its label, one-hot, zero for the query; the output of the last item is its logits.
+    No item sees a later one, so the support set is computed once for all queries. Training puts it in a random order.
+    `embedding` are the sizes of the layers between the backbone and the sequence; `shot` is the largest number of shots
+    that the temporal convolutions reach across. Their dilations are 1, 2, 4, …: read literally the paper's begin with
+    2, and would reach only every second item.
+    """
+
+    support_order_matters = True
+
+    def __init__(self, backbone: Backbone, way: int, shot: int = 5, embedding: Sequence[int] = (64,)) -> None:
+        super().__init__(backbone, way)
+        if shot < 1 or not embedding:
+            raise ValueError(f"SNAIL needs `shot` of at least 1 and sizes in `embedding`, got {shot}, {embedding}.")
+        self.embedding = perceptron(backbone.dim, *embedding)
+        dilations = [2**i for i in range(math.ceil(math.log2(way * shot + 1)))]
+        channels = embedding[-1] + way
+        layers: list[CausalLayer] = []
+        for index, (keys, values) in enumerate(ATTENTION):
+            for dilation in dilations if index else ():
+                layers.append(DenseBlock(channels, FILTERS, dilation))
+                channels += FILTERS
+            layers.append(CausalAttention(channels, keys, values))
+            channels += values
+        self.layers = nn.ModuleList(layers)
+        self.classifier = nn.Linear(channels, way)
+
+    @property
+    def causal_layers(self) -> list[CausalLayer]:
+        return [layer for layer in self.layers if isinstance(layer, CausalLayer)]
+
+    def adapt(self, support: Tensor, labels: Tensor) -> SequenceHead:
+        way = self.checked_way(support, labels)
+        if self.training:
+            order = torch.randperm(labels.shape[-1], device=labels.device)
+            support, labels = support.index_select(labels.dim() - 1, order), labels.index_select(-1, order)
+        embedded: Tensor = self.embedding(support)
+        contexts = [torch.cat([embedded, F.one_hot(labels, self.way).to(embedded.dtype)], dim=-1)]
+        for layer in self.causal_layers[:-1]:
+            contexts.append(layer(contexts[-1]))
+        return SequenceHead(self, contexts, way)
+
+
+class CausalLayer(nn.Module):
+    """Adds channels to the items of a sequence; no item sees a later one."""
+
+    def forward(self, items: Tensor) -> Tensor:
+        """Return the sequence (..., length, more channels)."""
+        raise NotImplementedError
+
+    def append(self, context: Tensor, last: Tensor) -> Tensor:
+        """Return the items (..., n, more channels), each as if it alone followed the context."""
+        raise NotImplementedError
+
+
+class DenseBlock(CausalLayer):
+    """Adds channels tanh(u) · sigmoid(v) to a sequence; u and v are causal convolutions of two taps."""
+
+    def __init__(self, channels: int, filters: int, dilation: int) -> None:
+        super().__init__()
+        self.dilation = dilation
+        self.current = nn.Linear(channels, 2 * filters)
+        self.earlier = nn.Linear(channels, 2 * filters, bias=False)
+
+    def forward(self, items: Tensor) -> Tensor:
+        return self._joined(F.pad(items, (0, 0, self.dilation, 0))[..., : items.shape[-2], :], items)
+
+    def append(self, context: Tensor, last: Tensor) -> Tensor:
+        place = context.shape[-2] - self.dilation
+        earlier = context[..., place : place + 1, :] if place >= 0 else torch.zeros_like(context[..., :1, :])
+        return self._joined(earlier, last)
+
+    def _joined(self, earlier: Tensor, items: Tensor) -> Tensor:
+        candidate, gate = (self.current(items) + self.earlier(earlier)).chunk(2, dim=-1)
+        return torch.cat([items, candidate.tanh() * gate.sigmoid()], dim=-1)
+
+
+class CausalAttention(CausalLayer):
+    """Adds to every item a mixture of the values of the items up to itself."""
+
+    def __init__(self, channels: int, keys: int, values: int) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(channels, keys), nn.Linear(channels, keys)
+        self.value = nn.Linear(channels, values)
+
+    def forward(self, items: Tensor) -> Tensor:
+        return torch.cat([items, self.weights(items) @ self.value(items)], dim=-1)
+
+    def append(self, context: Tensor, last: Tensor) -> Tensor:
+        to_context, to_itself = self.appended_weights(context, last)
+        return torch.cat([last, to_context @ self.value(context) + to_itself * self.value(last)], dim=-1)
+
+    def weights(self, items: Tensor) -> Tensor:
+        """Return attention (..., length, length): rows sum to one, no item attends to a later one."""
+        scores = self.query(items) @ self.key(items).mT
+        later = torch.ones_like(scores, dtype=torch.bool).triu(diagonal=1)
+        return self._scaled(scores).masked_fill(later, -math.inf).softmax(dim=-1)
+
+    def appended_weights(self, context: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the attention (..., n, length) of the items to the context, and (..., n, 1) to themselves."""
+        queries = self.query(last)
+        scores = torch.cat(
+            [queries @ self.key(context).mT, (queries * self.key(last)).sum(dim=-1, keepdim=True)], dim=-1
+        )
+        attention = self._scaled(scores).softmax(dim=-1)
+        return attention[..., :-1], attention[..., -1:]
+
+    def _scaled(self, scores: Tensor) -> Tensor:
+        return scores / math.sqrt(self.key.out_features)

@@ -1,0 +1,227 @@
+"""TADAM: Task Dependent Adaptive Metric for Improved Few-Shot Learning.
+
+Boris N. Oreshkin, Pau Rodriguez, Alexandre Lacoste. NeurIPS 2018.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tapnet.backbones import Backbone
+from tapnet.data.batches import EpisodeImages
+from tapnet.functional import class_prototypes
+from tapnet.methods.base import EpisodeLoss, Method, PrototypeMethod, way_of
+from tapnet.methods.head import Head, LinearHead
+
+MULTIPLIER_PENALTY = 0.01  # times the squares of the post-multipliers, as in the authors' code
+AUXILIARY_WEIGHT = 0.4  # the authors take an auxiliary step with a probability that falls from 0.9, 0.4 on average
+
+Affine = Mapping[str, tuple[Tensor, Tensor]]  # weight and bias of batch normalizations, by name
+
+
+@dataclass(frozen=True)
+class ScaledDistanceHead(Head):
+    """Negative distances to the prototypes (..., way, dim), multiplied by the scale."""
+
+    prototypes: Tensor
+    scale: Tensor
+    squared: bool = False
+
+    def logits(self, query: Tensor) -> Tensor:
+        queries = query.to(self.prototypes.dtype)
+        distances = torch.cdist(queries, self.prototypes, compute_mode="donot_use_mm_for_euclid_dist")
+        return -self.scale * (distances.square() if self.squared else distances)
+
+    def linear(self) -> LinearHead | None:
+        if not self.squared:
+            return None
+        bias = -self.scale * self.prototypes.square().sum(dim=-1)
+        return LinearHead(2 * self.scale * self.prototypes, bias, class_centers=self.prototypes)
+
+    @property
+    def centers(self) -> Tensor:
+        return self.prototypes
+
+
+class MetricScale(nn.Module):
+    """A factor above 0, learned as its logarithm or fixed."""
+
+    def __init__(self, scale: float, learned: bool) -> None:
+        super().__init__()
+        if not 0 < scale < math.inf:
+            raise ValueError(f"`scale` needs to be above 0, got {scale}.")
+        self.log = nn.Parameter(torch.full((), math.log(scale)), requires_grad=learned)
+
+    def forward(self) -> Tensor:
+        return self.log.exp()
+
+
+class TadamAlpha(PrototypeMethod):
+    r"""Prototypical Networks with a metric scale: logits $-\alpha \|f(x) - c_k\|$.
+
+    `scale` is α, where training begins or, without `learned_scale`, what it stays. The authors' code does not square
+    the distance and chooses a fixed α on validation classes; their text calls it learned.
+    """
+
+    def __init__(
+        self, backbone: Backbone, scale: float = 10.0, learned_scale: bool = True, squared: bool = False
+    ) -> None:
+        super().__init__(backbone)
+        self.scale, self.squared = MetricScale(scale, learned_scale), squared
+
+    def adapt_to(self, prototypes: Tensor) -> ScaledDistanceHead:
+        return ScaledDistanceHead(prototypes, self.scale(), self.squared)
+
+    def diagnostics(self) -> dict[str, float]:
+        return {"metric_scale": self.scale().item()}
+
+
+@dataclass(frozen=True)
+class TaskConditionedHead(Head):
+    """A head over the features of a backbone that is conditioned on the task; queries are images."""
+
+    backbone: nn.Module
+    head: ScaledDistanceHead
+
+    def logits(self, query: Tensor) -> Tensor:
+        return self.head.logits(self.project(query))
+
+    def project(self, features: Tensor) -> Tensor:
+        vectors: Tensor = self.backbone(features)
+        return vectors
+
+    @property
+    def centers(self) -> Tensor:
+        return self.head.prototypes
+
+
+class TadamTC(Method):
+    """TADAM-α over a backbone that is conditioned on the task, with auxiliary classification of the training classes.
+
+    A first pass without conditioning gives the mean of the prototypes. From it a task embedding network predicts a
+    scale and a shift for every channel after every batch normalization, except in shortcuts; a second pass uses them.
+    With `num_classes` a linear layer over the unconditioned features learns to tell the training classes apart, and
+    its cross-entropy is added `auxiliary_weight` times. The authors take extra steps on random images for that; here
+    the images of the episode serve, whose first pass is needed anyway.
+    """
+
+    task_features = True
+    batched = False
+    auxiliary_classes = True
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        scale: float = 10.0,
+        learned_scale: bool = True,
+        squared: bool = False,
+        num_classes: int | None = None,
+        auxiliary_weight: float = AUXILIARY_WEIGHT,
+    ) -> None:
+        super().__init__(backbone)
+        self.scale, self.squared = MetricScale(scale, learned_scale), squared
+        self.task_embedding = TaskEmbedding(backbone)
+        self.auxiliary = nn.Linear(backbone.dim, num_classes) if num_classes else None
+        self.auxiliary_weight = auxiliary_weight
+
+    def adapt(self, support: Tensor, labels: Tensor) -> TaskConditionedHead:
+        network = self._conditioned(self.backbone(support), labels)
+        return TaskConditionedHead(network, self._head(network(support), labels))
+
+    def loss(self, episode: EpisodeImages) -> EpisodeLoss:
+        """Return the cross-entropy of the queries, with the auxiliary one; support and query pass as one batch."""
+        labels = episode.support_labels
+        plain = self.backbone(self.embed(episode.images))
+        features = self._conditioned(plain[: len(labels)], labels)(episode.images)
+        support, query = features.split(episode.sizes)
+        logits = self._head(support, labels).logits(query)
+        loss = F.cross_entropy(logits, episode.query_labels) + self.task_embedding.penalty()
+        if self.auxiliary is not None:
+            answers = torch.cat([episode.classes.repeat_interleave(each) for each in (episode.shot, episode.query)])
+            loss = loss + self.auxiliary_weight * F.cross_entropy(self.auxiliary(plain), answers)
+        return EpisodeLoss(loss, logits)
+
+    def diagnostics(self) -> dict[str, float]:
+        sizes = self.task_embedding.multipliers.detach().abs().amax(dim=-1)
+        return {"metric_scale": self.scale().item(), "gamma_0": sizes[0].item(), "beta_0": sizes[1].item()}
+
+    def _conditioned(self, support: Tensor, labels: Tensor) -> nn.Module:
+        """Return the backbone conditioned on the task of these unconditioned support features."""
+        task = class_prototypes(support, labels, way_of(labels)).mean(dim=-2)
+        return with_affine(self.backbone, self.task_embedding(self.backbone, task))
+
+    def _head(self, support: Tensor, labels: Tensor) -> ScaledDistanceHead:
+        prototypes = class_prototypes(support, labels, way_of(labels))
+        return ScaledDistanceHead(prototypes, self.scale(), self.squared)
+
+
+class TaskEmbedding(nn.Module):
+    r"""Scales and shifts from the mean of the prototypes, for $h \to (1 + \gamma_0 \gamma) h + \beta_0 \beta$.
+
+    The post-multipliers $\gamma_0, \beta_0$ begin at 0: training starts from the backbone as it is.
+    """
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        channels = {name: layer.num_features for name, layer in conditioned_layers(backbone).items()}
+        if not channels:
+            raise ValueError(f"{type(backbone).__name__} has no batch normalization to condition on the task.")
+        self.gammas = nn.ModuleList(_Predictor(backbone.dim, width) for width in channels.values())
+        self.betas = nn.ModuleList(_Predictor(backbone.dim, width) for width in channels.values())
+        self.multipliers = nn.Parameter(torch.zeros(2, len(channels)))
+
+    def forward(self, backbone: Backbone, task: Tensor) -> Affine:
+        """Return the weight and bias of each batch normalization that also scale and shift what it gives."""
+        affine = {}
+        layers = zip(conditioned_layers(backbone).items(), self.gammas, self.betas, *self.multipliers, strict=True)
+        for (name, layer), gammas, betas, gamma_0, beta_0 in layers:
+            scale = 1 + gamma_0 * gammas(task).float()
+            affine[name] = scale * layer.weight, scale * layer.bias + beta_0 * betas(task).float()
+        return affine
+
+    def penalty(self) -> Tensor:
+        return MULTIPLIER_PENALTY * self.multipliers.square().sum()
+
+
+class _Predictor(nn.Module):
+    """Three linear layers, the last two with a skip connection."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(size, outputs) for size in (inputs, outputs, outputs))
+
+    def forward(self, task: Tensor) -> Tensor:
+        hidden = F.relu(self.first(task))
+        hidden = F.relu(hidden + self.second(hidden))
+        predicted: Tensor = hidden + self.third(hidden)
+        return predicted
+
+
+def conditioned_layers(backbone: nn.Module) -> dict[str, nn.BatchNorm2d]:
+    """Return the batch normalizations by name, without those of shortcuts."""
+    layers = ((name, module) for name, module in backbone.named_modules() if isinstance(module, nn.BatchNorm2d))
+    return {name: layer for name, layer in layers if "shortcut" not in name.split(".")}
+
+
+def with_affine(module: nn.Module, affine: Affine, name: str = "") -> nn.Module:
+    """Return the module with other weights and biases of its batch normalizations.
+
+    It shares everything else with the given one, which is not changed: not even for a moment, as by hooks or
+    `torch.func.functional_call`, so several threads may use it at once.
+    """
+    changed = copy.copy(module)
+    if name in affine:
+        weight, bias = affine[name]
+        changed._parameters = {"weight": weight, "bias": bias}  # type: ignore[dict-item]
+    changed._modules = {
+        child: with_affine(part, affine, f"{name}.{child}" if name else child)
+        for child, part in module.named_children()
+    }
+    return changed

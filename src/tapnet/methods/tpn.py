@@ -1,0 +1,118 @@
+"""Learning to Propagate Labels: Transductive Propagation Network for Few-Shot Learning.
+
+Yanbin Liu, Juho Lee, Minseop Park, Saehoon Kim, Eunho Yang, Sung Ju Hwang, Yi Yang. ICLR 2019.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tapnet.backbones import Backbone
+from tapnet.backbones.base import convolution, halved, halving, normalisation
+from tapnet.data.batches import EpisodeImages
+from tapnet.methods.base import EpisodeLoss, Method, support_members
+from tapnet.methods.head import Head
+
+WIDTH, HIDDEN = 64, 8  # of the network that gives the length scales
+EPSILON = 1e-6
+
+
+def similarities(features: Tensor, scales: Tensor, neighbors: int) -> Tensor:
+    r"""Return the graph W (..., n, n) over features (..., n, dim) with length scales (..., n).
+
+    $W_{ij} = \exp(-\frac12 d(f_i/\sigma_i, f_j/\sigma_j))$ where one of the two is among the nearest `neighbors` of the
+    other (itself counts), else 0; d is the mean of the squared differences, as in the authors' code.
+    """
+    scaled = features / (scales + EPSILON).unsqueeze(-1)
+    distances = torch.cdist(scaled, scaled, compute_mode="donot_use_mm_for_euclid_dist").square() / features.shape[-1]
+    weights = (-distances / 2).exp()
+    nearest = weights.detach().topk(min(neighbors, weights.shape[-1]), dim=-1).indices
+    kept = torch.zeros_like(weights, dtype=torch.bool).scatter(-1, nearest, True)
+    return weights * (kept | kept.mT)
+
+
+def propagate(weights: Tensor, labels: Tensor, alpha: float) -> Tensor:
+    r"""Return $(I - \alpha S)^{-1} Y$, $S = D^{-1/2} W D^{-1/2}$: labels Y (..., n, way) spread over the graph W."""
+    degrees = weights.sum(dim=-1).rsqrt()
+    normalized = degrees.unsqueeze(-1) * weights * degrees.unsqueeze(-2)
+    system = torch.eye(weights.shape[-1], dtype=weights.dtype, device=weights.device) - alpha * normalized
+    spread: Tensor = torch.linalg.solve(system, labels)
+    return spread
+
+
+@dataclass(frozen=True)
+class PropagationHead(Head):
+    """The labels of the support set, spread over one graph of support set and queries."""
+
+    support: Tensor  # (..., n, channels, height, width)
+    members: Tensor  # (..., n, way), one-hot
+    length_scale: LengthScale
+    neighbors: int
+    alpha: float
+
+    def all_logits(self, query: Tensor) -> Tensor:
+        """Return scores (..., n + query, way) of the support set and the queries."""
+        maps = torch.cat([self.support, query.to(self.support.dtype)], dim=-4)
+        scales = self.length_scale(maps).float()
+        with torch.autocast(query.device.type, enabled=False):
+            weights = similarities(maps.flatten(-3), scales, self.neighbors)
+            unlabelled = self.members.new_zeros(*query.shape[:-3], self.members.shape[-1])
+            return propagate(weights, torch.cat([self.members, unlabelled], dim=-2), self.alpha)
+
+    def logits(self, query: Tensor) -> Tensor:
+        return self.all_logits(query)[..., self.members.shape[-2] :, :]
+
+
+class TransductivePropagation(Method):
+    """Labels propagate in closed form from the support set to all queries of the episode at once.
+
+    Each image has its own learned length scale in the graph, which keeps the nearest `neighbors` of each node, itself
+    included, as in the authors' code. `alpha` is how far labels spread. Training counts support set and queries alike.
+    """
+
+    feature_maps = True
+    transductive = True
+
+    def __init__(self, backbone: Backbone, neighbors: int = 20, alpha: float = 0.99) -> None:
+        super().__init__(backbone)
+        if neighbors < 2:
+            raise ValueError(f"`neighbors` counts the node itself, so it needs to be at least 2, got {neighbors}.")
+        if not 0 < alpha < 1:
+            raise ValueError(f"`alpha` needs to be between 0 and 1, got {alpha}.")
+        self.neighbors, self.alpha = neighbors, alpha
+        self.length_scale = LengthScale(backbone.map_shape)
+
+    def adapt(self, support: Tensor, labels: Tensor) -> PropagationHead:
+        members = support_members(support, labels)
+        return PropagationHead(support.float(), members, self.length_scale, self.neighbors, self.alpha)
+
+    def loss(self, episode: EpisodeImages) -> EpisodeLoss:
+        """Return the cross-entropy of support set and queries."""
+        support, query = self.embed(episode.images).split(episode.sizes)
+        logits = self.adapt(support, episode.support_labels).all_logits(query)
+        loss = F.cross_entropy(logits, torch.cat([episode.support_labels, episode.query_labels]))
+        return EpisodeLoss(loss, logits[len(support) :])
+
+
+class LengthScale(nn.Module):
+    """A number for each image, from its maps: two convolutional blocks and two linear layers."""
+
+    def __init__(self, map_shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        channels, height, width = map_shape
+        last = nn.Linear(HIDDEN, 1)
+        nn.init.ones_(last.bias)  # begins near 1: at 0 no image is similar to another
+        self.layers = nn.Sequential(
+            *(convolution(channels, WIDTH), normalisation(WIDTH), nn.ReLU(), halving()),
+            *(convolution(WIDTH, 1), normalisation(1), nn.ReLU(), halving()),
+            *(nn.Flatten(), nn.Linear(halved(height, 2) * halved(width, 2), HIDDEN), nn.ReLU(), last),
+        )
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Return length scales (..., n) of maps (..., n, channels, height, width)."""
+        scales: Tensor = self.layers(maps.flatten(0, -4))
+        return scales.view(maps.shape[:-3])

@@ -1,0 +1,110 @@
+"""What defines SNAIL: a causal sequence of labelled images with one query at its end."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tapnet.backbones import Conv4
+from tapnet.methods.snail import SNAIL, CausalAttention, DenseBlock
+
+LABELS = torch.tensor([0, 1, 2, 0, 1, 0])
+
+
+def make(way=3, shot=2):
+    torch.manual_seed(0)
+    return SNAIL(Conv4((1, 8, 8), widths=(16, 16, 16, 16)), way=way, shot=shot).eval()
+
+
+def as_one_sequence(method, support, labels, query):
+    """The logits of one query by running the whole sequence through every layer, as published."""
+    items = method.embedding(torch.cat([support, query[None]]))
+    marks = torch.cat([F.one_hot(labels, method.way).float(), torch.zeros(1, method.way)])
+    sequence = torch.cat([items, marks], dim=-1)
+    for layer in method.causal_layers:
+        sequence = layer(sequence)
+    return method.classifier(sequence)[-1]
+
+
+def test_every_query_is_scored_as_the_last_item_of_a_sequence_of_its_own():
+    method, support, queries = make(), torch.randn(6, 16), torch.randn(4, 16)
+    expected = torch.stack([as_one_sequence(method, support, LABELS, query) for query in queries])
+    torch.testing.assert_close(method.logits(support, LABELS, queries), expected)
+
+
+def test_a_query_does_not_change_when_the_image_of_another_changes():
+    method, support = make(), torch.rand(6, 1, 8, 8)
+    queries, others = torch.rand(4, 1, 8, 8), torch.rand(4, 1, 8, 8)
+    others[2] = queries[2]
+    torch.testing.assert_close(method(support, LABELS, others)[2], method(support, LABELS, queries)[2])
+
+
+@pytest.mark.parametrize("layer", [DenseBlock(5, 4, 1), DenseBlock(5, 4, 2), CausalAttention(5, 4, 3)])
+def test_an_item_does_not_see_later_ones(layer):
+    items = torch.randn(8, 5)
+    changed = torch.cat([items[:4], torch.randn(4, 5)])
+    torch.testing.assert_close(layer(changed)[:4], layer(items)[:4])
+    assert not torch.allclose(layer(changed)[4:], layer(items)[4:])
+
+
+@pytest.mark.parametrize("layer", [DenseBlock(5, 4, 2), DenseBlock(5, 4, 16), CausalAttention(5, 4, 3)])
+def test_an_appended_item_is_the_last_of_the_sequence(layer):
+    context, last = torch.randn(7, 5), torch.randn(1, 5)
+    torch.testing.assert_close(layer.append(context, last), layer(torch.cat([context, last]))[-1:])
+
+
+def test_attention_sums_to_one_and_reaches_back_only():
+    layer, items = CausalAttention(5, 4, 3), torch.randn(7, 5)
+    weights = layer.weights(items)
+    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(7))
+    assert torch.equal(weights, weights.tril())
+    to_context, to_itself = layer.appended_weights(items, torch.randn(2, 5))
+    torch.testing.assert_close(to_context.sum(dim=-1) + to_itself.squeeze(-1), torch.ones(2))
+
+
+@pytest.mark.parametrize(("way", "shot"), [(5, 1), (3, 2), (20, 1)])
+def test_temporal_convolutions_reach_every_item(way, shot):
+    """The gradient of the last output with respect to every item is there without any attention."""
+    blocks = [layer for layer in make(way, shot).causal_layers if isinstance(layer, DenseBlock)]
+    half = blocks[: len(blocks) // 2]
+    sequence = torch.randn(way * shot + 1, half[0].current.in_features, requires_grad=True)
+    outputs = sequence
+    for layer in half:
+        outputs = layer(outputs)
+    (gradient,) = torch.autograd.grad(outputs[-1].sum(), sequence)
+    assert (gradient.abs().sum(dim=-1) > 0).all()
+
+
+def test_the_order_of_the_support_set_matters():
+    method, support, queries = make(), torch.randn(6, 16), torch.randn(4, 16)
+    order = torch.tensor([5, 1, 2, 3, 4, 0])
+    other = method.logits(support[order], LABELS[order], queries)
+    assert (other - method.logits(support, LABELS, queries)).abs().max() > 1e-5
+    assert SNAIL.support_order_matters
+
+
+def test_training_draws_the_order_of_the_support_set():
+    method, support, queries, labels = make().train(), torch.randn(3, 16), torch.randn(4, 16), torch.arange(3)
+    drawn = {tuple(method.adapt(support, labels).contexts[0][:, 64:].argmax(dim=-1).tolist()) for _ in range(30)}
+    assert len(drawn) > 1
+    torch.manual_seed(5)
+    first = method.logits(support, labels, queries)
+    torch.manual_seed(5)
+    torch.testing.assert_close(method.logits(support, labels, queries), first)
+
+
+def test_episodes_in_one_batch_are_scored_as_each_alone():
+    method, support, queries = make(), torch.randn(3, 6, 16), torch.randn(3, 4, 16)
+    together = method.logits(support, LABELS.expand(3, -1), queries)
+    for index in range(3):
+        torch.testing.assert_close(together[index], method.logits(support[index], LABELS, queries[index]))
+
+
+def test_fewer_classes_at_test_leave_out_the_other_outputs():
+    method, support, queries = make(way=5), torch.randn(6, 16), torch.randn(4, 16)
+    assert method.logits(support, LABELS, queries).shape == (4, 3)
+
+
+@pytest.mark.parametrize(("training", "way"), [(True, 2), (False, 4)])
+def test_other_ways_are_refused_in_a_sentence(training, way):
+    with pytest.raises(ValueError, match=f"got {way}: build it with way={way}"):
+        make().train(training).logits(torch.randn(way, 16), torch.arange(way), torch.randn(4, 16))
