@@ -34,7 +34,7 @@ def test_matching_sums_the_attention_by_class():
     support, query = draw()
     head = make(scale=3.0).adapt(support, LABELS)
     attention = (3 * F.cosine_similarity(query[:, None], support[None], dim=-1)).softmax(dim=-1)
-    expected = torch.stack([attention[:, LABELS == k].sum(dim=-1) for k in range(3)], dim=-1)
+    expected = torch.stack([attention[:, k == LABELS].sum(dim=-1) for k in range(3)], dim=-1)
     torch.testing.assert_close(head.logits(query).exp(), expected)
 
 

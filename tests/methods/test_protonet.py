@@ -24,7 +24,7 @@ def test_prototypical_gives_the_distances_worked_out_by_hand():
 def test_prototypical_equals_tapnet_when_the_projection_hides_nothing_and_references_are_the_prototypes():
     """Errors along axes on which no feature has a coordinate: the projection is the identity on what there is."""
     support, query = (torch.nn.functional.pad(each, (3, 0)) for each in draw())
-    prototypes = torch.stack([support[LABELS == k].mean(dim=0) for k in range(3)])
+    prototypes = torch.stack([support[k == LABELS].mean(dim=0) for k in range(3)])
     errors = torch.eye(3, 19).double()
     tapnet = ProjectionHead(prototypes, errors, torch.arange(3)).logits(query)
     torch.testing.assert_close(logits(support, query), tapnet)

@@ -46,7 +46,7 @@ def test_relation_module_equals_convolution_of_the_joined_channels():
 def test_relation_sums_the_maps_of_a_class():
     support, _ = draw()
     maps = make().adapt(support, LABELS).class_maps
-    torch.testing.assert_close(maps, torch.stack([support[LABELS == k].sum(dim=0) for k in range(3)]))
+    torch.testing.assert_close(maps, torch.stack([support[k == LABELS].sum(dim=0) for k in range(3)]))
 
 
 def test_relation_of_equal_shots_is_that_of_one_shot_with_maps_as_many_times():
