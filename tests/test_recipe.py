@@ -2,6 +2,7 @@ import copy
 
 import pytest
 
+from tapnet.methods import METHODS
 from tapnet.recipe import bundled_recipes, load_recipe, recipe_from
 
 MINIMAL = """
@@ -113,3 +114,49 @@ def test_options_of_an_ablation_make_tapnet_its_variant():
     old = load_recipe("quickdraw").as_dict()
     old["method"]["options"]["initial_norm"] = 2.0
     assert recipe_from(old, "old").method.name == "tapnet-variant"
+
+
+def test_another_method_takes_the_place_of_the_recipes_without_its_options(file):
+    recipe = load_recipe(file, method="matching")
+    assert recipe.method.name == "matching"
+    assert recipe.method.options == {}
+    assert recipe.name == "small-matching"
+
+
+def test_another_method_has_the_options_that_are_set(file):
+    recipe = load_recipe(file, ["method.options.scale=3.0", "training.query=4"], method="matching")
+    assert recipe.method.options == {"scale": 3.0}
+    assert recipe.training.query == 4
+
+
+def test_another_method_that_needs_references_gets_one_per_class_of_training():
+    plain = load_recipe("omniglot-60way-protonet", method="tapnet")
+    assert plain.method.options == {"num_references": 60}
+    wider = load_recipe("omniglot-60way-protonet", ["training.way=30"], method="tapnet")
+    assert wider.method.options == {"num_references": 30}
+
+
+def test_a_recipes_own_method_keeps_its_options(file):
+    assert load_recipe(file, method="tapnet") == load_recipe(file)
+
+
+def test_an_unknown_method_is_refused_with_those_that_there_are(file):
+    with pytest.raises(ValueError, match=r"method is one of tapnet, .*got 'tapnett'"):
+        load_recipe(file, method="tapnett")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_builds_by_any_recipe(method):
+    recipe = load_recipe("omniglot-60way", method=method)
+    assert type(recipe.build((1, 28, 28))) is METHODS[method]
+
+
+def test_number_of_training_classes_is_filled_in_where_a_method_asks_for_it(file):
+    recipe = load_recipe(file, method="tadam-tc")
+    assert recipe.with_num_classes(40).method.options == {"num_classes": 40}
+    assert load_recipe(file).with_num_classes(40) == load_recipe(file)
+
+
+def test_number_of_training_classes_that_a_recipe_gives_stays(file):
+    recipe = load_recipe(file, ["method.options.num_classes=null"], method="tadam-tc")
+    assert recipe.with_num_classes(40).method.options == {"num_classes": None}
