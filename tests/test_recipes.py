@@ -9,6 +9,7 @@ from tapnet.checkpoint import load
 from tapnet.data import DATASETS, load_dataset
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.data.packed import IMAGES, MANIFEST, Manifest, sha256_of
+from tapnet.data.preprocessing import Preprocessing
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.recipe import bundled_recipes, load_recipe
 from tapnet.training import train
@@ -28,12 +29,9 @@ def stand_in(name, root):
     manifest = Manifest(
         name=name,
         dataset=name,
-        form="random",
-        row_shape=shape,
-        filter="none",
-        fit="squash",
+        source="random",
+        preprocessing=Preprocessing(*shape),
         resized=0,
-        ink=None,
         classes=classes,
         splits=splits,
         left_out={},

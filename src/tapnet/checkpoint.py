@@ -58,6 +58,7 @@ class Header:
     since_point: Running = Running()
     data: dict[str, str] = field(default_factory=dict)  # split: fingerprint
     hardware: dict[str, Any] = field(default_factory=dict)
+    preprocessing: dict[str, Any] = field(default_factory=dict)  # of the training images; empty if it is not known
     calibration: dict[str, Any] = field(default_factory=dict)  # head: temperatures by way and shot
     origin: str = ""  # where weights that were not trained here come from
     version: str = __version__

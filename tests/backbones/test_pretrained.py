@@ -69,7 +69,7 @@ def tiny_vit(tmp_path_factory):
 def test_hugging_face_model_is_read_from_a_folder(tiny_vit):
     network = load_network(f"hf:{tiny_vit}")
     assert network.dim == 16
-    assert network.preprocessing.geometry.shape == (32, 32, 3)
+    assert network.preprocessing.shape == (32, 32, 3)
     assert network.foundation.references is None
 
 

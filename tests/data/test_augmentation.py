@@ -35,12 +35,12 @@ def test_flip_mirrors_some_images_and_leaves_the_others():
     assert mirrored.any()
 
 
-def test_turn_turns_all_images_alike_and_each_way_in_time():
+def test_rotate_rotates_all_images_alike_and_each_way_in_time():
     images = torch.rand(3, 1, 6, 6)
     generator = torch.Generator().manual_seed(0)
     seen = set()
     for _ in range(40):
-        changed = AUGMENTATIONS["turn"](images, generator)
+        changed = AUGMENTATIONS["rotate"](images, generator)
         (quarters,) = [k for k in range(4) if torch.equal(changed, images.rot90(k, (-2, -1)))]
         seen.add(quarters)
     assert seen == {0, 1, 2, 3}

@@ -61,7 +61,7 @@ def test_check_another_size_than_published_is_told(findings, mini):
 def test_check_lists_what_was_left_out(findings, mini, make):
     make.file(mini / "n01532829" / "bad.jpg", b"no image")
     words = findings("mini-imagenet", mini, skip_bad=True)["left out"].words
-    assert "n01532829/bad.jpg (not an image that can be read)" in words
+    assert "n01532829/bad.jpg (not an image of a known format)" in words
 
 
 def test_check_does_not_count_a_class_without_a_readable_image(findings, mini, make):

@@ -55,5 +55,5 @@ def test_oblong_images_cannot_be_turned():
 
 
 def test_rows_without_labels_are_refused():
-    with pytest.raises(ValueError, match="4 rows and 3 labels"):
+    with pytest.raises(ValueError, match="4 labels, one per row, got 3"):
         dataclasses.replace(image_set(), row_labels=np.array([0, 0, 1]))

@@ -11,6 +11,7 @@ import pytest
 
 from tapnet.data import load_dataset, staging
 from tapnet.data.packed import open_packed, sha256_of
+from tapnet.data.preprocessing import Preprocessing
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_prepare_gives_the_same_from_an_archive(pack, make, tmp_path, pets, endi
 
 def test_prepare_records_how_it_was_made(pack, pets):
     manifest = pack("folder", pets, size=8, filter="box", fit="crop").manifest
-    assert (manifest.filter, manifest.fit, manifest.resized, manifest.row_shape) == ("box", "crop", 12, (8, 8, 3))
+    assert (manifest.preprocessing, manifest.resized) == (Preprocessing(8, 8, 3, "box", "crop"), 12)
 
 
 def test_prepare_keeps_a_set_that_is_there(pack, pets):

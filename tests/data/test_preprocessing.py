@@ -8,16 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from tapnet.data.preprocessing import Decoded, Geometry, decode, quiet_decoders
+from tapnet.data.decoding import quiet_decoders
+from tapnet.data.preprocessing import Decoded, Preprocessing, decode
 from tapnet.data.source import Unreadable
 
-COLOUR, GREY = Geometry(8, 8, 3), Geometry(8, 8, 1)
+COLOUR, GREY = Preprocessing(8, 8, 3), Preprocessing(8, 8, 1)
 
 
-def pixels(image, geometry=COLOUR, form="PNG", **options):
+def pixels(image, preprocessing=COLOUR, form="PNG", **options):
     stream = io.BytesIO()
     image.save(stream, form, **options)
-    return decode(stream.getvalue(), geometry).pixels
+    return decode(stream.getvalue(), preprocessing).pixels
 
 
 @given(
@@ -27,7 +28,7 @@ def pixels(image, geometry=COLOUR, form="PNG", **options):
     fit=st.sampled_from(["squash", "crop"]),
 )
 def test_decode_always_gives_the_wanted_shape(mode, size, channels, fit):
-    assert pixels(Image.new(mode, size), Geometry(6, 9, channels, fit=fit)).shape == (6, 9, channels)
+    assert pixels(Image.new(mode, size), Preprocessing(6, 9, channels, fit=fit)).shape == (6, 9, channels)
 
 
 def test_decode_grey_becomes_three_equal_channels():
@@ -90,8 +91,8 @@ def test_decode_every_orientation_is_as_pillow_puts_it_upright(orientation, fit)
     exif[0x0112] = orientation
     image.getexif()[0x0112] = orientation
     upright = ImageOps.exif_transpose(image)
-    geometry = Geometry(6, 9, 3, fit=fit)
-    assert pixels(image, geometry, exif=exif) == pytest.approx(pixels(upright, geometry), abs=2)
+    preprocessing = Preprocessing(6, 9, 3, fit=fit)
+    assert pixels(image, preprocessing, exif=exif) == pytest.approx(pixels(upright, preprocessing), abs=2)
 
 
 def test_decode_large_photograph_is_unpacked_smaller():
@@ -107,12 +108,14 @@ def test_decode_cmyk_is_converted_and_not_inverted():
 def test_decode_squash_keeps_the_whole_image_and_crop_its_middle():
     image = Image.new("RGB", (24, 8), "black")
     image.paste("white", (8, 0, 16, 8))
-    assert (pixels(image, Geometry(8, 8, 3, fit="crop")) == 255).all()
+    assert (pixels(image, Preprocessing(8, 8, 3, fit="crop")) == 255).all()
     assert pixels(image).min() == 0
 
 
-def test_decode_invert_makes_dark_ink_bright():
-    assert (pixels(Image.new("L", (8, 8), 0), Geometry(8, 8, 1, invert=True)) == 255).all()
+def test_decode_ink_makes_dark_ink_bright():
+    drawing = Image.new("L", (8, 8), 255)
+    drawing.putpixel((4, 4), 0)
+    assert pixels(drawing, Preprocessing(8, 8, 1, ink="bright"))[4, 4] == 255
 
 
 def test_decode_says_whether_it_resized(make):
@@ -165,11 +168,11 @@ def test_decode_never_raises(raw):
     ("wrong", "choices"),
     [({"filter": "cubic"}, "lanczos"), ({"fit": "stretch"}, "squash or crop"), ({"channels": 2}, "1 channel")],
 )
-def test_geometry_refuses_with_the_choices(wrong, choices):
+def test_preprocessing_refuses_with_the_choices(wrong, choices):
     with pytest.raises(ValueError, match=choices):
-        Geometry(**{"height": 8, "width": 8, "channels": 3} | wrong)
+        Preprocessing(**{"height": 8, "width": 8, "channels": 3} | wrong)
 
 
-def test_geometry_refuses_a_size_that_is_none():
+def test_preprocessing_refuses_a_size_that_is_none():
     with pytest.raises(ValueError, match="1 to 4096"):
-        Geometry(0, 0, 3)
+        Preprocessing(0, 0, 3)

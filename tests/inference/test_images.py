@@ -5,12 +5,12 @@ import pytest
 from PIL import Image
 
 from tapnet.data import load_dataset
-from tapnet.data.preprocessing import Geometry
+from tapnet.data.preprocessing import Preprocessing
 from tapnet.data.source import Unreadable
-from tapnet.inference.images import Preprocessing, is_coloured, preprocessing_from, read_picture, read_pictures
+from tapnet.inference.images import is_coloured, read_picture, read_pictures
 
-PHOTO = Preprocessing(Geometry(16, 16, 3, fit="crop"))
-DRAWING = Preprocessing(Geometry(28, 28, 1), "centred")
+PHOTO = Preprocessing(16, 16, 3, fit="crop")
+DRAWING = Preprocessing(28, 28, 1, ink="bright", centred=True, full_contrast=True)
 
 
 def test_drawing_comes_out_alike_dark_on_light_and_light_on_dark():
@@ -108,4 +108,4 @@ def test_colour_is_told_from_grey():
 
 
 def test_preprocessing_comes_back_from_its_dictionary():
-    assert preprocessing_from(DRAWING.as_dict()) == DRAWING
+    assert Preprocessing.from_dict(DRAWING.as_dict()) == DRAWING

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tapnet.checkpoint import BEST, LAST, read_checkpoint
-from tapnet.data import ImageSet
+from tapnet.data import ImageSet, load_dataset
 from tapnet.inference.networks import load_network
 from tapnet.recipe import recipe_from
 from tapnet.training import Diverged, Interrupted, Run, find_runs, read_curve, train
@@ -133,7 +133,7 @@ def test_frozen_run_serves_a_hugging_face_model(tmp_path):
     train(recipe(backbone=backbone), tmp_path / "run", "cpu")
     network = load_network(str(tmp_path / "run"))
     assert network.foundation.references.shape == (6, 16)
-    assert network.preprocessing.geometry.fit == "crop"
+    assert network.preprocessing == load_dataset("quickdraw", "train").preprocessing
 
 
 def test_support_and_query_of_an_episode_are_augmented_together():

@@ -125,8 +125,8 @@ def _prepared(folder: Path, published: int | None = None) -> tuple[str, str]:
     kept = packed.manifest
     images = kept.rows - len(kept.left_out)
     part = "" if published in (None, images) else f" (published: {published:,})"
-    state = f"{pluralize(images, 'image')} of {_size(kept.row_shape)}{part}, ready in {folder}"
-    return state, f"{pluralize(len(packed.classes), 'class')}, prepared from {kept.form}"
+    state = f"{pluralize(images, 'image')} of {_size(kept.preprocessing.shape)}{part}, ready in {folder}"
+    return state, f"{pluralize(len(packed.classes), 'class')}, prepared from {kept.source}"
 
 
 def _size(shape: tuple[int, int, int]) -> str:

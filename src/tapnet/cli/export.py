@@ -32,8 +32,7 @@ def run(args: argparse.Namespace) -> None:
     task = read_task(args.task)
     network = network_of(task, args.network, "cpu")
     export_onnx(task, network, args.onnx)
-    geometry = network.image_preprocessing.geometry
-    shape = f"n×{geometry.height}×{geometry.width}×{geometry.channels}"
+    shape = "×".join(map(str, ("n", *network.image_preprocessing.shape)))
     Console(highlight=False, soft_wrap=True).print(
         f"{args.onnx}: input `images` uint8 {shape}, output `probabilities` n×{len(task.classes)}; class names and "
         f"preprocessing in its metadata.\nTry: tapnet predict {args.onnx} PICTURES"

@@ -13,7 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tapnet.wording import pluralize
 
 if TYPE_CHECKING:
-    from tapnet.inference.images import Example, Preprocessing
+    from tapnet.data.preprocessing import Preprocessing
+    from tapnet.inference.images import Example
     from tapnet.inference.networks import EmbeddingModel
     from tapnet.inference.prediction import Predictor
     from tapnet.inference.task import Examples, Task

@@ -27,7 +27,7 @@ def load_dataset(
 
     `root` is where prepared datasets are kept; `rotations` = 4 adds the rotations of each image as classes, 1 does not,
     for all splits or for each by name; where nothing is said the dataset decides (Omniglot: rotations in training, none
-    in validation and test). `one_rotation_per_class` keeps the rotations of one image class out of each other's episodes.
+    in validation and test). `one_rotation_per_class` keeps two rotations of one class out of the same episode.
     """
     if unknown:
         raise ValueError(

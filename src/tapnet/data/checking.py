@@ -49,8 +49,8 @@ def check(dataset: Dataset, packed: Packed, progress: Callable[[int, int], None]
 def facts(packed: Packed) -> Iterator[Finding]:
     """What was packed, from what and how."""
     kept = packed.manifest
-    height, width, channels = kept.row_shape
-    yield Finding("read from", kept.form)
+    height, width, channels = kept.preprocessing.shape
+    yield Finding("read from", kept.source)
     yield Finding("classes", f"{len(packed.classes):,}")
     yield Finding("images", f"{kept.rows - len(kept.left_out):,} of {height}×{width}×{channels}")
     for split in dict.fromkeys((*SPLITS, *kept.splits)):
@@ -58,13 +58,13 @@ def facts(packed: Packed) -> Iterator[Finding]:
         images = sum(len(packed.rows_of(name)) for name in names)
         yield Finding(f"split {split}", f"{pluralize(len(names), 'class')}, {pluralize(images, 'image')}")
     how = (
-        f"{pluralize(kept.resized, 'image')} by {kept.filter}, {kept.fit}"
+        f"{pluralize(kept.resized, 'image')} by {kept.preprocessing.filter}, {kept.preprocessing.fit}"
         if kept.resized
         else "no image had another size"
     )
     yield Finding("resized", how)
-    if kept.ink is not None:
-        yield Finding("ink", kept.ink)
+    if kept.preprocessing.ink is not None:
+        yield Finding("ink", kept.preprocessing.ink)
     yield Finding("sha-256", kept.sha256, True)
     for note in kept.notes:
         yield Finding("note", note)
@@ -93,11 +93,12 @@ def differences(dataset: Dataset, packed: Packed) -> Iterator[Finding]:
     if not missing and not extra:
         yield Finding("published classes", f"all {len(dataset.classes):,} are there, split as published", True)
     yield _count(dataset, packed)
-    sizes = ["×".join(map(str, shape)) for shape in (dataset.row_shape, kept.row_shape)]
+    sizes = ["×".join(map(str, shape)) for shape in (dataset.row_shape, kept.preprocessing.shape)]
     if sizes[0] != sizes[1]:
         yield Finding("published size", f"{sizes[0]}, and this is {sizes[1]}: {INCOMPARABLE}", False)
     if kept.resized:
-        words = f"{dataset.published_filter}; this was resized by {kept.filter}: expect small differences in accuracy"
+        by = kept.preprocessing.filter
+        words = f"{dataset.published_filter}; this was resized by {by}: expect small differences in accuracy"
         yield Finding("published resizing", words, None)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tapnet.data.image_set import ImageSet
 from tapnet.data.packed import Packed, data_root, is_packed, open_packed
-from tapnet.data.readers import Form, Splits
-from tapnet.data.source import SPLITS, Source
+from tapnet.data.readers import Form
+from tapnet.data.source import SPLITS, Source, Splits
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
-
-Indices = NDArray[np.int64]
+from tapnet.data.episodes import EpisodeSampler, EpisodeSpec, Indices
+from tapnet.data.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -18,8 +17,8 @@ class ImageSet:
     """Images (count, height, width, channels) of uint8, perhaps memory-mapped, and the class of each.
 
     `rows` are the rows of `pixels` that belong to this split, so that a split of a packed file copies nothing.
-    `rotations` = 4 adds the rotations by 90, 180 and 270 degrees as classes of their own: position `t * len(rows) + i` is
-    row i turned t times, its label `t * len(names) + class`. They are turned when gathered, never stored.
+    `rotations` = 4 adds the rotations by 90, 180 and 270 degrees as classes of their own: position `t * len(rows) + i`
+    is row i rotated t times, its label `t * len(names) + class`. They are rotated when gathered, never stored.
     """
 
     name: str
@@ -30,15 +29,16 @@ class ImageSet:
     names: tuple[str, ...]
     fingerprint: str  # sha-256 of pixels, rows and labels: what a result was computed from
     rotations: int = 1
-    one_rotation_per_class: bool = False  # whether an episode takes at most one of the turns of a class
+    one_rotation_per_class: bool = False  # whether an episode takes at most one rotation of a class
+    preprocessing: Preprocessing | None = None  # how its files became pixels, where that is known
 
     def __post_init__(self) -> None:
         if len(self.rows) != len(self.row_labels):
-            raise ValueError(f"Needed one label a row, got {len(self.rows)} rows and {len(self.row_labels)} labels.")
+            raise ValueError(f"Expected {len(self.rows)} labels, one per row, got {len(self.row_labels)}.")
         if self.rotations not in (1, 4):
             raise ValueError(f"`rotations` is 1 (as drawn) or 4 (with rotations), got {self.rotations}.")
         if self.rotations == 4 and self.pixels.shape[1] != self.pixels.shape[2]:
-            raise ValueError(f"Only square images can be turned, got {self.pixels.shape[1:3]}.")
+            raise ValueError(f"Only square images can be rotated, got {self.pixels.shape[1:3]}.")
 
     def __repr__(self) -> str:
         return f"<ImageSet {self.name}/{self.split}: {len(self)} images of {len(self.class_names)} classes>"
@@ -66,7 +66,7 @@ class ImageSet:
 
     @property
     def groups(self) -> Indices:
-        """For every class the drawn class it was turned from."""
+        """For every class the unrotated class it was made from."""
         return np.tile(np.arange(len(self.names), dtype=np.int64), self.rotations)
 
     def episodes(self, way: int, shot: int, query: int, seed: int = 0) -> EpisodeSampler:

@@ -19,14 +19,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tapnet.data.image_set import ImageSet, Indices
+from tapnet.data.episodes import Indices
+from tapnet.data.image_set import ImageSet
+from tapnet.data.preprocessing import FILTERS, FITS, Preprocessing
+from tapnet.data.source import Splits
+from tapnet.errors import UserError
 
-Splits = Mapping[str, tuple[str, ...]]
 FORMAT = 1
 IMAGES, MANIFEST, ROWS = "images.npy", "manifest.json", "rows.txt"
 
 
-class UnknownSplitError(ValueError):
+class UnknownSplitError(UserError):
     """A dataset without classes in the split that was asked for."""
 
 
@@ -36,12 +39,9 @@ class Manifest:
 
     name: str
     dataset: str  # the entry of DATASETS that made it
-    form: str  # what it was read from
-    row_shape: tuple[int, int, int]  # height, width, channels
-    filter: str
-    fit: str
+    source: str  # what it was read from
+    preprocessing: Preprocessing
     resized: int  # images that had another size
-    ink: str | None  # bright or dark, for drawings
     classes: Mapping[str, int]
     splits: Splits
     left_out: Mapping[str, str]  # row number, as text: why its image could not be read; the row is blank and unused
@@ -68,10 +68,21 @@ def read_manifest(folder: Path) -> Manifest:
         if content.get("format") != FORMAT:
             raise ValueError(f"format {content.get('format')}, and this version reads {FORMAT}")
         splits = {split: tuple(names) for split, names in content.pop("splits").items()}
-        shape, notes = tuple(content.pop("row_shape")), tuple(content.pop("notes"))
-        return Manifest(splits=splits, row_shape=shape, notes=notes, **content)
+        if "preprocessing" not in content:
+            content = _updated(content)
+        preprocessing, notes = Preprocessing.from_dict(content.pop("preprocessing")), tuple(content.pop("notes"))
+        return Manifest(splits=splits, preprocessing=preprocessing, notes=notes, **content)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{path} cannot be used ({error}): prepare the dataset again with --overwrite.") from None
+        raise UserError(f"{path} cannot be used ({error}): prepare the dataset again with --overwrite.") from None
+
+
+def _updated(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a manifest of an earlier version, whose preprocessing was spread over several fields, as one of today."""
+    (height, width, channels), ink = content.pop("row_shape"), content.pop("ink")
+    chosen = {"filter": content.pop("filter"), "fit": content.pop("fit")}
+    known = {key: value for key, value in chosen.items() if value in (*FILTERS, *FITS)}  # else "none"
+    preprocessing = Preprocessing(height, width, channels, ink=ink, **known)
+    return {"source": content.pop("form"), "preprocessing": preprocessing.as_dict(), **content}
 
 
 @dataclass(frozen=True)
@@ -85,7 +96,7 @@ class Packed:
     def pixels(self) -> NDArray[np.uint8]:
         """All rows, mapped and not read; a file that does not fit its manifest is refused."""
         path = self.folder / IMAGES
-        wanted = (self.manifest.rows, *self.manifest.row_shape)
+        wanted = (self.manifest.rows, *self.manifest.preprocessing.shape)
         try:
             if path.stat().st_size < math.prod(wanted):  # reading beyond its end would kill the process
                 raise ValueError(f"cut off: {path.stat().st_size:,} bytes of at least {math.prod(wanted):,} are there")
@@ -139,7 +150,17 @@ class Packed:
         all_rows = np.concatenate(list(rows.values()))
         labels = np.repeat(np.arange(len(rows), dtype=np.int64), [len(found) for found in rows.values()])
         fingerprint = hashlib.sha256(kept.sha256.encode() + all_rows.tobytes() + labels.tobytes()).hexdigest()
-        return ImageSet(kept.name, split, self.pixels, all_rows, labels, tuple(rows), fingerprint, rotations)
+        return ImageSet(
+            name=kept.name,
+            split=split,
+            pixels=self.pixels,
+            rows=all_rows,
+            row_labels=labels,
+            names=tuple(rows),
+            fingerprint=fingerprint,
+            rotations=rotations,
+            preprocessing=kept.preprocessing,
+        )
 
 
 def open_packed(folder: Path) -> Packed:

@@ -15,11 +15,13 @@ import numpy as np
 from tapnet._version import __version__
 from tapnet.data.catalog import DATASETS
 from tapnet.data.dataset import Dataset
+from tapnet.data.decoding import quiet_decoders
 from tapnet.data.packed import IMAGES, MANIFEST, ROWS, Manifest, Packed, is_packed, open_packed, sha256_of
-from tapnet.data.preprocessing import Decoded, Geometry, decode, quiet_decoders
+from tapnet.data.preprocessing import Decoded, Preprocessing, decode
 from tapnet.data.recognition import recognise, splits_for
 from tapnet.data.source import Raw, Source, Unreadable, normal, some
 from tapnet.data.staging import DONE, RESIZED, TODO, Staging, locked, room
+from tapnet.errors import UserError
 
 BATCH, PIECE = 64, 16  # images in memory at once, and in one task
 BATCH_BYTES = 16_000_000
@@ -53,17 +55,17 @@ class Callbacks:
 def prepare(dataset: Dataset, path: Path, root: Path, options: PackOptions, callbacks: Callbacks) -> Packed:
     """The packed dataset, made from what is at `path`; one that is there already is kept unless to be overwritten."""
     name = name_for(dataset, root, options)
-    geometry = geometry_for(dataset, options)
+    preprocessing = preprocessing_for(dataset, options)
     with locked(root, name):
         source = recognise(dataset, path, callbacks.say)
-        shape = (len(source), *geometry.shape)
+        shape = (len(source), *preprocessing.shape)
         with room(root, int(np.prod(shape, dtype=np.int64))):
-            place = Staging(root / f".{name}.partial", _plan(source, path, geometry), shape)
+            place = Staging(root / f".{name}.partial", _plan(source, path, preprocessing), shape)
             try:
-                bad = _pack(source, place, geometry, callbacks)
+                bad = _pack(source, place, preprocessing, callbacks)
                 if bad and not options.skip_bad:
                     raise ValueError(_complaint(source, bad))
-                manifest = _manifest(name, dataset, source, geometry, options.seed, place, bad)
+                manifest = _manifest(name, dataset, source, preprocessing, options.seed, place, bad)
                 place.add(ROWS, (f"{normal(key)}\n" for key in _keys(source)))
                 place.add(MANIFEST, [manifest.to_json()])
             finally:
@@ -84,20 +86,26 @@ def name_for(dataset: Dataset, root: Path, options: PackOptions) -> str:
     return name
 
 
-def geometry_for(dataset: Dataset, options: PackOptions) -> Geometry:
-    """What every image is made into: the dataset's own shape unless wished otherwise."""
+def preprocessing_for(dataset: Dataset, options: PackOptions) -> Preprocessing:
+    """Return the preprocessing of the dataset with the caller's options; raise UserError if they do not suit it."""
     height, width, channels = dataset.row_shape
     if options.size is not None:
         height = width = options.size
     if options.ink is not None and dataset.ink is None:
-        raise ValueError(f"{dataset.name} is no set of drawings: leave --ink out.")
-    invert = dataset.ink is not None and (options.ink or dataset.ink) == "bright"  # files have dark ink on white
-    return Geometry(height, width, options.channels or channels, options.filter or dataset.filter, options.fit, invert)
+        raise UserError(f"{dataset.name} is not a set of drawings: leave --ink out.")
+    return Preprocessing(
+        height,
+        width,
+        options.channels or channels,
+        filter=options.filter or dataset.filter,
+        fit=options.fit,
+        ink=options.ink or dataset.ink,
+    )
 
 
-def _plan(source: Source, path: Path, geometry: Geometry) -> str:
+def _plan(source: Source, path: Path, preprocessing: Preprocessing) -> str:
     """A text that is the same for two preparations exactly if one can go on where the other stopped."""
-    digest = hashlib.sha256(repr((source.form, geometry)).encode())
+    digest = hashlib.sha256(repr((source.form, preprocessing)).encode())
     for name, keys in source.classes.items():
         digest.update(repr((name, keys)).encode())
     status = path.stat()
@@ -105,7 +113,7 @@ def _plan(source: Source, path: Path, geometry: Geometry) -> str:
     return f"{path.resolve()} {changed} {digest.hexdigest()}"
 
 
-def _pack(source: Source, place: Staging, geometry: Geometry, callbacks: Callbacks) -> Bad:
+def _pack(source: Source, place: Staging, preprocessing: Preprocessing, callbacks: Callbacks) -> Bad:
     """Decodes every image that is not done yet; the rows that could not be, with the reasons."""
     todo = {key: row for row, key in enumerate(_keys(source)) if place.state[row] == TODO}
     total = len(source)
@@ -117,7 +125,7 @@ def _pack(source: Source, place: Staging, geometry: Geometry, callbacks: Callbac
         with quiet_decoders(), ThreadPoolExecutor(WORKERS) as pool:
             for batch in _batches(source.read(todo)):
                 pieces = [batch[start : start + PIECE] for start in range(0, BATCH, PIECE)]
-                images = pool.map(lambda piece: [decode(raw, geometry) for _, raw in piece], pieces)
+                images = pool.map(lambda piece: [decode(raw, preprocessing) for _, raw in piece], pieces)
                 for (key, _), image in zip(batch, chain.from_iterable(images), strict=True):
                     _keep(place, bad, todo[key], image)
                 done += len(batch)
@@ -163,17 +171,14 @@ def _complaint(source: Source, bad: Bad) -> str:
 
 
 def _manifest(
-    name: str, dataset: Dataset, source: Source, geometry: Geometry, seed: int, place: Staging, bad: Bad
+    name: str, dataset: Dataset, source: Source, preprocessing: Preprocessing, seed: int, place: Staging, bad: Bad
 ) -> Manifest:
     return Manifest(
         name=name,
         dataset=dataset.name,
-        form=source.form,
-        row_shape=geometry.shape,
-        filter=geometry.filter,
-        fit=geometry.fit,
+        source=source.form,
+        preprocessing=preprocessing,
         resized=int((place.state == RESIZED).sum()),
-        ink=None if dataset.ink is None else ("bright" if geometry.invert else "dark"),
         classes={label: len(keys) for label, keys in source.classes.items()},
         splits=splits_for(dataset, source, seed),
         left_out={str(row): reason for row, reason in sorted(bad.items())},

@@ -1,200 +1,149 @@
-"""From the bytes of an image file, or an array, to uint8 pixels of the wanted shape."""
+"""How an image file becomes pixels: the one path from bytes, arrays and PIL images to uint8 arrays of one shape.
+
+`tapnet data prepare` packs images through it, the packed set and every checkpoint trained on it record its settings,
+and `fit` and `predict` read images through it again.
+"""
 
 from __future__ import annotations
 
-import io
-import threading
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
+from tapnet.data.decoding import LoadedImage, on_white, with_image
 from tapnet.data.source import Raw, Unreadable
+from tapnet.errors import UserError
+
+Pixels = NDArray[np.uint8]
 
 FILTERS = {each.name.lower(): each for each in Image.Resampling}
 FITS = ("squash", "crop")
-MOST_PIXELS = 40_000_000  # of one image: with a copy of it, 320 MB while it is decoded
-LARGE_PIXELS = 4_000_000
-LARGE_SIDE = 1600
-SUFFIXES = frozenset(
-    ".bmp .gif .jfif .jp2 .jpe .jpeg .jpg .pbm .pgm .png .pnm .ppm .tga .tif .tiff .webp".split()  # noqa: SIM905
-)
-ORIENTATION = 0x0112  # of EXIF
-ORIENTATIONS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-SIDEWAYS = tuple(ORIENTATIONS[number] for number in (5, 6, 7, 8))
-_one_large_at_a_time = threading.Lock()
-
-T = TypeVar("T")
+INKS = ("bright", "dark")
+_PAPER = 40  # grey levels this close to the background count as background
 
 
 @dataclass(frozen=True)
-class Geometry:
-    """What every image is made into. `squash` changes the proportions, `crop` keeps them and cuts the longer side."""
+class Decoded:
+    """Pixels of the requested shape, and whether the image had another size before."""
+
+    pixels: Pixels
+    resized: bool
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """The settings by which an image becomes pixels.
+
+    `fit` is for images of other proportions: `squash` changes the proportions, `crop` cuts the longer side.
+
+    `ink` is for drawings, whose border is taken for paper: "bright" inverts images with a bright border, "dark" those
+    with a dark border, and the others stay as they are. `centred` cuts a drawing to the bounding box of its ink.
+    `full_contrast` scales the brightest pixel to 255, because thin strokes grow faint when a large drawing shrinks. Both
+    need bright ink.
+    """
 
     height: int
     width: int
     channels: int
     filter: str = "lanczos"
     fit: str = "squash"
-    invert: bool = False
+    ink: str | None = None
+    centred: bool = False
+    full_contrast: bool = False
 
     def __post_init__(self) -> None:
         if self.filter not in FILTERS:
-            raise ValueError(f"Resize filters are {', '.join(FILTERS)}, got {self.filter!r}.")
+            raise UserError(f"Expected a resize filter ({', '.join(FILTERS)}), got {self.filter!r}.")
         if self.fit not in FITS:
-            raise ValueError(f"An image can be fitted by {' or '.join(FITS)}, got {self.fit!r}.")
+            raise UserError(f"Expected `fit` to be {' or '.join(FITS)}, got {self.fit!r}.")
         if self.channels not in (1, 3):
-            raise ValueError(f"Images have 1 channel (grey) or 3 (colour), got {self.channels}.")
+            raise UserError(f"Expected 1 channel (grey) or 3 channels (colour), got {self.channels}.")
         if not (1 <= self.height <= 4096 and 1 <= self.width <= 4096):
-            raise ValueError(f"Image sides are 1 to 4096 pixels, got {self.height}×{self.width}.")
+            raise UserError(f"Expected image sides of 1 to 4096 pixels, got {self.height}×{self.width}.")
+        if self.ink not in (None, *INKS):
+            raise UserError(f"Expected `ink` to be {' or '.join(INKS)}, got {self.ink!r}.")
+        if (self.centred or self.full_contrast) and self.ink != "bright":
+            raise UserError(f"`centred` and `full_contrast` need `ink` to be bright, got {self.ink!r}.")
 
     @property
     def shape(self) -> tuple[int, int, int]:
+        """(height, width, channels) of the pixels."""
         return self.height, self.width, self.channels
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the settings as plain values, for JSON."""
+        return asdict(self)
 
-@dataclass(frozen=True)
-class Decoded:
-    """Pixels of the wanted shape, and whether the image had another size before."""
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> Preprocessing:
+        """Return the preprocessing that `as_dict` described; raise UserError if it describes none.
 
-    pixels: NDArray[np.uint8]
-    resized: bool
+        ONNX files of earlier versions, which have `geometry` and `drawing`, are read too.
+        """
+        try:
+            if "geometry" in values:
+                return _from_geometry(values["geometry"], values["drawing"])
+            return Preprocessing(**values)
+        except (TypeError, KeyError) as error:
+            raise UserError(f"Expected the settings of a preprocessing, got {dict(values)} ({error}).") from None
 
+    def apply(self, loaded: LoadedImage) -> Decoded:
+        """Return the pixels of an image. The full image is copied at most once; the rest follows once it is small."""
+        image, size = loaded.image, loaded.stored_size(self.width, self.height)
+        resized = image.size != size
+        inverted = self.ink is not None and _has_bright_border(image) == (self.ink == "bright")
+        if self.centred or self.full_contrast:
+            image = _bright_ink(image, inverted, self.centred)
+            inverted = False
+        if image.size != size:
+            image = self._resize(image, size)
+        image = on_white(loaded.upright(image)).convert("L" if self.channels == 1 else "RGB")
+        pixels = np.asarray(image, dtype=np.uint8).reshape(self.shape)
+        if self.full_contrast:
+            pixels = np.asarray(np.rint(pixels * (255 / max(int(pixels.max()), 1))), dtype=np.uint8)
+        return Decoded(255 - pixels if inverted else pixels, resized)
 
-def decode(raw: Raw, geometry: Geometry) -> Decoded | Unreadable:
-    """The image in the wanted shape, or why there is none; never an exception for a damaged image."""
-    if isinstance(raw, Unreadable):
-        return raw
-    try:
-        return fitted(raw, geometry) if isinstance(raw, np.ndarray) else _decoded(raw, geometry)
-    except Exception as error:  # decoders raise almost anything on damaged bytes
-        return Unreadable(_reason(error))
-
-
-def decode_by(raw: bytes | NDArray[np.uint8] | Image.Image, use: Callable[[Image.Image], T]) -> T | Unreadable:
-    """What `use` makes of the image, upright, opaque and at most LARGE_SIDE on a side, or why there is no image."""
-    try:
-        with _opened(raw) as image:
-            if image.width * image.height > MOST_PIXELS:
-                image.draft(image.mode, (LARGE_SIDE, LARGE_SIDE))  # JPEG can be unpacked smaller
-            pixels = image.width * image.height
-            if pixels > MOST_PIXELS:
-                raise Image.DecompressionBombError
-            with _one_large_at_a_time if pixels > LARGE_PIXELS else nullcontext():
-                upright = _upright(image)
-        return use(upright)
-    except Exception as error:  # decoders raise almost anything on damaged bytes
-        return Unreadable(_reason(error))
-
-
-def _opened(raw: bytes | NDArray[np.uint8] | Image.Image) -> AbstractContextManager[Image.Image]:
-    if isinstance(raw, bytes):
-        return Image.open(io.BytesIO(raw))
-    return nullcontext(raw if isinstance(raw, Image.Image) else Image.fromarray(raw.squeeze()))
+    def _resize(self, image: Image.Image, size: tuple[int, int]) -> Image.Image:
+        if self.fit == "crop":
+            return ImageOps.fit(image, size, FILTERS[self.filter])
+        return image.resize(size, FILTERS[self.filter])
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    """Made small first; without metadata, so that nobody turns it again."""
-    plain, turn = _eight_bits(image), _turn(image)
-    if max(plain.size) > LARGE_SIDE:
-        plain = ImageOps.contain(plain, (LARGE_SIDE, LARGE_SIDE))
-    plain = plain if turn is None else plain.transpose(turn)
-    plain = _on_white(plain)
-    return Image.fromarray(np.asarray(plain.convert("RGB") if plain.mode == "RGBA" else plain))
+def decode(raw: Raw | Image.Image, preprocessing: Preprocessing) -> Decoded | Unreadable:
+    """Return the pixels of an image, or the reason why it cannot be read; never raise for a damaged image."""
+    return with_image(raw, preprocessing.apply, max(preprocessing.shape))
 
 
-@contextmanager
-def quiet_decoders() -> Iterator[None]:
-    """While it lasts, damaged metadata is passed over in silence and Pillow's own size warning is an error."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        yield
+def _from_geometry(geometry: Mapping[str, Any], drawing: str) -> Preprocessing:
+    values = dict(geometry)
+    bright = bool(values.pop("invert", False)) or drawing != ""
+    return Preprocessing(
+        **values, ink="bright" if bright else None, centred=drawing == "centred", full_contrast=drawing != ""
+    )
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, UnidentifiedImageError):
-        return "not an image that can be read"
-    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        return f"more than {MOST_PIXELS:,} pixels, which may be a decompression bomb"
-    return str(error) or type(error).__name__
+def _has_bright_border(image: Image.Image) -> bool:
+    """Return whether most of the outermost pixels are bright; transparent ones count as white."""
+    width, height = image.size
+    sides = ((0, 0, width, 1), (0, height - 1, width, height), (0, 0, 1, height), (width - 1, 0, width, height))
+    border = [np.asarray(on_white(image.crop(side)).convert("L")).ravel() for side in sides]
+    return bool(np.median(np.concatenate(border)) > 127)
 
 
-def _decoded(raw: bytes, geometry: Geometry) -> Decoded:
-    with Image.open(io.BytesIO(raw)) as image:
-        if image.width * image.height > MOST_PIXELS:
-            image.draft(image.mode, (2 * geometry.width, 2 * geometry.height))  # JPEG can be unpacked smaller
-        pixels = image.width * image.height
-        if pixels > MOST_PIXELS:
-            raise Image.DecompressionBombError
-        if pixels <= LARGE_PIXELS:
-            return fitted(image, geometry)
-        with _one_large_at_a_time:
-            return fitted(image, geometry)
-
-
-def fitted(picture: Image.Image | NDArray[np.uint8], geometry: Geometry) -> Decoded:
-    """Every large step makes at most one copy of the full image; the rest is done after it has shrunk."""
-    image = _eight_bits(picture) if isinstance(picture, Image.Image) else Image.fromarray(picture.squeeze())
-    turn = _turn(picture) if isinstance(picture, Image.Image) else None
-    size = (geometry.height, geometry.width) if turn in SIDEWAYS else (geometry.width, geometry.height)
-    resized = image.size != size
-    if resized and geometry.fit == "crop":
-        image = ImageOps.fit(image, size, FILTERS[geometry.filter])
-    elif resized:
-        image = image.resize(size, FILTERS[geometry.filter])
-    image = image if turn is None else image.transpose(turn)
-    image = _on_white(image).convert("L" if geometry.channels == 1 else "RGB")
-    pixels = np.asarray(image, dtype=np.uint8).reshape(geometry.shape)
-    return Decoded(255 - pixels if geometry.invert else pixels, resized)
-
-
-def _turn(image: Image.Image) -> Image.Transpose | None:
-    """What puts a photograph upright, as its camera noted."""
-    try:
-        return ORIENTATIONS.get(image.getexif().get(ORIENTATION, 1))
-    except Exception:  # damaged metadata around a good image: it stays as it lies
-        return None
-
-
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """Grey, colour, or colour with transparency."""
-    image.load()
-    if image.mode.startswith("I"):
-        return _from_sixteen_bits(image)
-    if image.mode == "F":
-        raise ValueError("floating-point pixels, which have no agreed white: save it with 8 or 16 bits")
-    if image.has_transparency_data:
-        return image if image.mode == "RGBA" else image.convert("RGBA")
-    if image.mode == "1":
-        return image.convert("L")
-    return image if image.mode in ("L", "RGB") else image.convert("RGB")
-
-
-def _on_white(image: Image.Image) -> Image.Image:
-    """What was transparent is white, as on paper, whatever colour it hides."""
-    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image) if image.mode == "RGBA" else image
-
-
-def _from_sixteen_bits(image: Image.Image) -> Image.Image:
-    """65535 is white. Pillow's own conversion would cut everything above 255 to white."""
-    values = np.asarray(image)
-    if values.min() < 0 or values.max() > 65535:
-        raise ValueError("more than 16 bits a pixel: save it with 8 or 16 bits")
-    pixels = np.empty(values.shape, dtype=np.uint8)
-    for start in range(0, len(values), 256):
-        pixels[start : start + 256] = np.rint(values[start : start + 256] / np.float32(257))
-    return Image.fromarray(pixels)
+def _bright_ink(image: Image.Image, inverted: bool, centred: bool) -> Image.Image:
+    """Return a grey image with bright ink on black; `centred`, the bounding box of the ink in a black square."""
+    grey = np.asarray(on_white(image).convert("L"))
+    ink = 255 - grey if inverted else grey
+    rows, columns = (np.flatnonzero((ink > _PAPER).any(axis=axis)) for axis in (1, 0))
+    if not centred or not len(rows):
+        return Image.fromarray(ink)
+    box = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    side = max(box.shape)
+    square = np.zeros((side, side), np.uint8)
+    top, left = ((side - length) // 2 for length in box.shape)
+    square[top : top + box.shape[0], left : left + box.shape[1]] = box
+    return Image.fromarray(square)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SPLITS = ("train", "val", "test")
+Splits = Mapping[str, tuple[str, ...]]  # split: its classes
 
 
 class Unreadable(NamedTuple):

@@ -61,7 +61,7 @@ def _nearest(figure: Any, task: Task, head: Head, features: NDArray[np.float32],
     for axis, index in zip(axes, np.argsort(-similarities, kind="stable")[:NEAREST], strict=False):
         thumbnail = task.examples.thumbnails[index]
         if thumbnail:
-            axis.imshow(Image.open(io.BytesIO(thumbnail)).convert("RGB"))
+            axis.imshow(Image.open(io.BytesIO(thumbnail), formats=["JPEG"]).convert("RGB"))
         label = int(task.examples.labels[index])
         axis.set(xticks=[], yticks=[])
         axis.spines[:].set(color=colours.get(label, OTHER), linewidth=3)

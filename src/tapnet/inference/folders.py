@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tapnet.data.readers.class_folders import is_image
+from tapnet.data.decoding import is_image_name
 from tapnet.data.source import normal
 
 
@@ -54,7 +54,7 @@ def _walk(folder: Path) -> Iterator[Path]:
     for path in found:
         if path.is_dir() and not path.is_symlink():
             yield from _walk(path)
-        elif path.is_file() and is_image(path.name):
+        elif path.is_file() and is_image_name(path.name):
             yield path
 
 

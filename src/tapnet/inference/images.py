@@ -10,57 +10,24 @@ import io
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 
-from tapnet.data.preprocessing import Geometry, decode_by, fitted, quiet_decoders
+from tapnet.data.decoding import LoadedImage, quiet_decoders, with_image
+from tapnet.data.preprocessing import Pixels, Preprocessing
 from tapnet.data.source import Unreadable
 
 Picture = str | Path | Image.Image | NDArray[Any]
-Pixels = NDArray[np.uint8]
 T = TypeVar("T")
 
-DRAWINGS = ("", "ink", "centred")
 THUMBNAIL = 96
 _WORKERS, _AHEAD = 2, 64  # pictures decoded at a time, and waiting to be used
-_FAINT = 40  # grey levels that count as paper
-
-
-@dataclass(frozen=True)
-class Preprocessing:
-    """What a network does to a picture before its first layer.
-
-    `drawing` = "ink" makes ink bright on black, whichever way it was drawn; "centred" also cuts to the bounding box of
-    the ink and centres it, as the bundled drawings are.
-    """
-
-    geometry: Geometry
-    drawing: str = ""
-
-    def __post_init__(self) -> None:
-        if self.drawing not in DRAWINGS:
-            raise ValueError(f"`drawing` is one of {', '.join(map(repr, DRAWINGS))}, got {self.drawing!r}.")
-
-    def pixels(self, image: Image.Image) -> Pixels:
-        """(height, width, channels) of an upright, opaque image."""
-        if not self.drawing:
-            return fitted(image, self.geometry).pixels
-        ink = _ink(image, centred=self.drawing == "centred")
-        return _stretched(fitted(ink, self.geometry).pixels)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def preprocessing_from(values: dict[str, Any]) -> Preprocessing:
-    """The reverse of `as_dict`."""
-    return Preprocessing(Geometry(**values["geometry"]), values["drawing"])
 
 
 @dataclass(frozen=True)
@@ -78,7 +45,11 @@ def read_picture(picture: Picture, preprocessing: Preprocessing) -> Example | Un
     if isinstance(raw, Unreadable):
         return raw
     digest = hashlib.sha256(raw if isinstance(raw, bytes) else _identity(raw)).hexdigest()
-    return decode_by(raw, lambda image: Example(preprocessing.pixels(image), _thumbnail(image), digest))
+    return with_image(
+        raw,
+        lambda image: Example(preprocessing.apply(image).pixels, _thumbnail(image), digest),
+        max(preprocessing.shape),
+    )
 
 
 def read_pictures(
@@ -110,12 +81,12 @@ def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
 def is_coloured(picture: Picture) -> bool | Unreadable:
     """Whether a picture has colour to speak of, or why it cannot be read."""
     raw = _raw(picture)
-    return raw if isinstance(raw, Unreadable) else decode_by(raw, _looks_coloured)
+    return with_image(raw, _looks_coloured)
 
 
-def _looks_coloured(image: Image.Image) -> bool:
+def _looks_coloured(image: LoadedImage) -> bool:
     """Whether in more than a twentieth of it the channels differ clearly."""
-    small = np.asarray(ImageOps.contain(image.convert("RGB"), (64, 64)), dtype=np.int16)
+    small = np.asarray(image.thumbnail(64), dtype=np.int16)
     spread = small.max(axis=-1) - small.min(axis=-1)
     return bool((spread > 30).mean() > 0.05)
 
@@ -149,43 +120,15 @@ def _identity(raw: Pixels | Image.Image) -> bytes:
     return repr((array.shape, array.dtype.str)).encode() + array.tobytes()
 
 
-def _thumbnail(image: Image.Image) -> bytes:
+def _thumbnail(image: LoadedImage) -> bytes:
     stream = io.BytesIO()
-    small = image.convert("RGB")
-    small.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
-    small.save(stream, "JPEG", quality=85)
+    image.thumbnail(THUMBNAIL).save(stream, "JPEG", quality=85)
     return stream.getvalue()
-
-
-def _ink(image: Image.Image, centred: bool) -> Image.Image:
-    """Grey, ink bright on black: the border is paper, so a bright border is inverted."""
-    grey = np.asarray(image.convert("L"))
-    border = np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
-    ink = 255 - grey if np.median(border) > 127 else grey
-    return Image.fromarray(_centred(ink) if centred else ink)
-
-
-def _centred(ink: Pixels) -> Pixels:
-    """The bounding box of the ink in the middle of a black square that it fills."""
-    rows, columns = (np.flatnonzero((ink > _FAINT).any(axis=axis)) for axis in (1, 0))
-    if not len(rows):
-        return ink
-    box = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-    side = max(box.shape)
-    square = np.zeros((side, side), np.uint8)
-    top, left = ((side - size) // 2 for size in box.shape)
-    square[top : top + box.shape[0], left : left + box.shape[1]] = box
-    return square
-
-
-def _stretched(ink: Pixels) -> Pixels:
-    """Thin strokes grow faint when a large drawing is made small: the brightest becomes white again."""
-    return np.asarray(np.rint(ink * (255 / max(int(ink.max()), 1))), dtype=np.uint8)
 
 
 def shown_picture(path: Path, side: int = 600) -> Image.Image:
     """A readable picture file, upright, opaque and at most so large."""
-    shown = decode_by(path.read_bytes(), lambda image: ImageOps.contain(image, (side, side)))
+    shown = with_image(path.read_bytes(), lambda image: image.thumbnail(side))
     if isinstance(shown, Unreadable):
         raise ValueError(f"{path} cannot be read: {shown.reason}.")
     return shown

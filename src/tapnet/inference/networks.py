@@ -21,17 +21,20 @@ from tapnet.backbones.hugging_face import image_side
 from tapnet.backbones.precomputed import PrecomputedFeatures
 from tapnet.checkpoint import Header, bundled_checkpoints, find_checkpoint, read_checkpoint, tensors_digest
 from tapnet.data.batches import to_float_tensor
-from tapnet.data.preprocessing import Geometry
+from tapnet.data.preprocessing import Preprocessing
 from tapnet.errors import UserError
 from tapnet.evaluation.calibration import Calibration
 from tapnet.evaluation.embedding import Embedder
 from tapnet.hardware import resolve_device
-from tapnet.inference.images import Picture, Preprocessing, in_batches, is_coloured
+from tapnet.inference.images import Picture, in_batches, is_coloured
 from tapnet.methods import METHODS, PARAMETER_FREE, Method, method_name
 
 HUGGING_FACE = "hf:"
 FEATURES = "features"  # stands for a network where features came from elsewhere
-_DRAWINGS = {"quickdraw": "centred", "omniglot": "ink"}  # how the images of a dataset were drawn
+_DRAWINGS: dict[str, dict[str, Any]] = {  # datasets of drawings, for checkpoints that do not record a preprocessing
+    "quickdraw": {"ink": "bright", "centred": True, "full_contrast": True},
+    "omniglot": {"ink": "bright", "full_contrast": True},
+}
 _BATCH = 64
 _LOOKED_AT = 20  # images that decide which network is for all
 
@@ -148,15 +151,24 @@ def _hugging_face(name: str, device: str) -> EmbeddingModel:
     backbone = make_backbone("hf", (3, side, side), model=model)
     digest = tensors_digest(backbone.state_dict())
     method = METHODS["centroid"](backbone).eval().requires_grad_(False).to(resolve_device(device))
-    preprocessing = Preprocessing(Geometry(side, side, 3, fit="crop"))
+    preprocessing = Preprocessing(side, side, 3, fit="crop")
     return EmbeddingModel(HUGGING_FACE + model, digest, preprocessing, Calibration(), method)
 
 
 def preprocessing_of(header: Header) -> Preprocessing:
-    """How pictures are prepared for a checkpoint: as the images that it was trained on."""
+    """Return how the images that a checkpoint was trained on became pixels.
+
+    Checkpoints of earlier versions, the bundled ones among them, do not record it: there the dataset's name decides.
+    Raise UserError if what is recorded is not of the network's image shape.
+    """
     channels, height, width = header.image_shape
-    fit = "crop" if header.recipe.backbone.name in PRETRAINED else "squash"
-    return Preprocessing(Geometry(height, width, channels, fit=fit), _DRAWINGS.get(header.recipe.data.name, ""))
+    if not header.preprocessing:
+        fit = "crop" if header.recipe.backbone.name in PRETRAINED else "squash"
+        return Preprocessing(height, width, channels, fit=fit, **_DRAWINGS.get(header.recipe.data.name, {}))
+    recorded = Preprocessing.from_dict(header.preprocessing)
+    if recorded.shape != (height, width, channels):
+        raise UserError(f"Expected a preprocessing to {(height, width, channels)}, got {recorded.shape}.")
+    return recorded
 
 
 def networks_supporting(way: int) -> list[str]:

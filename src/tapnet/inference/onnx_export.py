@@ -65,8 +65,7 @@ def _model(module: nn.Module, network: EmbeddingModel) -> Any:
         import onnxscript  # noqa: F401
     except ModuleNotFoundError as error:
         raise ValueError(f"Exporting needs {error.name}: pip install 'tapnet[onnx]'.") from None
-    geometry = network.image_preprocessing.geometry
-    images = torch.zeros(2, *geometry.shape, dtype=torch.uint8)
+    images = torch.zeros(2, *network.image_preprocessing.shape, dtype=torch.uint8)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # what it says of packages that we do not use
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's, about itself

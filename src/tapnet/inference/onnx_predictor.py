@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tapnet.inference.images import Preprocessing, preprocessing_from
+from tapnet.data.preprocessing import Preprocessing
 
 METADATA = "tapnet"  # the one key of ours in a model's metadata: JSON with classes and preprocessing
 
@@ -36,7 +36,7 @@ class OnnxPredictor:
         try:
             values = json.loads(described)
             self.classes: tuple[str, ...] = tuple(map(str, values["classes"]))
-            self.preprocessing: Preprocessing = preprocessing_from(values["preprocessing"])
+            self.preprocessing: Preprocessing = Preprocessing.from_dict(values["preprocessing"])
             self._session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
         except Exception as error:  # the runtime's own, or a header that was changed
             raise ValueError(f"{path} cannot be used ({' '.join(str(error).split())}): export it again.") from None

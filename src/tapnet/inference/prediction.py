@@ -10,7 +10,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tapnet.inference.images import Example, Preprocessing, in_batches
+from tapnet.data.preprocessing import Preprocessing
+from tapnet.inference.images import Example, in_batches
 
 UNKNOWN = "unknown"
 BATCH = 32

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tapnet.inference.images import Preprocessing
+from tapnet.data.preprocessing import Preprocessing
 from tapnet.inference.networks import EmbeddingModel
 from tapnet.inference.task import Task
 

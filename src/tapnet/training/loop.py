@@ -316,6 +316,7 @@ class Run:
             validation=self.best,
             since_point=self._since_point,
             data=self._data(),
+            preprocessing=self.train_set.preprocessing.as_dict() if self.train_set.preprocessing else {},
             hardware=describe(self.device, self.precision),
             origin=self.origin,
         )

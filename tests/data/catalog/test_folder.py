@@ -112,7 +112,7 @@ def test_csv_table_is_read(pack, table, reds, kind):
 
 
 def test_csv_table_is_found_in_its_folder(pack, table):
-    assert pack("folder", table(TABLES["header"]).parent).manifest.form == "a CSV of paths and labels"
+    assert pack("folder", table(TABLES["header"]).parent).manifest.source == "a CSV of paths and labels"
 
 
 def test_csv_table_takes_whole_paths(pack, table, tmp_path):

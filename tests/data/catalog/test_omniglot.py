@@ -60,15 +60,16 @@ def test_omniglot_ink_is_bright_by_default(root):
 
 def test_omniglot_records_filter_and_ink(root):
     from tapnet.data.packed import read_manifest
+    from tapnet.data.preprocessing import Preprocessing
 
     manifest = read_manifest(root / "omniglot")
-    assert (manifest.filter, manifest.ink, manifest.resized) == ("lanczos", "bright", 32460)
+    assert (manifest.preprocessing, manifest.resized) == (Preprocessing(28, 28, 1, ink="bright"), 32460)
 
 
 def test_omniglot_one_zip_alone_has_its_own_classes_only(shared, pack):
     packed = pack("omniglot", shared / "omniglot" / "images_evaluation.zip", ink="dark", size=8, filter="box")
     assert len(packed.manifest.classes) == 659
-    assert packed.manifest.ink == "dark"
+    assert packed.manifest.preprocessing.ink == "dark"
     assert np.median(packed.pixels) > 200
 
 

@@ -259,7 +259,7 @@ def test_tiny_imagenet_keeps_only_the_classes_of_tiered_imagenet(pack, make, tmp
     files |= {"tiny-imagenet-200/val/images/val_0.JPEG": make.png(9), "tiny-imagenet-200/wnids.txt": b"n01443537\n"}
     packed = pack("tiny-imagenet-tiered", make.zip(tmp_path / "tiny-imagenet-200.zip", files))
     assert dict(packed.manifest.classes) == {"n01443537": 3}
-    assert packed.manifest.row_shape == (64, 64, 3)
+    assert packed.manifest.preprocessing.shape == (64, 64, 3)
 
 
 @pytest.mark.parametrize("name", ["omniglot", "mini-imagenet", "tiered-imagenet", "cifar-fs", "tiny-imagenet-tiered"])

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tapnet._version import __version__
 from tapnet.data.dataset import Dataset, listed_splits
 from tapnet.data.packed import Manifest, Packed
+from tapnet.data.preprocessing import Preprocessing
 
 PER_CLASS = 100
 SHA256 = "eecfdcd62679875bc0be776fef543a452649be11351101b25aeffa4712da17ef"  # as tools/build_quickdraw.py says
@@ -27,12 +28,9 @@ class QuickDraw(Dataset):
         manifest = Manifest(
             name=self.name,
             dataset=self.name,
-            form="the file in the package",
-            row_shape=self.row_shape,
-            filter="none",
-            fit="none",
+            source="the file in the package",
+            preprocessing=Preprocessing(*self.row_shape, ink=self.ink, centred=True, full_contrast=True),
             resized=0,
-            ink=self.ink,
             classes=dict.fromkeys(names, PER_CLASS),
             splits=self.splits,
             left_out={},

@@ -5,14 +5,13 @@ A form never decides the split where the dataset has class lists of its own; it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tapnet.data.readers.file_tree import FileTree
-from tapnet.data.source import Source
+from tapnet.data.source import Source, Splits
 
 Say = Callable[[str], None]
-Splits = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tapnet.data.readers import Say, Splits
+from tapnet.data.readers import Say
 from tapnet.data.readers.array_files import key
 from tapnet.data.readers.file_tree import FileTree
 from tapnet.data.readers.pickles import load_pickle, size_of
 from tapnet.data.readers.unpickling import text
-from tapnet.data.source import Raw, Source
+from tapnet.data.source import Raw, Source, Splits
 
 
 def cifar_python(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001

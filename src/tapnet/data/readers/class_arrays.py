@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tapnet.data.readers import Say, Splits
+from tapnet.data.readers import Say
 from tapnet.data.readers.array_files import key, reader, said_splits, split_of
 from tapnet.data.readers.arrays import as_images, npz_members, npz_rows, white_level
 from tapnet.data.readers.file_tree import FileTree
 from tapnet.data.readers.pickles import load_pickle, size_of
-from tapnet.data.source import Raw, Source, in_order
+from tapnet.data.source import Raw, Source, Splits, in_order
 
 
 def class_npz(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001

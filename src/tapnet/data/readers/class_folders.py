@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from tapnet.data.preprocessing import SUFFIXES
-from tapnet.data.readers import Say, Splits
+from tapnet.data.decoding import is_image_name
+from tapnet.data.readers import Say
 from tapnet.data.readers.file_tree import FileTree
-from tapnet.data.source import SPLITS, Source, in_order, normal, some
+from tapnet.data.source import SPLITS, Source, Splits, in_order, normal, some
 
 
 def class_folders(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
@@ -16,7 +16,7 @@ def class_folders(tree: FileTree, splits: Splits, say: Say) -> Source | None:  #
     depth = 1 + max(name.count("/") for name in known)
     classes: dict[str, list[str]] = {}
     strangers: set[str] = set()
-    for name in filter(is_image, tree.names):
+    for name in filter(is_image_name, tree.names):
         folder = name.rpartition("/")[0]
         found = _known_folder(folder, known, depth)
         if found is None:
@@ -27,11 +27,6 @@ def class_folders(tree: FileTree, splits: Splits, say: Say) -> Source | None:  #
         return None
     note = f"Left out, folders of no class of this dataset: {some(sorted(strangers))}."
     return Source("folders by class", in_order(classes), tree.read, notes=[note] if strangers else [])
-
-
-def is_image(name: str) -> bool:
-    """Whether the file's ending says that it is an image."""
-    return "." + name.rpartition(".")[2].lower() in SUFFIXES
 
 
 def _known_folder(folder: str, known: Container[str], depth: int) -> str | None:

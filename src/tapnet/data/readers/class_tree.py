@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import PurePosixPath
 
-from tapnet.data.readers import Say, Splits
-from tapnet.data.readers.class_folders import is_image
+from tapnet.data.decoding import is_image_name
+from tapnet.data.readers import Say
 from tapnet.data.readers.file_tree import FileTree
-from tapnet.data.source import SPLITS, Source, in_order, normal, some
+from tapnet.data.source import SPLITS, Source, Splits, in_order, normal, some
 
 SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
 
 def class_tree(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # noqa: ARG001
     """Classes are named by their path below what all images have in common, and below the split."""
-    folders = {name: PurePosixPath(normal(name)).parent.parts for name in tree.names if is_image(name)}
+    folders = {name: PurePosixPath(normal(name)).parent.parts for name in tree.names if is_image_name(name)}
     common = _common([parts[:-1] for parts in folders.values()])
     inside = {name: parts[common:] for name, parts in folders.items()}
     has_splits = any(len(parts) > 1 and parts[0].lower() in SPLIT_NAMES for parts in inside.values())
@@ -35,7 +35,7 @@ def class_tree(tree: FileTree, splits: Splits, say: Say) -> Source | None:  # no
     if not classes:
         return None
     source = Source("a folder of images by class", in_order(classes), tree.read)
-    others = [name for name in tree.names if not is_image(name)]
+    others = [name for name in tree.names if not is_image_name(name)]
     for left, why in ((loose, "in no class folder"), (others, "no image by its name"), (tree.empty, "an empty folder")):
         if left:
             source.notes.append(f"Left out, {why}: {some(left)}.")

@@ -7,11 +7,11 @@ import io
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tapnet.data.readers import Say, Splits
-from tapnet.data.readers.class_folders import is_image
+from tapnet.data.decoding import is_image_name
+from tapnet.data.readers import Say
 from tapnet.data.readers.class_tree import SPLIT_NAMES, with_splits
 from tapnet.data.readers.file_tree import FileTree
-from tapnet.data.source import SPLITS, Source, in_order, normal
+from tapnet.data.source import SPLITS, Source, Splits, in_order, normal
 
 COLUMNS = {"path": ("path", "filename", "file", "image"), "label": ("label", "class"), "split": ("split", "set")}
 
@@ -52,7 +52,7 @@ def _lines(tree: FileTree, table: str) -> Iterator[Line]:
     places = _places(rows[0]) if rows else None
     if places is None:
         return
-    for row in rows if is_image(rows[0][0]) else rows[1:]:
+    for row in rows if is_image_name(rows[0][0]) else rows[1:]:
         cells = [row[place] if place is not None and place < len(row) else "" for place in places]
         if not cells[0] or not cells[1]:
             raise ValueError(f"{table} needs a path and a label on every line, got {','.join(row)!r}.")
@@ -65,4 +65,4 @@ def _places(first: list[str]) -> tuple[int | None, ...] | None:
     places = [next((header.index(name) for name in names if name in header), None) for names in COLUMNS.values()]
     if places[0] is not None and places[1] is not None:
         return tuple(places)
-    return (0, 1, 2) if len(first) > 1 and is_image(first[0]) else None
+    return (0, 1, 2) if len(first) > 1 and is_image_name(first[0]) else None

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from tapnet.data.readers import Say, Splits
+from tapnet.data.readers import Say
 from tapnet.data.readers.array_files import key, reader, said_splits, split_of
 from tapnet.data.readers.arrays import npz_members, npz_rows
 from tapnet.data.readers.file_tree import FileTree
 from tapnet.data.readers.pickles import load_pickle, size_of
 from tapnet.data.readers.unpickling import text
-from tapnet.data.source import Raw, Source, Unreadable, in_order
+from tapnet.data.source import Raw, Source, Splits, Unreadable, in_order
 
 IMAGES = ("_images_png.pkl", "_images.npz")
 

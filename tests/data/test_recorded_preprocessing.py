@@ -1,0 +1,188 @@
+"""The pixels that `fit` and `predict` see of a file are those that `tapnet data prepare` packed of it."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from tapnet.checkpoint import Checkpoint, Header, read_header
+from tapnet.data import DATASETS, load_dataset
+from tapnet.data.packed import open_packed
+from tapnet.data.preprocessing import Preprocessing
+from tapnet.inference.images import read_picture
+from tapnet.inference.networks import load_network, preprocessing_of
+from tapnet.recipe import load_recipe
+from tapnet.training import train
+
+OPTIONS = {
+    "squash": {"size": 20},
+    "crop": {"size": 20, "fit": "crop"},
+    "grey": {"size": 20, "channels": 1},
+    "box": {"size": 20, "filter": "box"},
+}
+
+
+def noise(width, height, channels=3):
+    values = np.random.default_rng(0).integers(0, 256, (height // 10 + 1, width // 10 + 1, channels), dtype=np.uint8)
+    return Image.fromarray(values.squeeze()).resize((width, height))
+
+
+def rotated_by_exif():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return {"exif": exif}
+
+
+def palette():
+    return noise(60, 40).convert("P", palette=Image.Palette.ADAPTIVE)
+
+
+def transparent():
+    image = noise(60, 40).convert("RGBA")
+    image.putalpha(noise(60, 40, 1))
+    return image
+
+
+FILES = {
+    "photograph.jpg": (lambda: noise(90, 60), {}),
+    "large.jpg": (lambda: noise(3200, 2400), {}),
+    "sideways.jpg": (lambda: noise(90, 60), rotated_by_exif()),
+    "sixteen-bits.png": (lambda: Image.fromarray(np.asarray(noise(60, 40, 1)).astype(np.uint16) * 257), {}),
+    "palette.png": (palette, {}),
+    "transparent.png": (transparent, {}),
+    "grey.png": (lambda: noise(60, 40, 1), {}),
+    "same-size.png": (lambda: noise(20, 20), {}),
+    "photograph.avif": (lambda: noise(90, 60), {}),
+}
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("photographs")
+    (folder / "things").mkdir()
+    for name, (make_image, options) in FILES.items():
+        make_image().save(folder / "things" / name, **options)
+    return folder
+
+
+def served(header, path):
+    """What an inference with a checkpoint of this header sees of a file."""
+    return read_picture(path, preprocessing_of(header)).pixels
+
+
+def header_for(images, tmp_path):
+    """The header of a checkpoint that was trained on these images, written and read."""
+    header = Header(load_recipe("quickdraw"), images.image_shape, 0, preprocessing=images.preprocessing.as_dict())
+    Checkpoint(header, {}).write(tmp_path / "checkpoint.safetensors")
+    return read_header(tmp_path / "checkpoint.safetensors")
+
+
+def assert_served_as_packed(packed, folder, tmp_path):
+    header = header_for(packed.image_set("all"), tmp_path)
+    for row, name in enumerate(packed.row_names()[:-1]):
+        np.testing.assert_array_equal(served(header, folder / name), packed.pixels[row], err_msg=name)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_photographs_are_served_as_they_were_packed(pack, photographs, options, tmp_path):
+    assert_served_as_packed(pack("folder", photographs, name="things", **options), photographs, tmp_path)
+
+
+@pytest.fixture
+def characters(tmp_path, make):
+    """Two characters of Omniglot as large drawings, dark ink on white."""
+    files = {}
+    for name in DATASETS["omniglot"].splits["train"][:2]:
+        for number in range(2):
+            image = Image.new("1", (105, 105), 1)
+            ImageDraw.Draw(image).line([(10 + number, 10), (80, 60), (20, 90)], fill=0, width=3)
+            files[f"{name}/{number}.png"] = make.encoded(image)
+    return make.tree(tmp_path / "characters", files)
+
+
+@pytest.mark.parametrize("ink", ["bright", "dark"])
+def test_characters_are_served_as_they_were_packed_whatever_the_name_of_the_set(pack, characters, ink, tmp_path):
+    packed = pack("omniglot", characters, name="my-characters", ink=ink)
+    assert np.median(packed.pixels) == (0 if ink == "bright" else 255)
+    assert_served_as_packed(packed, characters, tmp_path)
+
+
+def test_light_drawings_are_served_with_the_ink_of_the_packed_ones(pack, characters, tmp_path):
+    packed = pack("omniglot", characters, name="my-characters")
+    path = characters / packed.row_names()[0]
+    light = 255 - np.asarray(Image.open(path).convert("L"))
+    found = read_picture(light, packed.manifest.preprocessing).pixels.astype(int)
+    assert np.abs(found - packed.pixels[0]).max() <= 1  # the filter rounds black and white differently
+
+
+@pytest.mark.parametrize(
+    ("dataset", "row_shape", "ink"), [("omniglot", [28, 28, 1], "bright"), ("folder", [84, 84, 3], None)]
+)
+def test_manifest_of_an_earlier_version_still_opens(pack, photographs, dataset, row_shape, ink):
+    folder = pack("folder", photographs, name="things", size=20).folder
+    path = folder / "manifest.json"
+    content = json.loads(path.read_text())
+    del content["preprocessing"]
+    old = {"form": content.pop("source"), "row_shape": row_shape, "filter": "box", "fit": "crop", "ink": ink}
+    path.write_text(json.dumps(content | old | {"dataset": dataset}))
+    assert open_packed(folder).manifest.preprocessing == Preprocessing(*row_shape, "box", "crop", ink)
+
+
+def test_quickdraw_says_that_its_drawings_are_bright_and_centred():
+    found = load_dataset("quickdraw", "val").preprocessing
+    assert found == Preprocessing(28, 28, 1, ink="bright", centred=True, full_contrast=True)
+
+
+@pytest.mark.parametrize("name", ["drawings", "characters"])
+def test_bundled_network_takes_ink_of_either_polarity(name):
+    drawing = np.full((60, 60), 255, np.uint8)
+    drawing[20:40, 28:32] = 0
+    preprocessing = load_network(name).preprocessing
+    dark, light = (read_picture(image, preprocessing).pixels for image in (drawing, 255 - drawing))
+    np.testing.assert_array_equal(dark, light)
+    assert dark.max() == 255
+
+
+def test_training_writes_the_preprocessing_of_its_images_into_the_checkpoint(pack, make, tmp_path):
+    files = {f"{name}/{value}.png": make.png(value, (9, 9)) for name in "abcdefghijkl" for value in range(6)}
+    pack("folder", make.tree(tmp_path / "files", files), name="own", size=16, fit="crop", channels=1)
+    recipe = load_recipe(
+        "quickdraw",
+        [
+            "data.name=own",
+            f"data.root={tmp_path / 'root'}",
+            "data.train_split=all",
+            "validation.split=all",
+            "method.name=protonet",
+            "method.options={}",
+            "training.way=3",
+            "training.shot=1",
+            "training.query=1",
+            "training.episodes=2",
+            "validation.way=3",
+            "validation.shot=1",
+            "validation.query=1",
+            "validation.episodes=2",
+        ],
+    )
+    best = train(recipe, tmp_path / "run", "cpu")
+    assert preprocessing_of(read_header(best)) == Preprocessing(16, 16, 1, fit="crop")
+
+
+def test_header_whose_preprocessing_is_of_another_shape_is_refused(tmp_path):
+    images = load_dataset("quickdraw", "val")
+    header = header_for(images, tmp_path)
+    header.preprocessing["height"] = 30
+    with pytest.raises(ValueError, match=r"\(28, 28, 1\), got \(30, 28, 1\)"):
+        preprocessing_of(header)
+
+
+def test_onnx_metadata_of_an_earlier_version_is_read():
+    geometry = {"height": 28, "width": 28, "channels": 1, "filter": "lanczos", "fit": "squash", "invert": False}
+    for drawing, expected in {
+        "": Preprocessing(28, 28, 1),
+        "ink": Preprocessing(28, 28, 1, ink="bright", full_contrast=True),
+        "centred": Preprocessing(28, 28, 1, ink="bright", centred=True, full_contrast=True),
+    }.items():
+        assert Preprocessing.from_dict({"geometry": geometry, "drawing": drawing}) == expected
