@@ -100,7 +100,7 @@ def explain(task: Task, image: ImageInput, network: str | None = None, device: s
 
 def _directions(head: Head, features: torch.Tensor) -> Directions:
     """Return unit vectors inside the projection."""
-    inside = head.project(features.flatten(1).double()).detach().cpu().numpy()
+    inside = head.project(features.float()).flatten(1).double().detach().cpu().numpy()
     unit: Directions = inside / np.maximum(np.linalg.norm(inside, axis=1, keepdims=True), 1e-12)
     return unit
 
@@ -110,5 +110,5 @@ def _centers(task: Task, head: Head, device: torch.device) -> Directions:
     if head.centers is not None:
         return _directions(head, head.centers.detach())
     features, labels = task.examples.features, task.examples.labels
-    means = np.stack([features[labels == k].mean(axis=0).reshape(-1) for k in range(len(task.classes))])
+    means = np.stack([features[labels == k].mean(axis=0) for k in range(len(task.classes))])
     return _directions(head, torch.from_numpy(means).to(device))
