@@ -20,11 +20,13 @@ from typing import Annotated, Any
 import pydantic
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load as load_tensors
 from safetensors.torch import save
 from torch import Tensor
 
 from tapnet._version import __version__
-from tapnet.backbones import PRETRAINED, ImageShape
+from tapnet.backbones import PRETRAINED, Backbone, ImageShape
+from tapnet.errors import UserError
 from tapnet.methods import Method
 from tapnet.recipe import Recipe, recipe_from
 
@@ -60,6 +62,7 @@ class Header:
     hardware: dict[str, Any] = field(default_factory=dict)
     preprocessing: dict[str, Any] = field(default_factory=dict)  # of the training images; empty if it is not known
     calibration: dict[str, Any] = field(default_factory=dict)  # head: temperatures by way and shot
+    backbone_digest: str = ""  # of a frozen backbone, whose weights are not in the file
     origin: str = ""  # where weights that were not trained here come from
     version: str = __version__
     format: int = FORMAT
@@ -81,6 +84,12 @@ class Checkpoint:
             method = self.header.recipe.outline(self.header.image_shape)
         except (RuntimeError, TypeError, OverflowError, ArithmeticError) as error:
             raise ValueError(f"The recipe of the checkpoint describes no network that can be built: {error}.") from None
+        recorded = self.header.backbone_digest
+        if frozen and recorded and recorded != (found := backbone_digest(method.backbone)):
+            raise UserError(
+                f"The checkpoint was trained over a pretrained backbone with the digest {recorded[:12]}…, but the one "
+                f"installed here has {found[:12]}…: install the same weights and configuration, or train again."
+            )
         own = {name: tensor for name, tensor in method.state_dict().items() if frozen and name.startswith("backbone.")}
         whole = replace(self, weights=own | {name: _widened(tensor) for name, tensor in self.weights.items()})
         whole.check_weights(method)
@@ -117,6 +126,12 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
         if tensor.numel():
             digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def backbone_digest(backbone: Backbone) -> str:
+    """Return the sha-256 of a backbone: its weights and, beside them, its normalization and configuration."""
+    words = json.dumps(backbone.configuration(), sort_keys=True)
+    return hashlib.sha256(words.encode() + tensors_digest(backbone.state_dict()).encode()).hexdigest()
 
 
 def content_digest(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
@@ -168,10 +183,19 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     """The checkpoint in a file, the best one of a run folder, or a bundled one by name."""
     path = find_checkpoint(path)
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}).") from None
+    return parse_checkpoint(content, path)
+
+
+def parse_checkpoint(content: bytes, path: Path) -> Checkpoint:
+    """Return the checkpoint in the content of a file; `path` is what messages call it."""
+    try:
+        tensors = load_tensors(content)
+        described = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        metadata = described.get("__metadata__") or {}
+    except (SafetensorError, AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged or not a safetensors file ({error}).") from None
     values = _header_values(metadata, path)
     header = _header(dict(values), path)
@@ -195,7 +219,7 @@ def read_header(path: Path) -> Header:
 def _header_values(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
     if TASK in metadata:
         raise ValueError(
-            f"{path} is a fitted task, which `tapnet predict {path} PICTURES` and `tapnet score` take; needed is a "
+            f"{path} is a fitted task, which `tapnet predict {path} IMAGES` and `tapnet score` take; expected a "
             "checkpoint or the folder of a run."
         )
     text = metadata.get(HEADER)

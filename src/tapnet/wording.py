@@ -22,3 +22,11 @@ def half_width(value: float | None) -> str:
 def overlap_note(overlap: bool) -> str:
     """What stands behind the name of classes that are not unseen."""
     return ", on which its backbone was pretrained" if overlap else ""
+
+
+def shorten(text: str, most: int) -> str:
+    """Return a text of at most so many characters, its middle left out if it has more."""
+    if len(text) <= most:
+        return text
+    tail = (most - 1) // 3
+    return f"{text[: most - 1 - tail]}…{text[len(text) - tail :]}"

@@ -10,7 +10,7 @@ from tapnet.checkpoint import Checkpoint, Header, read_header
 from tapnet.data import DATASETS, load_dataset
 from tapnet.data.packed import open_packed
 from tapnet.data.preprocessing import Preprocessing
-from tapnet.inference.images import read_picture
+from tapnet.inference.images import read_image
 from tapnet.inference.networks import load_network, preprocessing_of
 from tapnet.recipe import load_recipe
 from tapnet.training import train
@@ -68,7 +68,7 @@ def photographs(tmp_path_factory):
 
 def served(header, path):
     """What an inference with a checkpoint of this header sees of a file."""
-    return read_picture(path, preprocessing_of(header)).pixels
+    return read_image(path, preprocessing_of(header)).pixels
 
 
 def header_for(images, tmp_path):
@@ -112,7 +112,7 @@ def test_light_drawings_are_served_with_the_ink_of_the_packed_ones(pack, charact
     packed = pack("omniglot", characters, name="my-characters")
     path = characters / packed.row_names()[0]
     light = 255 - np.asarray(Image.open(path).convert("L"))
-    found = read_picture(light, packed.manifest.preprocessing).pixels.astype(int)
+    found = read_image(light, packed.manifest.preprocessing).pixels.astype(int)
     assert np.abs(found - packed.pixels[0]).max() <= 1  # the filter rounds black and white differently
 
 
@@ -139,7 +139,7 @@ def test_bundled_network_takes_ink_of_either_polarity(name):
     drawing = np.full((60, 60), 255, np.uint8)
     drawing[20:40, 28:32] = 0
     preprocessing = load_network(name).preprocessing
-    dark, light = (read_picture(image, preprocessing).pixels for image in (drawing, 255 - drawing))
+    dark, light = (read_image(image, preprocessing).pixels for image in (drawing, 255 - drawing))
     np.testing.assert_array_equal(dark, light)
     assert dark.max() == 255
 

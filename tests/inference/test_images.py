@@ -1,4 +1,5 @@
 import io
+import warnings
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ from PIL import Image
 from tapnet.data import load_dataset
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.data.source import Unreadable
-from tapnet.inference.images import is_coloured, read_picture, read_pictures
+from tapnet.inference.images import read_image, read_images
 
 PHOTO = Preprocessing(16, 16, 3, fit="crop")
 DRAWING = Preprocessing(28, 28, 1, ink="bright", centred=True, full_contrast=True)
@@ -16,7 +17,7 @@ DRAWING = Preprocessing(28, 28, 1, ink="bright", centred=True, full_contrast=Tru
 def test_drawing_comes_out_alike_dark_on_light_and_light_on_dark():
     grey = np.zeros((200, 150), np.uint8)
     grey[40:90, 30:100] = 255
-    light, dark = (read_picture(picture, DRAWING).pixels for picture in (grey, 255 - grey))
+    light, dark = (read_image(image, DRAWING).pixels for image in (grey, 255 - grey))
     np.testing.assert_array_equal(light, dark)
     assert light[14, 14] == 255
 
@@ -24,25 +25,25 @@ def test_drawing_comes_out_alike_dark_on_light_and_light_on_dark():
 def test_drawing_is_cut_to_its_ink_wherever_it_lies():
     here, there = np.zeros((2, 300, 300), np.uint8)
     here[10:60, 20:50] = there[200:250, 240:270] = 255
-    np.testing.assert_array_equal(read_picture(here, DRAWING).pixels, read_picture(there, DRAWING).pixels)
+    np.testing.assert_array_equal(read_image(here, DRAWING).pixels, read_image(there, DRAWING).pixels)
 
 
 def test_thin_strokes_stay_bright():
     grey = np.full((1000, 1000), 255, np.uint8)
     grey[100:900, 500:503] = grey[500:503, 100:900] = 0
-    assert read_picture(grey, DRAWING).pixels.max() == 255
+    assert read_image(grey, DRAWING).pixels.max() == 255
 
 
 def test_bundled_drawings_come_out_almost_as_they_are():
     images = load_dataset("quickdraw", "val")
     given = images.pixels[images.rows[::50]].squeeze()
-    made = np.stack([read_picture(255 - picture, DRAWING).pixels.squeeze() for picture in given])
+    made = np.stack([read_image(255 - image, DRAWING).pixels.squeeze() for image in given])
     correlation = np.corrcoef(given.ravel() > 127, made.ravel() > 127)[0, 1]
     assert correlation > 0.6
 
 
-def test_blank_picture_is_read():
-    assert read_picture(np.full((50, 50), 255, np.uint8), DRAWING).pixels.max() == 0
+def test_blank_image_is_read():
+    assert read_image(np.full((50, 50), 255, np.uint8), DRAWING).pixels.max() == 0
 
 
 def test_exif_rotation_is_followed(tmp_path):
@@ -51,29 +52,29 @@ def test_exif_rotation_is_followed(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # turn clockwise to show
     Image.fromarray(half).save(tmp_path / "turned.jpg", exif=exif)
-    pixels = read_picture(tmp_path / "turned.jpg", PHOTO).pixels
+    pixels = read_image(tmp_path / "turned.jpg", PHOTO).pixels
     assert pixels[0].mean() < 60
     assert pixels[-1].mean() > 190
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "CMYK", "I;16", "L", "P", "1", "LA"])
-def test_every_kind_of_picture_is_read(tmp_path, mode):
-    picture = Image.new(mode, (33, 21), 0 if mode != "CMYK" else (0, 0, 0, 255))
+def test_every_kind_of_image_is_read(tmp_path, mode):
+    image = Image.new(mode, (33, 21), 0 if mode != "CMYK" else (0, 0, 0, 255))
     path = tmp_path / ("a.tif" if mode in ("CMYK", "I;16") else "a.png")
-    picture.save(path)
+    image.save(path)
     expected = 255 if mode in ("RGBA", "LA") else 0  # what is transparent is white, as on paper
-    assert abs(int(read_picture(path, PHOTO).pixels.mean()) - expected) < 3
+    assert abs(int(read_image(path, PHOTO).pixels.mean()) - expected) < 3
 
 
-def test_pictures_come_in_order_and_broken_ones_with_a_reason(tmp_path):
+def test_images_come_in_order_and_broken_ones_with_a_reason(tmp_path):
     for number in range(200):
         path = tmp_path / f"{number:03d}.png"
         if number % 50 == 7:
-            path.write_bytes(b"no picture")
+            path.write_bytes(b"no image")
         else:
             Image.new("L", (9, 9), number).save(path)
     paths = sorted(tmp_path.iterdir())
-    read = list(read_pictures(paths, PHOTO))
+    read = list(read_images(paths, PHOTO))
     assert [path for path, _ in read] == paths
     assert [int(path.stem) for path, example in read if isinstance(example, Unreadable)] == [7, 57, 107, 157]
 
@@ -88,23 +89,36 @@ def test_reading_ahead_is_bounded(tmp_path):
             asked += 1
             yield tmp_path / "a.png"
 
-    stream = read_pictures(endless(), PHOTO)
+    stream = read_images(endless(), PHOTO)
     next(stream)
     stream.close()
     assert asked < 100
 
 
 def test_thumbnail_is_a_small_jpeg():
-    example = read_picture(np.zeros((1000, 500, 3), np.uint8), PHOTO)
+    example = read_image(np.zeros((1000, 500, 3), np.uint8), PHOTO, thumbnail=True)
     assert Image.open(io.BytesIO(example.thumbnail)).size == (48, 96)
 
 
-def test_colour_is_told_from_grey():
-    generator = np.random.default_rng(0)
-    grey = Image.fromarray(generator.integers(0, 256, (50, 50), np.uint8).astype(np.uint8))
-    assert is_coloured(grey) is False
-    assert is_coloured(Image.new("RGB", (50, 50), (200, 30, 30))) is True
-    assert isinstance(is_coloured("nowhere.png"), Unreadable)
+def test_thumbnail_is_made_only_if_it_is_kept():
+    assert read_image(np.zeros((1000, 500, 3), np.uint8), PHOTO).thumbnail == b""
+
+
+def test_bytes_of_a_file_are_the_same_image_as_its_path(tmp_path):
+    path = tmp_path / "a.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)).save(path)
+    by_path, by_bytes = read_image(path, PHOTO), read_image(path.read_bytes(), PHOTO)
+    np.testing.assert_array_equal(by_path.pixels, by_bytes.pixels)
+    assert by_path.sha256 == by_bytes.sha256
+
+
+def test_reading_in_several_threads_leaves_the_warning_filters_as_they_were():
+    before = list(warnings.filters)
+    first, second = (read_images([np.zeros((9, 9), np.uint8)] * 3, PHOTO) for _ in range(2))
+    next(first), next(second)
+    first.close()
+    second.close()
+    assert warnings.filters == before
 
 
 def test_preprocessing_comes_back_from_its_dictionary():

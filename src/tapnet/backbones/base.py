@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -27,6 +28,10 @@ class Backbone(nn.Module):
 
     def pool(self, maps: Tensor) -> Tensor:
         raise NotImplementedError
+
+    def configuration(self) -> dict[str, Any]:
+        """Return what decides the features besides the weights, as plain values: part of the network's digest."""
+        return {"backbone": type(self).__name__, "image_shape": list(self.image_shape), "options": self.extra_repr()}
 
     def forward(self, images: Tensor) -> Tensor:
         if tuple(images.shape[1:]) != self.image_shape:

@@ -10,6 +10,7 @@ import hashlib
 import io
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +52,9 @@ class EfficientNetLite0(Backbone):
                 inputs = channels
         self.layers = nn.Sequential(*layers, _unit(inputs, self.dim, 1))
         self.load_state_dict(_pretrained(list(self.state_dict())))
+
+    def configuration(self) -> dict[str, Any]:
+        return super().configuration() | {"mean": MEAN, "std": SCALE, "length": FEATURE_LENGTH}
 
     def maps(self, images: Tensor) -> Tensor:
         features: Tensor = self.layers((images - MEAN) / SCALE)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from tapnet.backbones.base import FEATURE_LENGTH, Backbone, ImageShape
 
 MEAN = STD = (0.5, 0.5, 0.5)  # where a model says nothing else
+_OF_THE_LIBRARY = ("transformers_version", "torch_dtype", "dtype", "architectures")
 
 
 class HuggingFace(Backbone):
@@ -26,12 +27,19 @@ class HuggingFace(Backbone):
             raise ValueError(f"Hugging Face vision models take 3 channels, got images of {image_shape}.")
         self.image_shape = image_shape
         self.network = _vision_part(_loaded(model))
+        self.config: dict[str, Any] = self.network.config.to_diff_dict()  # type: ignore[union-attr, operator]
         constants = preprocessor(model)
         for name, default in (("mean", MEAN), ("std", STD)):
             values = torch.tensor(constants.get(f"image_{name}") or default)
             self.register_buffer(name, values.reshape(3, 1, 1), persistent=False)
         with torch.no_grad():
             self.dim = self.eval()(torch.zeros(1, *image_shape)).shape[1]
+
+    def configuration(self) -> dict[str, Any]:
+        """Return mean, standard deviation and what the model's own configuration changes of its defaults."""
+        own = {key: value for key, value in self.config.items() if key not in _OF_THE_LIBRARY and key[0] != "_"}
+        constants = {"mean": self.mean.flatten().tolist(), "std": self.std.flatten().tolist(), "length": FEATURE_LENGTH}
+        return super().configuration() | constants | {"config": json.loads(json.dumps(own, default=str))}
 
     def maps(self, images: Tensor) -> Tensor:
         """The last hidden state: (n, channels, height, width), or (n, tokens, dim) of a transformer."""
@@ -52,7 +60,7 @@ def _summary(hidden: Tensor) -> Tensor:
 
 
 def _vision_part(model: nn.Module) -> nn.Module:
-    """The picture half of a model of pictures and text, such as CLIP."""
+    """Return the image half of a model of images and text, such as CLIP."""
     return getattr(model, "vision_model", model)
 
 

@@ -21,13 +21,14 @@ COMMANDS: dict[str, str] = {
     "compare": "several checkpoints on the same episodes, with paired differences",
     "recipes": "list the recipes",
     "import-chainer": "a checkpoint of the authors' Chainer code as one of ours",
-    "fit": "learn the classes in a folder of your own pictures",
-    "predict": "the class of each of your pictures, by a fitted task",
-    "add": "add pictures or classes to a fitted task",
-    "remove": "take classes or pictures out of a fitted task",
-    "score": "accuracy and confusion matrix of a fitted task on labelled pictures",
-    "explain": "a picture of why a task says what it says",
+    "fit": "learn the classes in a folder of your own images",
+    "predict": "the class of each of your images, by a fitted task",
+    "add": "add images or classes to a fitted task",
+    "remove": "remove classes or images from a fitted task",
+    "score": "accuracy, mistakes and thresholds of a fitted task on labeled images",
+    "explain": "why a task classifies an image as it does",
     "export": "a fitted task as one ONNX file",
+    "info": "what a task, checkpoint or ONNX file holds",
     "ablate": "what each part of the method does for the accuracy",
     "table": "a table of the paper with our results beside it",
     "figure": "a figure of the paper, drawn from one of our runs",
@@ -57,10 +58,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning  # type: ignore[assignment]
             importlib.import_module(f"tapnet.cli.{_module(args.command)}").run(args)
+    except BrokenPipeError:  # whoever read our lines has seen enough
+        sys.stdout = None
+        return 0
     except (ValueError, OSError) as error:
         if os.environ.get("TAPNET_DEBUG"):
             raise
-        print(f"tapnet {args.command}: {_sentence(error)}", file=sys.stderr)
+        print(f"tapnet {args.command}: {_sentence(error)}{_flag(error, args)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         print(f"\n{stop}" if str(stop) else "\nStopped.", file=sys.stderr)
@@ -97,6 +101,12 @@ def _show_warning(message: Warning | str, *_: object) -> None:
 
 def _module(command: str) -> str:
     return command.replace("-", "_")
+
+
+def _flag(error: Exception, args: argparse.Namespace) -> str:
+    """Return the flag that would fix an error, if it names a parameter that the command has."""
+    parameter = getattr(error, "parameter", None)
+    return f" (--{parameter.replace('_', '-')})" if parameter and hasattr(args, parameter) else ""
 
 
 def _sentence(error: Exception) -> str:

@@ -1,15 +1,14 @@
-"""`tapnet explain TASK PICTURE`: a picture of why the task says what it says."""
+"""`tapnet explain TASK IMAGE`: why the task classifies an image as it does, in words and as a figure."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from rich.console import Console
+from tapnet.cli.options import FIGURES, output_file
+from tapnet.cli.progress import OUT, add_network, input_path
 
-from tapnet.cli.options import PICTURES, output_file
-from tapnet.cli.pictures import network_of
-
+_SHOWN = 5  # classes
 _EXAMPLES = """examples:
   tapnet explain birds.task photo.jpg --out why.png
 """
@@ -17,25 +16,23 @@ _EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
-    parser.add_argument("task", type=Path, help="a task file")
-    parser.add_argument("picture", type=Path, help="the picture to explain")
-    out = output_file(*PICTURES)
-    parser.add_argument("--out", type=out, default=Path("why.png"), help="file to draw into (default: why.png)")
-    parser.add_argument("--network", help="the checkpoint of the task, where it lies elsewhere now")
+    parser.add_argument("task", type=input_path, help="a task file")
+    parser.add_argument("image", type=input_path, help="the image to explain")
+    out = output_file(*FIGURES)
+    parser.add_argument("--out", type=out, default=Path("why.png"), help="the figure to save (default: why.png)")
+    add_network(parser, device=False)
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.data.source import Unreadable
-    from tapnet.inference.explanation import explanation_figure
-    from tapnet.inference.images import read_picture, shown_picture
-    from tapnet.inference.task import adapted_head
-    from tapnet.inference.task_file import read_task
+    from tapnet.inference import explain, read_task
 
-    task = read_task(args.task)
-    network = network_of(task, args.network, "cpu")
-    example = read_picture(args.picture, network.image_preprocessing)
-    if isinstance(example, Unreadable):
-        raise ValueError(f"{args.picture} cannot be read: {example.reason}.")
-    head = adapted_head(task.examples, network, task.method, task.options)
-    explanation_figure(task, head, shown_picture(args.picture), network.embed([example.pixels]), args.out)
-    Console(highlight=False, soft_wrap=True).print(f"Picture: {args.out}")
+    explanation = explain(read_task(args.task), args.image, args.network)
+    explanation.figure(args.out)
+    OUT.print(f"{explanation.label}, {100 * explanation.ranked[0][1]:.1f}%")
+    for name, probability in explanation.ranked[1:_SHOWN]:
+        OUT.print(f"  {100 * probability:5.1f}%  {name}")
+    similar = ", ".join(f"{each.label} ({each.similarity:.2f})" for each in explanation.nearest)
+    OUT.print(f"Most similar examples: {similar}")
+    if explanation.reason:
+        OUT.print(explanation.reason)
+    OUT.print(f"Figure: {args.out}")

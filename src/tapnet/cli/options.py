@@ -77,7 +77,7 @@ def output_file(*endings: str) -> Callable[[str], Path]:
     return checked
 
 
-PICTURES = (".png", ".pdf", ".svg", ".jpg")
+FIGURES = (".png", ".pdf", ".svg", ".jpg")
 
 
 def output_folder(text: str) -> Path:

@@ -1,4 +1,4 @@
-"""`tapnet predict TASK PICTURES`: the class of each picture, written as it becomes known."""
+"""`tapnet predict TASK IMAGES`: the class of each image, written as it becomes known."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from tapnet.cli.options import output_file, output_folder
-from tapnet.cli.pictures import ERRORS, Reader, predictor_of
+from tapnet.cli.progress import ERRORS, ImageProgress, add_network, input_path
 from tapnet.cli.rows import FORMATS
 from tapnet.wording import pluralize
 
 if TYPE_CHECKING:
-    from tapnet.inference.prediction import Prediction
+    from tapnet.inference.predictor import Prediction
 
 _EXAMPLES = """examples:
   tapnet predict birds.task new_photos/
@@ -23,70 +23,72 @@ _EXAMPLES = """examples:
   tapnet predict birds.task new_photos/ --reject 0.6 --sort-into sorted/
   tapnet predict birds.onnx new_photos/                  an exported task, without PyTorch
 """
-_ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".txt": "table"}  # so that no slip overwrites a picture
+_ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".txt": "table"}  # so that no slip overwrites an image
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
-    parser.add_argument("task", type=Path, help="a task file, or an .onnx file made by `tapnet export`")
-    parser.add_argument("pictures", type=Path, nargs="+", help="pictures, or folders of them")
+    parser.add_argument("task", type=input_path, help="a task file, or an .onnx file made by `tapnet export`")
+    parser.add_argument("images", type=input_path, nargs="+", help="images, or folders of them")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", dest="format", action="store_const", const="json", help="one JSON object a line")
+    form.add_argument("--json", dest="format", action="store_const", const="jsonl", help="one JSON object per line")
     form.add_argument("--csv", dest="format", action="store_const", const="csv", help="comma-separated values")
-    parser.add_argument("--out", type=output_file(*_ENDINGS), help="write to this file, in the form of its ending")
-    parser.add_argument("--top", type=int, default=1, help="how many classes of each picture (default: 1)")
-    parser.add_argument("--reject", type=float, default=0.0, help='say "unknown" below this probability')
-    parser.add_argument("--sort-into", type=output_folder, metavar="DIR", help="copy each picture into DIR/CLASS/")
-    parser.add_argument("--network", help="the checkpoint of the task, where it lies elsewhere now")
-    parser.add_argument("--device", default="cpu", help="cpu (default), cuda, mps or auto")
+    parser.add_argument(
+        "--out", type=output_file(*_ENDINGS), help="write to this file: .csv, .json (one list), .jsonl (lines) or .txt"
+    )
+    parser.add_argument("--top", type=int, default=1, help="how many classes of each image (default: 1)")
+    parser.add_argument(
+        "--reject",
+        type=float,
+        default=0.0,
+        help='the class is "unknown" below this probability; the best guess is kept',
+    )
+    parser.add_argument("--sort-into", type=output_folder, metavar="DIR", help="copy each image into DIR/CLASS/")
+    add_network(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.inference.folders import picture_files
-    from tapnet.inference.prediction import UNKNOWN, predictions
+    from tapnet.inference import Skipped, find_images, open_predictor
 
-    form = _format(args)
-    if not 0 <= args.reject <= 1:
-        raise ValueError(f"--reject is a probability from 0 to 1, got {args.reject}.")
-    predictor = predictor_of(args.task, args.network, args.device)
-    if args.reject and UNKNOWN in predictor.classes:
-        raise ValueError(
-            f"The task has a class {UNKNOWN!r}, which --reject also says of pictures that fit no class: fit that class "
-            "under another name, or leave out --reject."
-        )
-    if not 1 <= args.top <= len(predictor.classes):
-        raise ValueError(f"--top is from 1 to the number of classes, {len(predictor.classes)}, got {args.top}.")
-    reader = Reader(predictor.preprocessing, sum(1 for _ in picture_files(args.pictures)))
-    if not reader.total:
-        ERRORS.print(f"There is no picture in {', '.join(map(str, args.pictures))}.", markup=False)
+    form, skipped, progress = _format(args), Skipped(), ImageProgress()
+    predictor = open_predictor(args.task, args.network, args.device)
+    predictor.check_options(args.top, args.reject)
+    total = sum(1 for _ in find_images(args.images, skipped))
+    if not total:
+        ERRORS.print(f"There is no image in {', '.join(map(str, args.images))}.")
+        progress.finish(skipped)
         raise SystemExit(1)
     done = 0
-    with _stream(args.out) as stream:
-        rows = FORMATS[form](stream, args.top, len(max(predictor.classes, key=len)))
+    with progress.bar(total), _stream(args.out) as stream:
+        writer = FORMATS[form](stream, args.top, args.reject > 0, len(max(predictor.classes, key=len)))
         try:
-            for batch in predictions(predictor, reader.read(picture_files(args.pictures)), args.top, args.reject):
-                rows.write(batch)
+            batches = predictor.predict_batches(find_images(args.images), args.top, args.reject, progress.unreadable)
+            for batch in batches:
+                writer.write(batch)
                 if args.sort_into:
                     _sort(batch, args.sort_into)
                 done += len(batch)
+                progress.advance(len(batch))
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"Stopped after {pluralize(done, 'picture')}, all of them written.") from None
-        except BrokenPipeError:  # whoever read our lines has seen enough
-            sys.stdout = None
-            raise SystemExit(0) from None
+            raise KeyboardInterrupt(f"Stopped after {pluralize(done, 'image')}, all of them written.") from None
+        finally:
+            writer.close()
     if places := [str(path) for path in (args.out, args.sort_into) if path]:
-        ERRORS.print(f"{pluralize(done, 'picture')}: {' and '.join(places)}", markup=False)
-    reader.finish()
+        ERRORS.print(f"{pluralize(done, 'image')}: {' and '.join(places)}")
+    progress.finish(skipped)
 
 
 def _format(args: argparse.Namespace) -> str:
-    """The form that was asked for, or that of the ending of the file; both, when they differ, are refused."""
+    """Return the format that was asked for, or that of the ending of the file; raise ValueError if they differ."""
     by_ending = _ENDINGS[args.out.suffix.lower()] if args.out else None
-    if args.format and by_ending not in (None, "table", args.format):
-        raise ValueError(
-            f"{args.out} would hold {args.format.upper()}: give it that ending, or leave out --{args.format}."
-        )
-    return args.format or by_ending or "table"
+    if args.format is None or by_ending is None:
+        return args.format or by_ending or "table"
+    if by_ending == "json" and args.format == "jsonl":
+        return by_ending
+    if by_ending not in ("table", args.format):
+        name = {"jsonl": "json"}.get(args.format, args.format)
+        raise ValueError(f"{args.out} would hold {name.upper()}: give it that ending, or leave out --{name}.")
+    return str(args.format)
 
 
 @contextmanager
@@ -100,22 +102,23 @@ def _stream(path: Path | None) -> Iterator[TextIO]:
 
 
 def _sort(batch: list[Prediction], folder: Path) -> None:
-    """Copies, never moves; two pictures of one name both stay, one that is there already is not copied again."""
+    """Copy the images, never move them; of two with one name both stay, and none is copied twice."""
     import filecmp
     import shutil
 
     for prediction in batch:
         place = folder / _safe(prediction.label)
         place.mkdir(parents=True, exist_ok=True)
-        target, number = place / prediction.file.name, 1
-        while target.exists() and not filecmp.cmp(prediction.file, target, shallow=False):
+        file = Path(str(prediction.image))
+        target, number = place / file.name, 1
+        while target.exists() and not filecmp.cmp(file, target, shallow=False):
             number += 1
-            target = place / f"{prediction.file.stem}-{number}{prediction.file.suffix}"
+            target = place / f"{file.stem}-{number}{file.suffix}"
         if not target.exists():
-            shutil.copy2(prediction.file, target)
+            shutil.copy2(file, target)
 
 
 def _safe(name: str) -> str:
-    """A class name as the name of one folder, also when it came from a stranger's file."""
+    """Return a class name as the name of one folder, also if it comes from somebody else's file."""
     plain = "".join("_" if character in '/\\:*?"<>|' or ord(character) < 32 else character for character in name)
     return plain.lstrip(". ") or "_"

@@ -1,4 +1,4 @@
-"""Predictions as lines of text: an aligned table, CSV, or one JSON object a line. Each batch is whole when written."""
+"""Predictions as text: an aligned table, CSV, JSON lines or one JSON list. Each batch is whole when written."""
 
 from __future__ import annotations
 
@@ -6,65 +6,97 @@ import csv
 import io
 import json
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+from tapnet.data.source import normalize_name
 
 if TYPE_CHECKING:
-    from tapnet.inference.prediction import Prediction
+    from tapnet.inference.predictor import Prediction
 
 
 class PredictionWriter(ABC):
-    """Writes to a stream, flushing after every batch, so that an interrupted run leaves whole lines."""
+    """Writes to a stream, flushing after every batch, so that an interrupted run leaves whole lines.
 
-    def __init__(self, stream: TextIO, top: int, widest: int) -> None:
-        self.stream, self.top, self.widest = stream, top, max(widest, len("unknown"))
+    With `reject` the best guess has a column of its own beside the class, which may be "unknown".
+    """
+
+    def __init__(self, stream: TextIO, top: int, reject: bool, widest: int) -> None:
+        self.stream, self.top, self.reject, self.widest = stream, top, reject, max(widest, len("best guess"))
         self.stream.write(self.heading())
 
     def write(self, batch: list[Prediction]) -> None:
         self.stream.write("".join(map(self.line, batch)))
         self.stream.flush()
 
-    @abstractmethod
-    def heading(self) -> str: ...
+    def close(self) -> None:
+        """Write what ends the output."""
+
+    def heading(self) -> str:
+        """Return what begins the output."""
+        return ""
 
     @abstractmethod
     def line(self, prediction: Prediction) -> str: ...
 
 
 class Table(PredictionWriter):
-    """class, probability, file; further classes with their probabilities between."""
+    """Class, best guess if some are rejected, probability, further classes with theirs, file."""
 
     def heading(self) -> str:
+        guess = f"  {'best guess':<{self.widest}}" if self.reject else ""
         more = "".join(f"  {'next':<{self.widest}}  {'':>6}" for _ in range(self.top - 1))
-        return f"{'class':<{self.widest}}  {'prob.':>6}{more}  file\n"
+        return f"{'class':<{self.widest}}{guess}  {'prob.':>6}{more}  file\n"
 
     def line(self, prediction: Prediction) -> str:
-        ranked = [(prediction.label, prediction.probability), *prediction.ranked[1:]]
-        cells = "  ".join(f"{name:<{self.widest}}  {100 * value:5.1f}%" for name, value in ranked)
-        return f"{cells}  {prediction.file}\n"
+        guess = f"{prediction.label:<{self.widest}}  " if self.reject else ""
+        cells = "  ".join(f"{name:<{self.widest}}  {100 * value:5.1f}%" for name, value in prediction.ranked)
+        return f"{guess}{cells}  {normalize_name(str(prediction.image))}\n"
 
 
 class Csv(PredictionWriter):
-    """One line a picture, with a heading."""
+    """One row per image, with a heading."""
 
     def heading(self) -> str:
         more = [cell for rank in range(2, self.top + 1) for cell in (f"class_{rank}", f"probability_{rank}")]
-        return _csv_line(["file", "class", "probability", *more])
+        return _csv_line(["file", "class", *(["best_guess"] if self.reject else []), "probability", *more])
 
     def line(self, prediction: Prediction) -> str:
+        guess = [prediction.best] if self.reject else []
         more = [cell for name, value in prediction.ranked[1:] for cell in (name, f"{value:.6f}")]
-        return _csv_line([str(prediction.file), prediction.label, f"{prediction.probability:.6f}", *more])
+        file = normalize_name(str(prediction.image))  # on one line, whatever its name
+        return _csv_line([file, prediction.label, *guess, f"{prediction.probability:.6f}", *more])
 
 
-class Json(PredictionWriter):
-    """One object a line, so that the file is whole after every line."""
+class JsonLines(PredictionWriter):
+    """One object per line, so that the file is whole after every line."""
+
+    def line(self, prediction: Prediction) -> str:
+        return json.dumps(self.row(prediction), ensure_ascii=False) + "\n"
+
+    def row(self, prediction: Prediction) -> dict[str, Any]:
+        row: dict[str, Any] = {"file": str(prediction.image), "class": prediction.label}
+        if self.reject:
+            row["best_guess"] = prediction.best
+        row["probability"] = round(prediction.probability, 6)
+        if self.top > 1:
+            row["top"] = [{"class": name, "probability": round(value, 6)} for name, value in prediction.ranked]
+        return row
+
+
+class JsonList(JsonLines):
+    """One list of objects, closed also after an interruption."""
+
+    _written = 0
 
     def heading(self) -> str:
-        return ""
+        return "["
 
     def line(self, prediction: Prediction) -> str:
-        top = [{"class": name, "probability": round(value, 6)} for name, value in prediction.ranked]
-        row = {"file": str(prediction.file), "class": prediction.label, "probability": round(prediction.probability, 6)}
-        return json.dumps(row | ({"top": top} if self.top > 1 else {}), ensure_ascii=False) + "\n"
+        self._written += 1
+        return ("\n" if self._written == 1 else ",\n") + json.dumps(self.row(prediction), ensure_ascii=False)
+
+    def close(self) -> None:
+        self.stream.write("\n]\n")
 
 
 def _csv_line(cells: list[str]) -> str:
@@ -73,4 +105,4 @@ def _csv_line(cells: list[str]) -> str:
     return stream.getvalue()
 
 
-FORMATS: dict[str, type[PredictionWriter]] = {"table": Table, "csv": Csv, "json": Json}
+FORMATS: dict[str, type[PredictionWriter]] = {"table": Table, "csv": Csv, "json": JsonList, "jsonl": JsonLines}

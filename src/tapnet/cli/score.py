@@ -1,106 +1,102 @@
-"""`tapnet score TASK FOLDER`: accuracy and confusion matrix on labelled pictures."""
+"""`tapnet score TASK FOLDER`: accuracy, mistakes and thresholds of rejection on labeled images."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
-from tapnet.cli.options import PICTURES, output_file, percent
-from tapnet.cli.pictures import ERRORS, Reader, predictor_of
-from tapnet.wording import pluralize
+from tapnet.cli.options import FIGURES, output_file, percent
+from tapnet.cli.progress import ERRORS, OUT, ImageProgress, add_network, input_path
+from tapnet.wording import pluralize, shorten
 
 if TYPE_CHECKING:
     from tapnet.inference.confusion import Confusion
-    from tapnet.inference.images import Example
+    from tapnet.inference.scoring import Score
 
-_WIDEST, _MISTAKES = 12, 10  # classes in the table, lines of mistakes below it
+_WIDEST, _MISTAKES, _NAME = 12, 20, 24  # classes in the matrix, files named, characters of a class in a table
 _EXAMPLES = """examples:
-  tapnet score birds.task labelled/                      labelled/robin/*.jpg, labelled/wren/*.jpg …
-  tapnet score birds.task labelled/ --out confusion.png
+  tapnet score birds.task labeled/                      labeled/robin/*.jpg, labeled/wren/*.jpg …
+  tapnet score birds.task labeled/ --out confusion.png
+
+Folders that are not named after a class of the task count as unknown classes.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
-    parser.add_argument("task", type=Path, help="a task file, or an .onnx file made by `tapnet export`")
-    parser.add_argument("folder", type=Path, help="one folder of pictures a class, named as in the task")
-    parser.add_argument("--out", type=output_file(*PICTURES), help="also draw the confusion matrix into this file")
+    parser.add_argument("task", type=input_path, help="a task file, or an .onnx file made by `tapnet export`")
+    parser.add_argument("folder", type=input_path, help="one folder of images per class, named as in the task")
+    parser.add_argument("--out", type=output_file(*FIGURES), help="also save the confusion matrix as a figure")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--network", help="the checkpoint of the task, where it lies elsewhere now")
-    parser.add_argument("--device", default="cpu", help="cpu (default), cuda, mps or auto")
+    add_network(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.inference.confusion import Confusion, confusion_figure
-    from tapnet.inference.folders import class_folders
-    from tapnet.inference.prediction import predictions
+    from tapnet.inference import class_folders, confusion_figure, open_predictor, score
 
-    predictor = predictor_of(args.task, args.network, args.device)
-    folders = class_folders(args.folder)
-    strangers = [name for name in folders if name not in predictor.classes]
-    if strangers:
-        raise ValueError(
-            f"{args.folder} has a class {strangers[0]!r} that the task does not know: needed are names among "
-            f"{', '.join(predictor.classes)}."
-        )
-    owner = {path: name for name, files in folders.items() for path in files}
-    reader = Reader(predictor.preprocessing, len(owner))
-    known, fitted = set(predictor.hashes), []
-
-    def pictures() -> Iterator[tuple[Path, Example]]:
-        for path, example in reader.read(owner):
-            if example.sha256 in known:
-                fitted.append(path)
-            yield path, example
-
-    pairs = [
-        (owner[prediction.file], prediction.label)
-        for batch in predictions(predictor, pictures())
-        for prediction in batch
-    ]
-    if not pairs:
-        raise ValueError(f"No picture in {args.folder} can be read.")
-    confusion = Confusion.of(predictor.classes, pairs)
+    predictor = open_predictor(args.task, args.network, args.device)
+    folder, progress = class_folders(args.folder), ImageProgress()
+    with progress.bar(len(folder)):
+        found = score(predictor, folder.classes, progress.unreadable, progress.advance)
     if args.json:
-        print(json.dumps(confusion.as_dict() | {"fitted": len(fitted)}, ensure_ascii=False))
+        print(json.dumps(found.as_dict(), ensure_ascii=False))
     else:
-        _show(confusion)
-    if fitted:
+        _show(found)
+    if found.fitted:
         ERRORS.print(
-            f"{len(fitted)} of {pluralize(confusion.total, 'picture')} were examples of the task: new ones may do worse."
+            f"{found.fitted} of {pluralize(len(found.predictions), 'image')} were examples of the task: new ones may do "
+            "worse."
         )
     if args.out:
-        confusion_figure(confusion, args.out)
-        Console(stderr=True, highlight=False).print(f"Picture: {args.out}")
-    reader.finish()
+        confusion_figure(found.confusion, args.out)
+        ERRORS.print(f"Figure: {args.out}")
+    progress.finish(folder.skipped)
 
 
-def _show(confusion: Confusion) -> None:
-    low, high = confusion.interval
-    console = Console(highlight=False)
-    console.print(
-        f"Accuracy {percent(confusion.accuracy)} of {pluralize(confusion.total, 'picture')} (95% interval "
-        f"{percent(low)} to {percent(high)}, for further pictures of these classes)"
+def _show(found: Score) -> None:
+    confusion = found.confusion
+    low, high = map(percent, confusion.interval)
+    OUT.print(
+        f"Accuracy {percent(confusion.accuracy)} of {pluralize(confusion.total, 'image')} (95% interval {low} to {high}, "
+        "for further images of these classes)"
     )
+    for name, accuracy in sorted(found.class_accuracies().items(), key=lambda row: row[1]):
+        count = int(confusion.counts[confusion.classes.index(name)].sum())
+        OUT.print(f"  {percent(accuracy):>7} of {pluralize(count, 'image')}: {name}")
     if len(confusion.classes) <= _WIDEST:
-        console.print("PredictionWriter: what it is; columns: what was said, by number", _matrix(confusion), sep="\n")
-    mistakes = confusion.mistakes()[:_MISTAKES]
-    for count, truth, said in mistakes:
-        console.print(f"  {count} × {truth} taken for {said}")
+        OUT.print("Rows: true class; columns: predicted class, by number")
+        OUT.print(_matrix(confusion), soft_wrap=False)
+    mistakes = found.mistakes()
+    for mistake in mistakes[:_MISTAKES]:
+        OUT.print(f"  {mistake.truth} taken for {mistake.predicted} ({percent(mistake.probability)}): {mistake.image}")
+    if len(mistakes) > _MISTAKES:
+        OUT.print(f"  … and {len(mistakes) - _MISTAKES} more mistakes; --json lists all.")
+    if found.unknown:
+        names = ", ".join(dict.fromkeys(truth for truth, _ in found.unknown))
+        OUT.print(f"{pluralize(len(found.unknown), 'image')} of classes that the task does not have: {names}")
+    OUT.print("What --reject would do, as shares of the images:")
+    OUT.print(_thresholds(found), soft_wrap=False)
 
 
 def _matrix(confusion: Confusion) -> Table:
     table = Table()
-    table.add_column("class")
+    table.add_column("class", no_wrap=True)
     for k in range(len(confusion.classes)):
         table.add_column(str(k + 1), justify="right", min_width=2)
     for k, name in enumerate(confusion.classes):
         cells = (str(count) if count else "·" for count in confusion.counts[k])
-        table.add_row(f"{k + 1} {name}", *cells)
+        table.add_row(f"{k + 1} {shorten(name, _NAME)}", *cells)
+    return table
+
+
+def _thresholds(found: Score) -> Table:
+    table = Table()
+    for heading in ("--reject", "correct lost", "mistakes caught", "unknown caught"):
+        table.add_column(heading, justify="right")
+    for each in found.thresholds():
+        shares = each.correct_rejected, each.mistakes_rejected, each.unknown_rejected
+        table.add_row(f"{each.reject:g}", *("—" if share is None else f"{100 * share:.0f}%" for share in shares))
     return table

@@ -21,7 +21,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from tapnet import distributed
 from tapnet._version import __version__
 from tapnet.backbones import Backbone
-from tapnet.checkpoint import tensors_digest, write_atomically
+from tapnet.checkpoint import backbone_digest, tensors_digest, write_atomically
 from tapnet.data import ImageSet
 from tapnet.data.batches import to_float_tensor
 from tapnet.hardware import resolve_precision
@@ -105,7 +105,7 @@ def cached_features(backbone: Backbone, images: ImageSet, precision: str, folder
 def feature_key(backbone: Backbone, images: ImageSet, precision: str, maps: bool = False) -> str:
     """Return a name that changes with the weights, the data and its preprocessing, precision, device and versions."""
     facts = [
-        tensors_digest(backbone.state_dict()),
+        backbone_digest(backbone),
         [str(backbone), maps],
         [images.fingerprint, images.rotations, list(images.image_shape), len(images)],
         [precision, next(backbone.parameters(), torch.empty(0)).device.type],

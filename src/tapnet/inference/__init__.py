@@ -1,1 +1,112 @@
-"""Your own classes: a task is fitted to a few pictures, kept in one file, and used, changed and exported."""
+"""From labeled images to a task, and from a task to answers: the layer under command line, classifier and server.
+
+It speaks in images (paths, bytes of files, PIL images, arrays) and raises `tapnet.errors.UserError` for what the user
+can fix. Tasks are values and predictors keep no state, so threads may share both::
+
+    from tapnet.inference import class_folders, fit, open_predictor, write_task
+
+    task = fit({"robin": [Path("a.jpg"), jpeg_bytes], "wren": [array, pil_image]})
+    task = fit(class_folders("my_classes").classes)         # one folder of images per class
+    task = add(task, {"blackbird": images})                 # another task; so does remove(task, classes=["wren"])
+    write_task(task, Path("birds.task"))
+
+    predictor = open_predictor("birds.task")                # or birds.onnx, which does not need PyTorch
+    for prediction in predictor.predict(images, top=3, reject=0.6):
+        prediction.label, prediction.best, prediction.probability, prediction.ranked
+
+    score(predictor, {"robin": images, "owl": others})      # accuracy, mistakes, what rejecting costs and catches
+    explain(task, image).figure(Path("why.png"))
+    export(task, Path("birds.onnx"))
+    describe("birds.task")                                  # what a task, checkpoint or ONNX file holds
+
+Names are imported on first use: predicting with an ONNX file never loads PyTorch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tapnet.inference.confusion import confusion_figure
+    from tapnet.inference.content import NetworkChoice, choose_network
+    from tapnet.inference.description import describe
+    from tapnet.inference.explanation import Explanation, explain
+    from tapnet.inference.fitting import add, estimate_accuracy, fit, propose_network, remove
+    from tapnet.inference.folders import LabeledFolder, Skipped, class_folders, find_images
+    from tapnet.inference.images import ImageInput
+    from tapnet.inference.networks import load_network
+    from tapnet.inference.onnx_export import export
+    from tapnet.inference.predictor import UNKNOWN, Prediction, Predictor, open_predictor
+    from tapnet.inference.scoring import Score, score
+    from tapnet.inference.task import LeaveOneOut, Task
+    from tapnet.inference.task_file import read_task, write_task
+
+_HOMES = {
+    "Explanation": "explanation",
+    "ImageInput": "images",
+    "LabeledFolder": "folders",
+    "LeaveOneOut": "task",
+    "NetworkChoice": "content",
+    "Prediction": "predictor",
+    "Predictor": "predictor",
+    "Score": "scoring",
+    "Skipped": "folders",
+    "Task": "task",
+    "UNKNOWN": "predictor",
+    "add": "fitting",
+    "choose_network": "content",
+    "class_folders": "folders",
+    "confusion_figure": "confusion",
+    "describe": "description",
+    "estimate_accuracy": "fitting",
+    "explain": "explanation",
+    "export": "onnx_export",
+    "find_images": "folders",
+    "fit": "fitting",
+    "load_network": "networks",
+    "open_predictor": "predictor",
+    "propose_network": "fitting",
+    "read_task": "task_file",
+    "remove": "fitting",
+    "score": "scoring",
+    "write_task": "task_file",
+}
+
+__all__ = [
+    "UNKNOWN",
+    "Explanation",
+    "ImageInput",
+    "LabeledFolder",
+    "LeaveOneOut",
+    "NetworkChoice",
+    "Prediction",
+    "Predictor",
+    "Score",
+    "Skipped",
+    "Task",
+    "add",
+    "choose_network",
+    "class_folders",
+    "confusion_figure",
+    "describe",
+    "estimate_accuracy",
+    "explain",
+    "export",
+    "find_images",
+    "fit",
+    "load_network",
+    "open_predictor",
+    "propose_network",
+    "read_task",
+    "remove",
+    "score",
+    "write_task",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use."""
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"tapnet.inference.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'tapnet.inference' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""TapNetClassifier: a few labelled pictures in, a classifier out, by the rules of scikit-learn."""
+"""TapNetClassifier: a few labeled images in, a classifier out, by the rules of scikit-learn."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from tapnet.data.source import Unreadable
 from tapnet.errors import UserError
-from tapnet.inference.images import Example, Picture, read_pictures
-from tapnet.inference.networks import FEATURES, EmbeddingModel, load_network, proposed_network, vector_model
-from tapnet.inference.task import Examples, fit_task, with_examples
+from tapnet.inference.content import choose_network
+from tapnet.inference.images import read_images
+from tapnet.inference.networks import FEATURES, EmbeddingModel, load_network, vector_model
+from tapnet.inference.predictor import readable
+from tapnet.inference.task import Examples, fit_task, network_of, with_examples
 from tapnet.inference.task_file import read_task, with_network, write_task
 from tapnet.wording import pluralize
 
@@ -29,16 +30,17 @@ AUTO = "auto"
 
 
 class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Classifies pictures, or feature vectors, from a few examples a class.
+    """Classifies images, or feature vectors, from a few examples per class.
 
-    `X` is a list of pictures (paths, PIL images, arrays of uint8 or of floats in [0, 1]), an array of pictures
-    (n, height, width[, channels]), or an array of feature vectors (n, dim). `network_` is the network that `fit` took.
+    `X` is a list of images (paths, bytes of image files, PIL images, arrays of uint8 or of floats in [0, 1]), an array
+    of images (n, height, width[, channels]), or an array of feature vectors (n, dim). `network_` is the network that
+    `fit` took: "features" for vectors of any dimension, which belong to no network unless one is named.
 
     Parameters
     ----------
     network
         A bundled network ("drawings", "characters", "efficientnet-lite0"), a checkpoint, the folder of a run or
-        "hf:MODEL". With "auto" color images take "efficientnet-lite0" (the extra `tapnet[photos]`), other images
+        "hf:MODEL". With "auto" photographs take "efficientnet-lite0" (the extra `tapnet[photos]`), line drawings
         "drawings", and feature vectors no network at all.
     method
         "auto" is the method that the network was trained for, and "centroid" for feature vectors; else one without
@@ -68,10 +70,10 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: ArrayLike) -> Self:
         """Learn the classes `y` of the examples `X`; classes may have any number of examples."""
-        features, hashes, thumbnails = self._read(X, reset=True)
+        features, hashes, thumbnails = self._read(X, reset=True, thumbnail=True)
         self.classes_, labels = _classes(y, len(features))
         if len(self.classes_) < 2:
-            raise ValueError(f"A classifier needs at least 2 classes, got {len(self.classes_)} class.")
+            raise UserError(f"A classifier needs at least 2 classes, got {len(self.classes_)} class.")
         order = np.argsort(labels, kind="stable")
         examples = Examples(
             features[order].astype(np.float32),
@@ -79,19 +81,20 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             tuple(hashes[i] for i in order),
             tuple(thumbnails[i] for i in order),
         )
-        self.task_ = fit_task([str(name) for name in self.classes_], examples, self._model(), *self._settings())
+        names = [str(name) for name in self.classes_]
+        self.task_ = fit_task(names, examples, self._model(), *self._settings(), label_kind=_kind(self.classes_))
         return self
 
     def add(self, X: Any, y: ArrayLike) -> Self:
-        """Learn further examples, of known classes or of new ones; the pictures learnt before are not needed."""
+        """Learn further examples, of known classes or of new ones; the images of `fit` are not needed again."""
         check_is_fitted(self)
-        features, hashes, thumbnails = self._read(X, reset=False)
+        features, hashes, thumbnails = self._read(X, reset=False, thumbnail=True)
         names, labels = _classes(y, len(features))
+        if _kind(names) != self.task_.label_kind:
+            raise UserError(f"Expected labels of type {self.task_.label_kind}, as in `fit`, got {_kind(names)}.")
         more = Examples(features.astype(np.float32), labels, tuple(hashes), tuple(thumbnails))
         task = with_examples(self.task_, [str(name) for name in names], more, self._model())
-        known = {str(name): name for name in (*self.classes_, *names)}
-        self.classes_ = np.array([known[name] for name in task.classes])
-        self.task_ = task
+        self.classes_, self.task_ = np.array(task.labels()), task
         return self
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
@@ -106,7 +109,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.task_.probabilities(self._read(X, reset=False)[0])
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The most probable class of each picture."""
+        """The most probable class of each image."""
         best = self.predict_proba(X).argmax(axis=1)
         return self.classes_[best]  # type: ignore[no-any-return]
 
@@ -117,8 +120,9 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(cls, path: str | Path, network: str | None = None, device: str = "cpu") -> Self:
-        """The classifier in a task file; `network` where its checkpoint lies elsewhere now."""
+        """Return the classifier in a task file; `network` is the path to the task's checkpoint, if it moved."""
         task = read_task(path)
+        task = with_network(task, network_of(task, network, device))
         options = task.options
         model = cls(
             network or task.network,
@@ -127,16 +131,14 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             options.get("projection_dim"),
             device,
         )
-        model.task_, model.classes_, model.network_ = task, np.array(task.classes), model.network
+        model.task_, model.classes_, model.network_ = task, np.array(task.labels()), model.network
         model.n_features_in_ = task.examples.features.shape[1]
-        if task.network != FEATURES:
-            model.task_ = with_network(task, model._model())
         return model
 
     def _chosen(self, X: Any) -> str:
         if self.network != AUTO:
             return self.network
-        return proposed_network(X) if are_pictures(X) else FEATURES
+        return choose_network(X).name if are_images(X) else FEATURES
 
     def _settings(self) -> tuple[str | None, dict[str, Any]]:
         """Return the method, `None` for the network's own, and its options."""
@@ -153,20 +155,24 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if network.method.feature_shape != (self.n_features_in_,):
             raise UserError(
                 f"The network {self.network_!r} has features of shape {network.method.feature_shape}, got vectors of "
-                f'{self.n_features_in_}: give vectors of that network, or network="auto".'
+                f'{self.n_features_in_}: give vectors of that network, or network="auto".',
+                parameter="network",
             )
         return network
 
-    def _read(self, X: Any, reset: bool) -> tuple[NDArray[np.floating], list[str], list[bytes]]:
-        """Features, hashes and thumbnails of pictures; feature vectors have no thumbnails."""
+    def _read(
+        self, X: Any, reset: bool, thumbnail: bool = False
+    ) -> tuple[NDArray[np.floating], list[str], list[bytes]]:
+        """Return features, hashes and thumbnails of images; feature vectors have no thumbnails."""
         _check_unusable(X)
         if reset:
             self.network_ = self._chosen(X)
-        if not are_pictures(X):
+        if not are_images(X):
             vectors = validate_data(self, X, reset=reset, dtype=np.float64)
             return vectors, [sha256(row.tobytes()).hexdigest() for row in vectors], [b""] * len(vectors)
         network = load_network(self.network_, self.device)
-        examples = [_readable(*read) for read in read_pictures(X, network.image_preprocessing)]
+        read = read_images(X, network.image_preprocessing, thumbnails=thumbnail)
+        examples = [example for _, example in readable(read, on_unreadable=None)]
         if reset:
             self.n_features_in_ = network.method.backbone.dim
         features = network.embed(example.pixels for example in examples)
@@ -174,53 +180,51 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _check_unusable(X: Any) -> None:
-    """Nothing, or an error that says what was given in place of several pictures or vectors."""
-    if isinstance(X, str | Path | Image):
-        raise ValueError(f"Needed a list of pictures, got one {type(X).__name__}: put it in a list.")
+    """Raise UserError if these are not several images or vectors."""
+    if isinstance(X, str | bytes | Path | Image):
+        raise UserError(f"Expected a list of images, got one {type(X).__name__}: put it in a list.")
     if isinstance(X, np.ndarray) and X.ndim == 3 and X.shape[2] in (3, 4):
-        raise ValueError(f"Needed a list of pictures, got what looks like one, of shape {X.shape}: put it in a list.")
+        raise UserError(f"Expected a list of images, got what looks like one, of shape {X.shape}: put it in a list.")
     first = X[0] if isinstance(X, Sequence) and len(X) else X
     if isinstance(first, Tensor) and first.dim() > (2 if first is X else 1):
-        raise ValueError(
-            f"Needed pictures as arrays (height, width, channels), got a tensor of shape {tuple(first.shape)}: give "
+        raise UserError(
+            f"Expected images as arrays (height, width, channels), got a tensor of shape {tuple(first.shape)}: give "
             "tensor.permute(0, 2, 3, 1).numpy() of a batch."
         )
-    if first is None or isinstance(first, bytes):
-        raise ValueError(f"Needed paths, PIL images, arrays or feature vectors, got {type(first).__name__}.")
+    if first is None:
+        raise UserError(f"Expected paths, bytes, PIL images, arrays or feature vectors, got {type(first).__name__}.")
     if (isinstance(X, Sequence) and not len(X)) or (isinstance(X, np.ndarray) and X.shape[:1] == (0,)):
-        raise ValueError("Needed at least one picture or feature vector, got none.")
+        raise UserError("Expected at least one image or feature vector, got none.")
 
 
 def _classes(y: ArrayLike, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The classes in the labels of so many pictures, and which each has."""
+    """Return the classes among the labels of so many images, and which each has."""
     if isinstance(y, str):
-        raise ValueError(f"Needed a list of labels, one a picture, got {y!r}.")
+        raise UserError(f"Expected a list of labels, one per image, got {y!r}.")
     answers = column_or_1d(y, warn=True)
     if answers.dtype == object and any(answer is None for answer in answers):
-        raise ValueError("Needed a label for every picture, got None among them.")
+        raise UserError("Expected a label for every image, got None among them.")
     assert_all_finite(answers, input_name="y")
     with warnings.catch_warnings():  # as many classes as examples are usual here
         warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
         check_classification_targets(answers)
     if len(answers) != count:
-        raise ValueError(
-            f"Needed one label a picture, got {pluralize(count, 'picture')} and {pluralize(len(answers), 'label')}."
+        raise UserError(
+            f"Expected one label per image, got {pluralize(count, 'image')} and {pluralize(len(answers), 'label')}."
         )
     classes, labels = np.unique(answers, return_inverse=True)
     return classes, labels.astype(np.int64)
 
 
-def are_pictures(X: Any) -> bool:
-    """Whether these are pictures and not feature vectors, by what the first of them is."""
+def _kind(classes: NDArray[Any]) -> str:
+    """Return what labels are, one of `LABEL_KINDS`; whatever is no number is text."""
+    return {"i": "int", "u": "int", "f": "float", "b": "bool"}.get(classes.dtype.kind, "str")
+
+
+def are_images(X: Any) -> bool:
+    """Return whether these are images, not feature vectors, by the first of them."""
     if isinstance(X, np.ndarray) and X.ndim != 1:
         return X.ndim in (3, 4)
     if not isinstance(X, Sequence | np.ndarray) or isinstance(X, str) or len(X) == 0:
         return False
-    return isinstance(X[0], str | Path | Image) or (isinstance(X[0], np.ndarray) and X[0].ndim in (2, 3))
-
-
-def _readable(picture: Picture, example: Example | Unreadable) -> Example:
-    if isinstance(example, Unreadable):
-        name = picture if isinstance(picture, str | Path) else "A picture"
-        raise ValueError(f"{name} cannot be read: {example.reason}.")
-    return example
+    return isinstance(X[0], str | bytes | Path | Image) or (isinstance(X[0], np.ndarray) and X[0].ndim in (2, 3))

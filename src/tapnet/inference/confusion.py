@@ -1,8 +1,7 @@
-"""Figure and numbers: which class was taken for which."""
+"""Which class was taken for which: the numbers, and a figure of them."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,24 +9,27 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import binomtest
 
 from tapnet.plotting import new_figure, save
-from tapnet.wording import pluralize
+from tapnet.wording import pluralize, shorten
+
+SHOWN = 25  # classes in the figure; of more, those with the most mistakes
 
 
 @dataclass(frozen=True)
 class Confusion:
-    """`counts[i, j]`: pictures of class i that were said to be j."""
+    """`counts[i, j]`: images of class i that were classified as j."""
 
     classes: tuple[str, ...]
     counts: NDArray[np.int64]
 
     @classmethod
     def of(cls, classes: tuple[str, ...], pairs: Iterable[tuple[str, str]]) -> Confusion:
-        """From pairs of (true class, predicted class)."""
-        counts = np.zeros((len(classes), len(classes)), np.int64)
-        for truth, said in pairs:
-            counts[classes.index(truth), classes.index(said)] += 1
+        """Return the counts of pairs (true class, predicted class)."""
+        counts, index = np.zeros((len(classes), len(classes)), np.int64), {name: k for k, name in enumerate(classes)}
+        for truth, predicted in pairs:
+            counts[index[truth], index[predicted]] += 1
         return cls(classes, counts)
 
     @property
@@ -41,40 +43,51 @@ class Confusion:
     @property
     def interval(self) -> tuple[float, float]:
         """Wilson's 95% interval of the accuracy."""
-        z, n, p = 1.96, self.total, self.accuracy
-        middle = (p + z * z / (2 * n)) / (1 + z * z / n)
-        half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-        return max(0.0, middle - half), min(1.0, middle + half)
+        found = binomtest(int(np.trace(self.counts)), self.total).proportion_ci(method="wilson")
+        return float(found.low), float(found.high)
 
     def mistakes(self) -> list[tuple[int, str, str]]:
-        """(count, true class, predicted class), the most frequent first."""
+        """Return (count, true class, predicted class), the most frequent first."""
         wrong = [(int(self.counts[i, j]), i, j) for i, j in np.argwhere(self.counts) if i != j]
         ranked = sorted(wrong, key=lambda found: (-found[0], found[1], found[2]))
         return [(count, self.classes[i], self.classes[j]) for count, i, j in ranked]
+
+    def worst(self, most: int = SHOWN) -> Confusion:
+        """Return the counts among the classes with the most mistakes, from or to them; all if there are few."""
+        if len(self.classes) <= most:
+            return self
+        wrong = self.counts - np.diag(np.diag(self.counts))
+        chosen = np.sort(np.argsort(-(wrong.sum(axis=0) + wrong.sum(axis=1)), kind="stable")[:most])
+        return Confusion(tuple(self.classes[k] for k in chosen), self.counts[np.ix_(chosen, chosen)])
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "accuracy": self.accuracy,
             "ci95": self.interval,
-            "pictures": self.total,
+            "images": self.total,
             "classes": self.classes,
             "confusion": self.counts.tolist(),
         }
 
 
 def confusion_figure(confusion: Confusion, out: Path) -> Path:
-    """A square a pair of classes, darker the larger its share of the row; numbers where there is room."""
-    way = len(confusion.classes)
+    """Save a square for each pair of classes, darker the larger its share of the row; of many classes the worst."""
+    shown = confusion.worst()
+    way = len(shown.classes)
     side = min(14.0, 3.2 + 0.42 * way)
     figure, axis = new_figure(side + 0.8, side)
-    shares = confusion.counts / np.maximum(confusion.counts.sum(axis=1, keepdims=True), 1)
+    totals = confusion.counts.sum(axis=1)[[confusion.classes.index(name) for name in shown.classes]]
+    shares = shown.counts / np.maximum(totals, 1)[:, None]
     axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    size = 9 if way <= 25 else 6
-    axis.set_xticks(range(way), confusion.classes, rotation=45, ha="right", rotation_mode="anchor", fontsize=size)
-    axis.set_yticks(range(way), confusion.classes, fontsize=size)
-    axis.set(xlabel="what was said", ylabel="what it is")
-    axis.set_title(f"{100 * confusion.accuracy:.1f}% of {pluralize(confusion.total, 'picture')} right")
-    for i, j in np.argwhere(confusion.counts):
-        colour = "white" if shares[i, j] > 0.5 else "black"
-        axis.text(j, i, str(confusion.counts[i, j]), ha="center", va="center", color=colour, fontsize=size)
+    names = [shorten(name, 24) for name in shown.classes]
+    axis.set_xticks(range(way), names, rotation=45, ha="right", rotation_mode="anchor", fontsize=9)
+    axis.set_yticks(range(way), names, fontsize=9)
+    axis.set(xlabel="predicted class", ylabel="true class")
+    part = (
+        f"\n{way} of {len(confusion.classes)} classes: those with the most mistakes" if shown is not confusion else ""
+    )
+    axis.set_title(f"{100 * confusion.accuracy:.1f}% of {pluralize(confusion.total, 'image')} correct{part}")
+    for i, j in np.argwhere(shown.counts):
+        color = "white" if shares[i, j] > 0.5 else "black"
+        axis.text(j, i, str(shown.counts[i, j]), ha="center", va="center", color=color, fontsize=9)
     return save(figure, out)

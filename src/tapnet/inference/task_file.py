@@ -20,20 +20,20 @@ from torch import Tensor
 
 from tapnet._version import __version__
 from tapnet.checkpoint import BEST, HEADER, TASK, content_digest, write_atomically
-from tapnet.errors import UserError
+from tapnet.errors import NotFoundError, UserError
 from tapnet.inference.networks import EmbeddingModel
-from tapnet.inference.task import Examples, Task, adapt, check_names_differ
+from tapnet.inference.task import LABEL_KINDS, Examples, Task, adapt, check_names_differ
 from tapnet.methods import METHODS, Head, LinearHead
 
 FORMAT = 2
 _TOLERANCE = 1e-3
 
 
-def write_task(task: Task, path: Path) -> None:
+def write_task(task: Task, path: str | Path) -> None:
     """Write the file, whole or not at all."""
     tensors, header = _tensors(task), _header(task)
     header["digest"] = content_digest(header, {name: torch.from_numpy(array) for name, array in tensors.items()})
-    write_atomically(path, save(tensors, {TASK: json.dumps(header, sort_keys=True)}))
+    write_atomically(Path(path), save(tensors, {TASK: json.dumps(header, sort_keys=True)}))
 
 
 def _header(task: Task) -> dict[str, Any]:
@@ -43,6 +43,7 @@ def _header(task: Task) -> dict[str, Any]:
         "hashes": task.examples.hashes,
         "temperature": task.temperature,
         "normalize": linear is not None and linear.normalize,
+        "label_kind": task.label_kind,
         "method": task.method,
         "options": dict(task.options),
         "network": task.network,
@@ -57,7 +58,7 @@ def _tensors(task: Task) -> dict[str, NDArray[Any]]:
     tensors = {
         "features": task.examples.features,
         "labels": task.examples.labels,
-        "thumbnails": np.frombuffer(b"".join(task.examples.thumbnails), np.uint8),
+        "thumbnails": np.frombuffer(bytearray().join(task.examples.thumbnails), np.uint8),
         "thumbnail_lengths": np.array(lengths, np.int64),
     }
     linear = task.head.linear()
@@ -67,30 +68,37 @@ def _tensors(task: Task) -> dict[str, NDArray[Any]]:
 
 
 def read_task(path: str | Path) -> Task:
-    """Return the task in a file; raise ValueError if it is damaged or inconsistent."""
+    """Return the task in a file; raise UserError if there is none, or if it is damaged or inconsistent."""
     path = Path(path)
     if path.is_dir():
-        raise IsADirectoryError(_no_run(path) if (path / BEST).exists() else _no_folder(path))
+        raise UserError(_no_run(path) if (path / BEST).exists() else _no_folder(path))
     if not path.is_file():
-        raise FileNotFoundError(f"There is no task file {path}: make one with `tapnet fit FOLDER --out {path}`.")
+        raise NotFoundError(f"There is no task file {path}: make one with `tapnet fit FOLDER --out {path}`.")
     if path.suffix.lower() == ".onnx":
-        raise ValueError(f"{path} is an exported task, which `tapnet predict` takes; expected the task file itself.")
+        raise UserError(f"{path} is an exported task, which `tapnet predict` takes; expected the task file itself.")
     try:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
-        raise ValueError(f"{path} is damaged or not a task file ({error}).") from None
+        raise UserError(f"{path} is damaged or not a task file ({error}).") from None
     if HEADER in metadata:
-        raise ValueError(_no_run(path))
+        raise UserError(_no_run(path))
     if TASK not in metadata:
-        raise ValueError(f"{path} is a safetensors file, but not a task: make one with `tapnet fit`.")
+        raise UserError(f"{path} is a safetensors file, but not a task: make one with `tapnet fit`.")
     try:
         task = _task(json.loads(metadata[TASK]), tensors)
         _check(task)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged or was changed ({error}): fit it again.") from None
+        raise UserError(f"{path} is damaged or was changed ({error}): fit it again.") from None
     return task
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """Return what a task file says beside its tensors; `read_task` checks it."""
+    with safe_open(path, framework="np") as file:
+        header: dict[str, Any] = json.loads((file.metadata() or {})[TASK])
+    return header
 
 
 def _no_run(path: Path) -> str:
@@ -113,7 +121,7 @@ def _task(header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Task:
     if header["digest"] != digest:
         raise ValueError("its content does not match its digest")
     head = _linear(tensors, bool(header["normalize"])) if "weight" in tensors else _PendingHead()
-    names = header["method"], header["options"], header["network"], header["network_sha256"]
+    names = header["method"], header["options"], header["network"], header["network_sha256"], header["label_kind"]
     return Task(tuple(header["classes"]), _examples(header, tensors), head, float(header["temperature"]), *names)
 
 
@@ -160,6 +168,9 @@ def _check(task: Task) -> None:
         raise ValueError(f"its head has {len(linear.bias)} classes, expected {way}")
     if task.method not in METHODS or not isinstance(task.options, dict) or not task.temperature > 0:
         raise ValueError("its method, options or temperature cannot be")
+    if task.label_kind not in LABEL_KINDS:
+        raise ValueError(f"its labels are {task.label_kind!r}, expected {', '.join(LABEL_KINDS)}")
+    task.labels()
     if not all(isinstance(name, str) and name for name in (*task.classes, task.network, task.network_sha256)):
         raise ValueError("its names are not text")
     if len(task.examples.thumbnails) != count or set(labels.tolist()) != set(range(way)):

@@ -1,4 +1,4 @@
-"""Numbers: how well a task tells pictures of its classes from pictures of others, and how honest it is about itself."""
+"""Numbers: how well a task tells images of its classes from images of others, and how honest it is about itself."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Detection:
-    """A score that is high for known pictures: the area under its ROC curve, and what catching unknowns costs."""
+    """A score that is high for known images: the area under its ROC curve, and what catching unknowns costs."""
 
     auroc: float
-    knowns_lost_at_80: float  # share of known pictures rejected when 80% of the unknown are
+    knowns_lost_at_80: float  # share of known images rejected when 80% of the unknown are
     knowns_lost_at_95: float
 
 
@@ -38,7 +38,7 @@ class Unknowns:
     way: int
     shot: int
     episodes: int
-    accuracy: float  # on known pictures
+    accuracy: float  # on known images
     calibration_error_before: float  # expected calibration error, temperature 1
     calibration_error_after: float
     by_probability: Detection
@@ -90,7 +90,7 @@ def measure_unknowns(
 
 
 def detection(score: Values, known: NDArray[np.bool_]) -> Detection:
-    """From a score of each picture and whether it is of a known class."""
+    """From a score of each image and whether it is of a known class."""
     ranks = rankdata(score)
     knowns, unknowns = int(known.sum()), int((~known).sum())
     auroc = (ranks[known].sum() - knowns * (knowns + 1) / 2) / (knowns * unknowns)

@@ -319,6 +319,7 @@ class Run:
             data=self._data(),
             preprocessing=self.train_set.preprocessing.as_dict() if self.train_set.preprocessing else {},
             hardware=describe(self.device, self.precision),
+            backbone_digest=self.source.backbone_digest,
             origin=self.origin,
         )
         return Checkpoint(header, self.method.state_dict(), optimizer or {})

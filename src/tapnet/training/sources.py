@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tapnet.backbones import ImageShape, make_backbone
 from tapnet.backbones.precomputed import PrecomputedFeatures
+from tapnet.checkpoint import backbone_digest
 from tapnet.data import ImageSet
 from tapnet.data.augmentation import AUGMENTATIONS
 from tapnet.data.batches import EpisodeImages, episode_images
@@ -23,6 +24,7 @@ class EpisodeSource(Protocol):
     """The method as it is trained, and the tensors that it is trained on."""
 
     method: Method
+    backbone_digest: str  # of a frozen backbone; empty if the checkpoint has the backbone's weights
 
     @property
     def validation_features(self) -> Tensor | None:
@@ -39,6 +41,7 @@ class ImageEpisodes:
 
     def __init__(self, recipe: Recipe, train_set: ImageSet, _: ImageSet, device: torch.device, __: str) -> None:
         self.method = recipe.build(train_set.image_shape).to(device)
+        self.backbone_digest = ""  # its weights are in the checkpoint
         self._images, self._device = train_set, device
         self._augment = AUGMENTATIONS[recipe.training.augmentation]
 
@@ -56,6 +59,7 @@ class FeatureEpisodes:
         backbone = make_backbone(recipe.backbone.name, train_set.image_shape, **recipe.backbone.options)
         self.method = method_over_features(recipe, backbone.dim).to(device)
         self._backbone = backbone.to(device).eval()
+        self.backbone_digest = backbone_digest(backbone)
         self._sets, self._device, self._precision = (train_set, validation_set), device, precision
 
     @cached_property

@@ -1,0 +1,84 @@
+"""What the commands on one's own images share: a progress bar, and naming what could not be read or was left out."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tapnet.wording import pluralize
+
+if TYPE_CHECKING:
+    from tapnet.inference.folders import Skipped
+    from tapnet.inference.images import ImageInput
+
+OUT = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)  # commands and paths stay on one line
+ERRORS = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+class ImageProgress:
+    """Shows how many images were read, and names those that could not be."""
+
+    def __init__(self) -> None:
+        self.broken = 0
+        self._bar: Progress | None = None
+
+    @contextmanager
+    def bar(self, total: int, what: str = "images") -> Iterator[None]:
+        """While it lasts, `advance` moves a bar on stderr, if that is a terminal."""
+        with progress_bar(what) as self._bar:
+            self._bar.add_task("", total=total)
+            yield
+        self._bar = None
+
+    def advance(self, count: int = 1) -> None:
+        """Count images that were read."""
+        if self._bar is not None:
+            self._bar.advance(self._bar.task_ids[0], count)
+
+    def show(self, done: int, total: int) -> None:
+        """Set the bar to so many of all."""
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=done, total=total)
+
+    def unreadable(self, image: ImageInput, reason: str) -> None:
+        """Name an image that could not be read."""
+        self.broken += 1
+        console = ERRORS if self._bar is None else self._bar.console
+        console.print(f"{image if isinstance(image, str | Path) else 'image'}: {reason}")
+
+    def finish(self, skipped: Skipped | None = None) -> None:
+        """Print what was left out; exit with code 1 if an image could not be read."""
+        for line in skipped.lines() if skipped else ():
+            ERRORS.print(line)
+        if self.broken:
+            ERRORS.print(f"{pluralize(self.broken, 'image')} could not be read.")
+            raise SystemExit(1)
+
+
+def progress_bar(what: str) -> Progress:
+    """Return a bar that is gone when it is done."""
+    columns = BarColumn(), MofNCompleteColumn(), TextColumn(f"{what}, time left"), TimeRemainingColumn()
+    return Progress(*columns, console=ERRORS, transient=True, disable=not sys.stderr.isatty())
+
+
+def input_path(text: str) -> Path:
+    """Return the path of a file or folder to read: the type of an argument."""
+    if "://" in text:
+        raise argparse.ArgumentTypeError(f"{text} is an address: download it first, then give the path of the file.")
+    if text == "-":
+        raise argparse.ArgumentTypeError("standard input is not read: save the image as a file first.")
+    return Path(text)
+
+
+def add_network(parser: argparse.ArgumentParser, device: bool = True) -> None:
+    """Add the options of commands that open a task."""
+    parser.add_argument("--network", help="path to the task's checkpoint, if it moved")
+    if device:
+        parser.add_argument("--device", default="cpu", help="cpu (default), cuda, mps or auto")

@@ -1,0 +1,96 @@
+"""What a file holds: a task, a checkpoint, or an exported task."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from tapnet.errors import NotFoundError, UserError
+
+
+def describe(path: str | Path) -> dict[str, Any]:
+    """Return what a task, checkpoint or ONNX file holds, as plain values under readable names.
+
+    The network of a task is not needed. Raise UserError if the file is missing, damaged or none of ours.
+    """
+    from tapnet.checkpoint import TASK, bundled_checkpoints, find_checkpoint
+
+    path, name = Path(path), str(path)
+    if path.is_dir() or (not path.exists() and name in bundled_checkpoints()):
+        path = find_checkpoint(path)
+    if not path.is_file():
+        raise NotFoundError(
+            f"There is no file {path}: give a task, a checkpoint, an ONNX file, the folder of a run, or one of the "
+            f"bundled {', '.join(bundled_checkpoints())}."
+        )
+    if path.suffix.lower() == ".onnx":
+        return _exported(path)
+    try:
+        with safe_open(path, framework="np") as file:
+            is_task = TASK in (file.metadata() or {})
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged, or neither a task nor a checkpoint ({error}).") from None
+    return _task(path) if is_task else _checkpoint(path)
+
+
+def _task(path: Path) -> dict[str, Any]:
+    from tapnet.inference.task_file import read_header, read_task
+
+    task, header = read_task(path), read_header(path)
+    return {
+        "file": str(path),
+        "kind": "task",
+        "bytes": path.stat().st_size,
+        "classes": dict(zip(task.classes, task.shots(), strict=True)),
+        "examples": len(task.examples),
+        "network": task.network,
+        "network sha-256": task.network_sha256,
+        "method": task.method,
+        "options": dict(task.options),
+        "temperature": task.temperature,
+        "written by": f"tapnet {header['version']}, format {header['format']}",
+    }
+
+
+def _checkpoint(path: Path) -> dict[str, Any]:
+    from tapnet.checkpoint import read_checkpoint
+    from tapnet.inference.networks import preprocessing_of
+
+    checkpoint = read_checkpoint(path)
+    header = checkpoint.header
+    return {
+        "file": str(path),
+        "kind": "checkpoint",
+        "bytes": path.stat().st_size,
+        "recipe": header.recipe.name,
+        "method": header.recipe.method.name,
+        "backbone": header.recipe.backbone.name,
+        "dataset": header.recipe.data.name,
+        "episodes": header.episode,
+        "validation": header.validation,
+        "parameters": sum(tensor.numel() for tensor in checkpoint.weights.values()),
+        "preprocessing": preprocessing_of(header).as_dict(),
+        "calibrated methods": list(header.calibration),
+        "origin": header.origin,
+        "written by": f"tapnet {header.version}, format {header.format}",
+    }
+
+
+def _exported(path: Path) -> dict[str, Any]:
+    from tapnet.inference.onnx_predictor import OnnxPredictor
+
+    predictor = OnnxPredictor(path)
+    metadata = predictor.metadata
+    return {
+        "file": str(path),
+        "kind": "exported task",
+        "bytes": path.stat().st_size,
+        "classes": list(predictor.classes),
+        "network": metadata.get("network"),
+        "network sha-256": metadata.get("network_sha256"),
+        "method": metadata.get("method", metadata.get("head")),
+        "preprocessing": json.loads(json.dumps(predictor.preprocessing.as_dict())),
+    }

@@ -1,0 +1,167 @@
+"""Fit a task to labeled images, and change it: classes and examples are added and removed without fitting anew.
+
+A `Task` is a value: these functions return another one and leave theirs as it was, so threads may share a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tapnet.errors import UserError
+from tapnet.inference import task as tasks
+from tapnet.inference.content import NetworkChoice, choose_network
+from tapnet.inference.images import Example, ImageInput, image_sha256, name_of, read_images
+from tapnet.inference.networks import EmbeddingModel, load_network
+from tapnet.inference.predictor import OnUnreadable, readable
+from tapnet.inference.task import Examples, LeaveOneOut, Task, check_names_differ, network_of
+from tapnet.inference.task_file import with_network
+
+ImagesByClass = Mapping[str, Sequence[ImageInput]]
+OnRead = Callable[[], None]
+
+
+def fit(
+    images: ImagesByClass,
+    network: str | None = None,
+    method: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    device: str = "cpu",
+    on_unreadable: OnUnreadable | None = None,
+    on_read: OnRead | None = None,
+) -> Task:
+    """Return the task of telling these classes apart, fitted to their images.
+
+    Parameters
+    ----------
+    images
+        For each class its images: paths, bytes of image files, PIL images or arrays.
+    network
+        A bundled network, a checkpoint, the folder of a run or "hf:MODEL"; `None` chooses by content, as
+        `choose_network` does.
+    method
+        `None` is the method that the network was trained for; else one without parameters, such as "centroid".
+    options
+        Of the method's adaptation, such as `{"projection_dim": 100}`.
+    on_unreadable
+        Called with an image that cannot be read and the reason; the image is left out. Without it, raise UserError.
+    on_read
+        Called after each image, for a progress bar.
+
+    Raise UserError if the classes cannot be told apart: fewer than two, one without a readable image, one image in two
+    classes, or more classes than the method takes.
+    """
+    classes = _sorted(images)
+    if len(classes) < 2:
+        raise UserError(f"A classifier needs at least 2 classes, got {len(classes)}: {', '.join(classes) or 'none'}.")
+    model = load_network(network or choose_network(_all(classes)).name, device)
+    examples = _read_examples(classes, model, on_unreadable, on_read)
+    return tasks.fit_task(list(classes), examples, model, method, options)
+
+
+def propose_network(images: ImagesByClass) -> NetworkChoice:
+    """Return the network that `fit` chooses for these images, and why."""
+    return choose_network(_all(_sorted(images)))
+
+
+def add(
+    task: Task,
+    images: ImagesByClass,
+    network: str | None = None,
+    device: str = "cpu",
+    on_unreadable: OnUnreadable | None = None,
+    on_read: OnRead | None = None,
+) -> Task:
+    """Return the task with further images, of its classes or of new ones.
+
+    An image that its class has already is left out. Raise UserError if another class has it, or as `fit` does.
+    """
+    model = network_of(task, network, device)
+    classes = _sorted(images)
+    examples = _read_examples(classes, model, on_unreadable, on_read)
+    return tasks.with_examples(with_network(task, model), list(classes), examples, model)
+
+
+def remove(
+    task: Task,
+    classes: Iterable[str] = (),
+    images: Iterable[ImageInput] = (),
+    network: str | None = None,
+    device: str = "cpu",
+) -> Task:
+    """Return the task without these classes and without these examples, which are recognized by their content.
+
+    A class whose last example is removed goes, too. Raise UserError if a class or an example is not of the task, or if
+    fewer than two classes would be left.
+    """
+    names, digests = set(classes), {image_sha256(image): name_of(image) for image in images}
+    if missing := sorted(names - set(task.classes)):
+        raise UserError(f"The task has no class {missing[0]!r}; it has {', '.join(task.classes)}.")
+    if strange := [name for digest, name in digests.items() if digest not in task.examples.hashes]:
+        raise UserError(f"{strange[0]} is not an example of the task.")
+    labels = {task.classes.index(name) for name in names}
+    model = network_of(task, network, device)
+    return tasks.without(task, lambda label, digest: label in labels or digest in digests, model)
+
+
+def estimate_accuracy(
+    task: Task, network: str | None = None, device: str = "cpu", progress: Callable[[int, int], None] | None = None
+) -> LeaveOneOut | None:
+    """Return the accuracy on examples that are left out, one of every class at a time, or `None` if a class has one.
+
+    Copies of an image count once. `progress` is called with the number of rounds done and of all rounds.
+    """
+    return tasks.leave_one_out(task, network_of(task, network, device), progress)
+
+
+def _sorted(images: ImagesByClass) -> dict[str, list[ImageInput]]:
+    check_names_differ(list(images))
+    if blank := [name for name in images if not name.strip()]:
+        raise UserError(f"Expected the name of a class, got {blank[0]!r}.")
+    return {name: list(images[name]) for name in sorted(images)}
+
+
+def _all(classes: Mapping[str, list[ImageInput]]) -> list[ImageInput]:
+    return [image for each in classes.values() for image in each]
+
+
+def _read_examples(
+    classes: Mapping[str, list[ImageInput]],
+    model: EmbeddingModel,
+    on_unreadable: OnUnreadable | None,
+    on_read: OnRead | None,
+) -> Examples:
+    """Return the labeled examples; raise UserError if a class has none, or if two classes have the same image."""
+    names = list(classes)
+    labels = [label for label, each in enumerate(classes.values()) for _ in each]
+    kept: list[tuple[int, ImageInput, Example]] = []
+    read = read_images(_all(classes), model.image_preprocessing, thumbnails=True)
+    for label, pair in zip(labels, read, strict=True):
+        kept.extend((label, image, example) for image, example in readable([pair], on_unreadable))
+        if on_read:
+            on_read()
+    _check_doubles([(names[label], image, example.sha256) for label, image, example in kept])
+    if missing := sorted(set(range(len(names))) - {label for label, _, _ in kept}):
+        raise UserError(f"No image of class {names[missing[0]]!r} can be read: add one that can, or leave it out.")
+    return Examples(
+        model.embed(example.pixels for _, _, example in kept),
+        np.array([label for label, _, _ in kept], dtype=np.int64),
+        tuple(example.sha256 for _, _, example in kept),
+        tuple(example.thumbnail for _, _, example in kept),
+    )
+
+
+def _check_doubles(images: list[tuple[str, ImageInput, str]]) -> None:
+    first: dict[str, tuple[str, ImageInput]] = {}
+    for name, image, digest in images:
+        other, there = first.setdefault(digest, (name, image))
+        if other == name:
+            continue
+        if isinstance(image, str | Path):
+            raise UserError(
+                f"{image} ({name}) and {name_of(there)} ({other}) are the same image: keep it in one class."
+            )
+        raise UserError(f"The classes {other!r} and {name!r} have an image in common: keep it in one class.")

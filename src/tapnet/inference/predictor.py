@@ -1,0 +1,145 @@
+"""From a file to answers: open a task file or an exported one, and predict images. Nothing here needs PyTorch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tapnet.data.preprocessing import Preprocessing
+from tapnet.data.source import Unreadable
+from tapnet.errors import UserError
+from tapnet.inference.images import Example, ImageInput, in_batches, name_of, read_images
+
+UNKNOWN = "unknown"
+BATCH = 32
+OnUnreadable = Callable[[ImageInput, str], None]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The classes of one image, the most probable first."""
+
+    image: ImageInput  # as it was given
+    ranked: tuple[tuple[str, float], ...]
+    rejected: bool = False
+    sha256: str = ""  # of the file or the pixels
+
+    @property
+    def best(self) -> str:
+        """The most probable class, rejected or not."""
+        return self.ranked[0][0]
+
+    @property
+    def label(self) -> str:
+        """The most probable class, or "unknown" if it was rejected."""
+        return UNKNOWN if self.rejected else self.best
+
+    @property
+    def probability(self) -> float:
+        """The probability of the most probable class."""
+        return self.ranked[0][1]
+
+
+class Predictor(ABC):
+    """A fitted task with its network, or an exported task; several threads may use one."""
+
+    @property
+    @abstractmethod
+    def classes(self) -> tuple[str, ...]: ...
+
+    @property
+    @abstractmethod
+    def preprocessing(self) -> Preprocessing: ...
+
+    @property
+    def hashes(self) -> frozenset[str]:
+        """The sha-256 of the examples of the task; empty if they were not kept."""
+        return frozenset()
+
+    @abstractmethod
+    def probabilities(self, pixels: Sequence[NDArray[np.uint8]]) -> NDArray[np.floating]:
+        """Return (n, way) for prepared images (height, width, channels)."""
+
+    def predict(self, images: Iterable[ImageInput], top: int = 1, reject: float = 0.0) -> list[Prediction]:
+        """Return the `top` classes of each image; below the probability `reject` its label is "unknown".
+
+        Raise UserError if an image cannot be read.
+        """
+        return [prediction for batch in self.predict_batches(images, top, reject) for prediction in batch]
+
+    def predict_batches(
+        self,
+        images: Iterable[ImageInput],
+        top: int = 1,
+        reject: float = 0.0,
+        on_unreadable: OnUnreadable | None = None,
+    ) -> Iterator[list[Prediction]]:
+        """Yield predictions batch by batch, holding about a hundred images at a time.
+
+        An image that cannot be read is left out and given to `on_unreadable` with the reason; without that, raise
+        UserError.
+        """
+        self.check_options(top, reject)
+        examples = readable(read_images(images, self.preprocessing), on_unreadable)
+        for batch in in_batches(examples, BATCH):
+            rows = self.probabilities([example.pixels for _, example in batch])
+            yield [
+                _prediction(image, example, row, self.classes, top, reject)
+                for (image, example), row in zip(batch, rows, strict=True)
+            ]
+
+    def check_options(self, top: int = 1, reject: float = 0.0) -> None:
+        """Raise UserError unless this predictor can return so many classes and reject below this probability."""
+        if not 1 <= top <= len(self.classes):
+            many = len(self.classes)
+            raise UserError(f"Expected `top` from 1 to the number of classes, {many}, got {top}.", parameter="top")
+        if not 0 <= reject <= 1:
+            raise UserError(f"Expected `reject` to be a probability from 0 to 1, got {reject}.", parameter="reject")
+        if reject and UNKNOWN in self.classes:
+            raise UserError(
+                f"The task has a class {UNKNOWN!r}, which is also the label of rejected images: fit that class under "
+                "another name, or do not reject."
+            )
+
+
+def open_predictor(path: str | Path, network: str | None = None, device: str = "cpu") -> Predictor:
+    """Return what predicts by a task file, or by an ONNX file that `export` wrote.
+
+    `network` is the path to the task's checkpoint, if it moved. Raise UserError if the file or its network is missing,
+    damaged or another one than the task was fitted with.
+    """
+    path = Path(path)
+    if path.suffix.lower() == ".onnx":
+        from tapnet.inference.onnx_predictor import OnnxPredictor
+
+        return OnnxPredictor(path)
+    from tapnet.inference.task_file import read_task
+    from tapnet.inference.task_predictor import TaskPredictor
+
+    return TaskPredictor.open(read_task(path), network, device)
+
+
+def readable(
+    read: Iterable[tuple[ImageInput, Example | Unreadable]], on_unreadable: OnUnreadable | None
+) -> Iterator[tuple[ImageInput, Example]]:
+    """Yield the images that could be read; give the others to `on_unreadable`, or raise UserError."""
+    for image, example in read:
+        if isinstance(example, Example):
+            yield image, example
+        elif on_unreadable is None:
+            raise UserError(f"{name_of(image)} cannot be read: {example.reason}.")
+        else:
+            on_unreadable(image, example.reason)
+
+
+def _prediction(
+    image: ImageInput, example: Example, row: NDArray[np.floating], classes: tuple[str, ...], top: int, reject: float
+) -> Prediction:
+    order = np.argsort(-row, kind="stable")[:top]
+    ranked = tuple((classes[k], float(row[k])) for k in order)
+    return Prediction(image, ranked, ranked[0][1] < reject, example.sha256)

@@ -1,0 +1,127 @@
+"""How well a task does on labeled images: accuracy, mistakes, and what rejecting unsure answers costs and catches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from tapnet.errors import UserError
+from tapnet.inference.confusion import Confusion
+from tapnet.inference.images import ImageInput, name_of
+from tapnet.inference.predictor import OnUnreadable, Prediction, Predictor
+
+THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """An image whose most probable class is not its own."""
+
+    image: str
+    truth: str
+    predicted: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """What rejecting below a probability does, as shares; `None` where there is no such image."""
+
+    reject: float
+    correct_rejected: float | None  # of the images that were classified correctly: the cost
+    mistakes_rejected: float | None  # of those that were not
+    unknown_rejected: float | None  # of the images of classes that the task does not have
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a predictor makes of labeled images; classes that it does not have count as unknown ones."""
+
+    confusion: Confusion
+    predictions: tuple[tuple[str, Prediction], ...]  # (true class, prediction) of every image
+    fitted: int  # images that are examples of the task
+
+    @property
+    def known(self) -> list[tuple[str, Prediction]]:
+        """The images of classes of the task."""
+        return [pair for pair in self.predictions if pair[0] in self.confusion.classes]
+
+    @property
+    def unknown(self) -> list[tuple[str, Prediction]]:
+        """The images of other classes."""
+        return [pair for pair in self.predictions if pair[0] not in self.confusion.classes]
+
+    def mistakes(self) -> list[Mistake]:
+        """Return the images that were classified wrongly, the most confident first."""
+        wrong = [
+            Mistake(name_of(each.image), truth, each.best, each.probability)
+            for truth, each in self.known
+            if each.best != truth
+        ]
+        return sorted(wrong, key=lambda mistake: -mistake.probability)
+
+    def class_accuracies(self) -> dict[str, float]:
+        """Return the accuracy of every class that has images."""
+        totals, hits = self.confusion.counts.sum(axis=1), np.diag(self.confusion.counts)
+        rows = zip(self.confusion.classes, totals, hits, strict=True)
+        return {name: float(right / total) for name, total, right in rows if total}
+
+    def thresholds(self, values: Sequence[float] = THRESHOLDS) -> list[Threshold]:
+        """Return what each threshold of rejection costs and catches."""
+        right = np.array([each.probability for truth, each in self.known if each.best == truth])
+        wrong = np.array([each.probability for truth, each in self.known if each.best != truth])
+        strange = np.array([each.probability for _, each in self.unknown])
+        groups = right, wrong, strange
+        return [
+            Threshold(value, *(float((group < value).mean()) if len(group) else None for group in groups))
+            for value in values
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, for JSON."""
+        return self.confusion.as_dict() | {
+            "class_accuracy": self.class_accuracies(),
+            "mistakes": [asdict(mistake) for mistake in self.mistakes()],
+            "unknown": len(self.unknown),
+            "thresholds": [asdict(each) for each in self.thresholds()],
+            "fitted": self.fitted,
+        }
+
+
+def score(
+    predictor: Predictor,
+    images: Mapping[str, Sequence[ImageInput]],
+    on_unreadable: OnUnreadable | None = None,
+    on_read: Callable[[], None] | None = None,
+) -> Score:
+    """Return how a predictor classifies images whose classes are known.
+
+    Raise UserError if no image is of a class of the predictor.
+    """
+    pairs = [(truth, image) for truth, each in images.items() for image in each]
+    lost: set[int] = set()
+
+    def leave_out(image: ImageInput, reason: str) -> None:
+        if on_unreadable is None:
+            raise UserError(f"{name_of(image)} cannot be read: {reason}.")
+        lost.add(id(image))
+        on_unreadable(image, reason)
+
+    found: list[Prediction] = []
+    for batch in predictor.predict_batches((image for _, image in pairs), on_unreadable=leave_out):
+        found.extend(batch)
+        for _ in batch if on_read else ():
+            on_read()  # type: ignore[misc]
+    truths = [truth for truth, image in pairs if id(image) not in lost]
+    predictions = tuple(zip(truths, found, strict=True))
+    known = [(truth, each.best) for truth, each in predictions if truth in predictor.classes]
+    if not known:
+        raise UserError(
+            f"No image that can be read is of a class of the task; it has {', '.join(predictor.classes)}, got "
+            f"{', '.join(images) or 'none'}."
+        )
+    fitted = sum(each.sha256 in predictor.hashes for each in found)
+    return Score(Confusion.of(predictor.classes, known), predictions, fitted)

