@@ -1,4 +1,4 @@
-"""The command line: one file a command, each with `add_arguments` and `run`; parse, call, print.
+"""The command line: one file per command, each with `add_arguments` and `run`; parse, call, print.
 
 Nothing heavy is imported before a command runs, so that help and version answer at once.
 """
@@ -7,26 +7,28 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import os
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 
 from tapnet._version import __version__
 
 COMMANDS: dict[str, str] = {
-    "quickstart": "train on the bundled drawings, evaluate, draw two pictures",
+    "quickstart": "train on the bundled drawings, evaluate, save two plots",
     "train": "train a method by a recipe",
     "evaluate": "accuracy of a checkpoint on classes it has never seen",
     "compare": "several checkpoints on the same episodes, with paired differences",
     "recipes": "list the recipes",
     "import-chainer": "a checkpoint of the authors' Chainer code as one of ours",
-    "fit": "learn the classes in a folder of your own pictures",
-    "predict": "the class of each of your pictures, by a fitted task",
-    "add": "add pictures or classes to a fitted task",
-    "remove": "take classes or pictures out of a fitted task",
-    "score": "accuracy and confusion matrix of a fitted task on labelled pictures",
-    "explain": "a picture of why a task says what it says",
+    "fit": "learn the classes in a folder of your own images",
+    "predict": "the class of each of your images, by a fitted task",
+    "add": "add images or classes to a fitted task",
+    "remove": "take classes or images out of a fitted task",
+    "score": "accuracy and confusion matrix of a fitted task on labelled images",
+    "explain": "a plot of why a task predicts what it predicts",
     "export": "a fitted task as one ONNX file",
     "ablate": "what each part of the method does for the accuracy",
     "table": "a table of the paper with our results beside it",
@@ -53,10 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.command is None:
         args.usage.print_help()
         return 0
+    logging.getLogger("lightning_fabric.utilities.rank_zero").setLevel(logging.WARNING)  # it announces the precision
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning  # type: ignore[assignment]
             importlib.import_module(f"tapnet.cli.{_module(args.command)}").run(args)
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader has enough, as in `tapnet recipes | head`
+        _discard_output()
+        return 128 + 13  # as a process that SIGPIPE ended
     except (ValueError, OSError) as error:
         if os.environ.get("TAPNET_DEBUG"):
             raise
@@ -89,6 +96,12 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         if name in arguments[:1]:
             importlib.import_module(f"tapnet.cli.{_module(name)}").add_arguments(command)
     return parser
+
+
+def _discard_output() -> None:
+    """Let the interpreter flush what is left to nowhere, where it would complain about the closed pipe."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:

@@ -89,6 +89,8 @@ class RunFolder:
             raise ValueError(
                 f"{self.path} already holds a run: go on with --resume {self.path}, or give another --out."
             )
+        if (self.path / BEST).exists():  # imported: there is no state to resume
+            raise ValueError(f"{self.path} already holds a network, {BEST}: give another --out.")
         self._write_recipe(recipe)
         self.note(**facts)
         self.write_curve([])
