@@ -11,7 +11,6 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from pairs import Row, compared
-from tapnet.evaluation.dimension_curve import dimension_curve
 from torch import Tensor
 
 from tapnet.backbones import Backbone
@@ -21,6 +20,7 @@ from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.functional import class_prototypes, projection_errors, select_references
 from tapnet.methods import TapNet
+from tapnet.paper.dimension_curve import dimension_curve
 
 CLASSES, EACH, DIM, WAY, SHOT, QUERY = 20, 600, 512, 5, 5, 15
 LABELS = np.repeat(np.arange(CLASSES), EACH)
@@ -41,14 +41,14 @@ def evaluator(dim: int = DIM, ways: int = 20, projection_dim: int | None = None)
     rows = np.arange(len(LABELS))
     names = tuple(map(str, range(CLASSES)))
     images = ImageSet("made-up", "test", np.zeros((len(rows), 1, 1, 1), np.uint8), rows, LABELS, names, "0" * 64)
-    judge = Evaluator(method, images)
+    evaluated = Evaluator(method, images)
     centres = torch.randn(CLASSES, dim).repeat_interleave(EACH, dim=0)
-    judge._features = centres + 3 * torch.randn(len(rows), dim)
-    return judge
+    evaluated._features = centres + 3 * torch.randn(len(rows), dim)
+    return evaluated
 
 
 def episode_loop(
-    judge: Evaluator, episodes: int, answer: Callable[[TapNet, Tensor, Tensor], Tensor]
+    evaluated: Evaluator, episodes: int, answer: Callable[[TapNet, Tensor, Tensor], Tensor]
 ) -> Callable[[], float]:
     """One episode after the other over the cached features; gives the mean accuracy."""
     batch = EpisodeSampler(LABELS, EpisodeSpec(WAY, SHOT, QUERY)).batch(0, episodes)
@@ -58,9 +58,9 @@ def episode_loop(
         hits = 0.0
         for index in range(episodes):
             support, query = (
-                judge.features[torch.from_numpy(part[index].reshape(-1))] for part in (batch.support, batch.query)
+                evaluated.features[torch.from_numpy(part[index].reshape(-1))] for part in (batch.support, batch.query)
             )
-            scores = answer(judge.method, support, query)
+            scores = answer(evaluated.method, support, query)
             hits += (scores.argmax(dim=-1) == answers).double().mean().item()
         return hits / episodes
 
@@ -81,17 +81,17 @@ def by_logits(method: TapNet, support: Tensor, query: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def rows(pairs: int = 7, episodes: int = 2000) -> list[Row]:
-    judge, some = evaluator(), 60
-    ours = judge.accuracies(EpisodeSpec(WAY, SHOT, QUERY, some)).mean()
-    assert abs(ours - episode_loop(judge, some, by_full_svd)()) < 1e-3, "the two do not measure the same"
+    evaluated, some = evaluator(), 60
+    ours = evaluated.accuracies(EpisodeSpec(WAY, SHOT, QUERY, some)).mean()
+    assert abs(ours - episode_loop(evaluated, some, by_full_svd)()) < 1e-3, "the two do not measure the same"
     result = []
     for name, target, answer in (
         ("evaluation: loop with a full SVD / ours", "at least 9, aim 18", by_full_svd),
         ("evaluation: plain loop over features / ours", "", by_logits),
     ):
         slow, fast, ratio = compared(
-            episode_loop(judge, some, answer),
-            lambda: judge.accuracies(EpisodeSpec(WAY, SHOT, QUERY, episodes)),
+            episode_loop(evaluated, some, answer),
+            lambda: evaluated.accuracies(EpisodeSpec(WAY, SHOT, QUERY, episodes)),
             pairs,
             (some, episodes),
         )
@@ -100,7 +100,7 @@ def rows(pairs: int = 7, episodes: int = 2000) -> list[Row]:
         )
     single = evaluator(projection_dim=200)
     curve, one, ratio = compared(
-        lambda: dimension_curve(judge, WAY, SHOT, QUERY, episodes),
+        lambda: dimension_curve(evaluated, EpisodeSpec(WAY, SHOT, QUERY, episodes)),
         lambda: single.accuracies(EpisodeSpec(WAY, SHOT, QUERY, episodes)),
         pairs,
         (episodes, episodes),

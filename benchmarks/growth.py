@@ -60,12 +60,12 @@ def _episodes(way: int, shot: int, query: int, dim: int) -> Work:
     """Episodes over made-up features of a split of 7,000 images."""
     torch.manual_seed(0)
     labels = np.repeat(np.arange(CLASSES), EACH)
-    judge = Evaluator(
+    evaluator = Evaluator(
         TapNet(Nothing(dim), num_references=64).eval().requires_grad_(False),
         _image_set(np.zeros((len(labels), 1, 1, 1), np.uint8), labels),
     )
-    judge._features = torch.randn(len(labels), dim)
-    return lambda count: judge.accuracies(EpisodeSpec(way, shot, query, count))
+    evaluator._features = torch.randn(len(labels), dim)
+    return lambda count: evaluator.accuracies(EpisodeSpec(way, shot, query, count))
 
 
 def _gathering(count: int, folder: Path) -> Work:

@@ -25,6 +25,7 @@ from scipy.stats import t as student
 from torch import Tensor, nn
 
 from tapnet.checkpoint import load
+from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.hardware import resolve_device, resolve_precision
 from tapnet.recipe import Recipe, load_recipe
@@ -94,7 +95,11 @@ def _accuracy(recipe: Recipe, precision: str, device: torch.device) -> float:
     with tempfile.TemporaryDirectory() as folder:
         train(recipe, Path(folder) / "run", device.type, precision)
         method = load(Path(folder) / "run", device)
-    return float(Evaluator(method, recipe.data.images("test")).accuracies(task.way, task.shot, task.query, 2000).mean())
+    return float(
+        Evaluator(method, recipe.data.images("test"))
+        .accuracies(EpisodeSpec(task.way, task.shot, task.query, 2000))
+        .mean()
+    )
 
 
 if __name__ == "__main__":

@@ -54,15 +54,15 @@ def test_a_trained_ablation_leaves_a_run_a_variant_and_does_not_train_it_again(t
 def test_an_interrupted_ablation_goes_on(tmp_path, monkeypatch, capsys):
     step, steps = Run.step, []
 
-    def pluralize(self):
+    def counted_step(self):
         steps.append(self.episode)
         if len(steps) == 3:
             os.kill(os.getpid(), signal.SIGINT)
         return step(self)
 
-    monkeypatch.setattr(Run, "step", pluralize)
+    monkeypatch.setattr(Run, "step", counted_step)
     assert train("distance", tmp_path) == 130
-    assert "Go on with: the same command" in capsys.readouterr().err
+    assert "Resume with: the same command" in capsys.readouterr().err
     assert (tmp_path / "euclidean" / LAST).exists()
     assert not (tmp_path / "euclidean" / BEST).exists()
     assert train("distance", tmp_path) == 0
@@ -116,7 +116,7 @@ def test_a_task_that_cannot_be_measured_is_refused_before_training(tmp_path, cap
 
 def test_the_ways_of_an_ablation_of_ways_are_those_of_its_rows(trained, capsys, tmp_path):
     asked = ("--checkpoint", trained / "constant", "--episodes", 4, "--record", tmp_path)
-    assert ablate("num_references", *asked) == 0
+    assert ablate("ways", *asked) == 0
     printed = capsys.readouterr()
     assert "ways: 5-shot on quickdraw (test), 4 episodes" in printed.out
     assert "difference" not in printed.out
@@ -135,8 +135,8 @@ def test_the_ways_of_an_ablation_of_ways_are_those_of_its_rows(trained, capsys, 
         (["selection", "--recipe", "quickdraw"], "need no training: give --checkpoint"),
         (["distance", "--checkpoint", "drawings"], "need training: give --recipe"),
         (["selection", "--checkpoint", "drawings", "--out", "x"], "leave them out, or give --recipe"),
-        (["selection", "--checkpoint", "drawings", "--episodes", "0"], "at least 2 episodes, got 0"),
-        (["gradient", "--recipe", "quickdraw", "--set", "training.query=99"], "101 images a class"),
+        (["selection", "--checkpoint", "drawings", "--episodes", "0"], "Episodes need episodes >= 1, got episodes=0"),
+        (["gradient", "--recipe", "quickdraw", "--set", "training.query=99"], "101 images per class"),
         (["gradient", "--recipe", "quickdraw", "--set", "method.options.distance=cosine"], "squared, euclidean"),
     ],
 )

@@ -6,11 +6,15 @@ from torch import nn
 from tapnet.backbones import make_backbone
 from tapnet.data.batches import episode_images
 from tapnet.evaluation.evaluator import Evaluator
-from tapnet.functional import class_prototypes
-from tapnet.methods import PrototypicalNetwork
-from tapnet.methods.tapnet import CHOICES, TapNet
+from tapnet.methods import PrototypicalNetwork, TapNet, TapNetVariant
 from tapnet.paper.ablations import ABLATIONS, EpisodeSpec, find_ablation, measure_runs
-from tapnet.paper.ablations.measured import BatchStatistics, FourRotations, Turned, random_selection_accuracies
+from tapnet.paper.ablations.measured import (
+    BatchStatistics,
+    FourRotations,
+    RotatedViews,
+    as_variant,
+    random_selection_accuracies,
+)
 from tapnet.paper.ablations.rows import paired
 from tapnet.paper.ablations.trained import recipes_of_compositions
 from tapnet.recipe import load_recipe
@@ -21,36 +25,38 @@ TRAINED = {name: ablation for name, ablation in ABLATIONS.items() if ablation.re
 
 
 @pytest.fixture
-def judge(small_tapnet, blobs):
+def evaluator(small_tapnet, blobs):
     return Evaluator(small_tapnet, blobs)
 
 
-def measured(name, judge, task=TASK):
-    return {row.variant: row for row in MEASURED[name].measure(judge, task)}
+def measured(name, evaluator, task=TASK):
+    return {row.variant: row for row in MEASURED[name].measure(evaluator, task)}
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_every_measured_ablation_has_rows_with_accuracy_and_interval(name, judge):
-    rows = measured(name, judge).values()
+def test_every_measured_ablation_has_rows_with_accuracy_and_interval(name, evaluator):
+    rows = measured(name, evaluator).values()
     assert len(rows) >= 2
     assert all(0 <= row.accuracy <= 1 and row.ci95 >= 0 for row in rows)
 
 
 @pytest.mark.parametrize("name", ["selection", "projection-references", "classification-references"])
-def test_the_first_variant_is_the_default_and_the_others_are_paired_with_it(name, judge):
-    first, *others = measured(name, judge).values()
-    assert first.accuracy == judge.accuracies(EpisodeSpec(5, 2, 3, 12, 1)).mean()
+def test_the_first_variant_is_the_default_and_the_others_are_paired_with_it(name, evaluator):
+    first, *others = measured(name, evaluator).values()
+    assert first.accuracy == evaluator.accuracies(EpisodeSpec(5, 2, 3, 12, 1)).mean()
     assert first.difference is None
     for row in others:
         assert row.difference == pytest.approx(row.accuracy - first.accuracy)
 
 
-def test_an_ablation_leaves_the_method_as_it_was(judge):
-    before = dict(vars(judge.method))
+def test_an_ablation_leaves_the_method_as_it_was(evaluator):
+    before = dict(vars(evaluator.method))
     for name in MEASURED:
-        measured(name, judge)
-    assert vars(judge.method) == before
-    assert all(layer.running_mean is not None for layer in judge.method.modules() if isinstance(layer, nn.BatchNorm2d))
+        measured(name, evaluator)
+    assert vars(evaluator.method) == before
+    assert all(
+        layer.running_mean is not None for layer in evaluator.method.modules() if isinstance(layer, nn.BatchNorm2d)
+    )
 
 
 def test_paired_differences_are_those_worked_out_by_hand():
@@ -59,27 +65,27 @@ def test_paired_differences_are_those_worked_out_by_hand():
     assert rows[1].difference_ci95 == pytest.approx(1.96 * 0.1)
 
 
-def test_random_selection_follows_from_seed_and_episode_alone(judge):
-    longer = random_selection_accuracies(judge, EpisodeSpec(5, 2, 3, episodes=40, seed=1))
-    np.testing.assert_array_equal(random_selection_accuracies(judge, TASK), longer[:12])
-    assert (longer != random_selection_accuracies(judge, EpisodeSpec(5, 2, 3, episodes=40, seed=2))).any()
+def test_random_selection_follows_from_seed_and_episode_alone(evaluator):
+    longer = random_selection_accuracies(evaluator, EpisodeSpec(5, 2, 3, episodes=40, seed=1))
+    np.testing.assert_array_equal(random_selection_accuracies(evaluator, TASK), longer[:12])
+    assert (longer != random_selection_accuracies(evaluator, EpisodeSpec(5, 2, 3, episodes=40, seed=2))).any()
 
 
-def test_the_band_over_rotations_has_no_width_at_full_dimension(judge):
-    *others, full = measured("dimension", judge).values()
+def test_the_band_over_rotations_has_no_width_at_full_dimension(evaluator):
+    *others, full = measured("dimension", evaluator).values()
     assert full.variant == "D = 11"
     assert full.lowest == full.highest == full.accuracy
     assert any(row.lowest < row.highest for row in others)
 
 
-def test_ways_go_as_far_as_the_references(judge):
-    assert list(measured("num_references", judge)) == ["2-way", "3-way", "5-way"]  # 8 references
+def test_ways_go_as_far_as_the_references(evaluator):
+    assert list(measured("ways", evaluator)) == ["2-way", "3-way", "5-way"]  # 8 references
 
 
-def test_batch_statistics_are_transductive_and_those_of_the_episode(judge, small_tapnet, blobs):
+def test_batch_statistics_are_transductive_and_those_of_the_episode(evaluator, small_tapnet, blobs):
     method = BatchStatistics(small_tapnet).eval()
     assert method.transductive
-    assert "batch (transductive)" in measured("batch-statistics", judge)
+    assert "batch (transductive)" in measured("batch-statistics", evaluator)
     normalised = []
     layer = next(layer for layer in method.modules() if isinstance(layer, nn.BatchNorm2d))
     layer.register_forward_hook(lambda _layer, _inputs, output: normalised.append(output))
@@ -88,7 +94,7 @@ def test_batch_statistics_are_transductive_and_those_of_the_episode(judge, small
 
 
 def test_four_turns_are_classified_each_by_itself_and_the_logits_added_up(small_tapnet, blobs):
-    method, episode = Turned(small_tapnet).eval(), episode_images(blobs, blobs.episodes(5, 2, 3)[0])
+    method, episode = RotatedViews(small_tapnet).eval(), episode_images(blobs, blobs.episodes(5, 2, 3)[0])
     rotations = [
         (
             episode.support_images.rot90(quarters, (2, 3)),
@@ -102,21 +108,21 @@ def test_four_turns_are_classified_each_by_itself_and_the_logits_added_up(small_
 
 
 def test_the_head_of_four_turns_has_the_softmax_of_their_logits(small_tapnet, blobs):
-    method, episode = Turned(small_tapnet).eval(), episode_images(blobs, blobs.episodes(5, 2, 3)[0])
+    method, episode = RotatedViews(small_tapnet).eval(), episode_images(blobs, blobs.episodes(5, 2, 3)[0])
     support, query = method.embed(episode.support_images), method.embed(episode.query_images)
-    weight, bias = method.head(class_prototypes(support, episode.support_labels, 5))
+    head = method.adapt(support, episode.support_labels).linear()
     logits = method.logits(support, episode.support_labels, query)
-    torch.testing.assert_close((query @ weight.T + bias).softmax(dim=-1), logits.softmax(dim=-1), atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(head.logits(query).softmax(dim=-1), logits.softmax(dim=-1), atol=1e-4, rtol=1e-3)
 
 
-def test_views_compare_four_turns_with_none(judge, small_tapnet, blobs):
-    rows = measured("views", judge)
-    for name, method in (("as it is", small_tapnet), ("four rotations", Turned(small_tapnet).eval())):
+def test_views_compare_four_turns_with_none(evaluator, small_tapnet, blobs):
+    rows = measured("views", evaluator)
+    for name, method in (("as it is", small_tapnet), ("four rotations", RotatedViews(small_tapnet).eval())):
         assert rows[name].accuracy == Evaluator(method, blobs).accuracies(EpisodeSpec(5, 2, 3, 12, 1)).mean()
 
 
-def test_views_need_a_linear_head(small_tapnet, blobs):
-    with pytest.raises(ValueError, match="needs a method with a linear head, the checkpoint is a BatchStatistics"):
+def test_views_need_class_prototypes(small_tapnet, blobs):
+    with pytest.raises(ValueError, match="needs a method of class prototypes, the checkpoint is a BatchStatistics"):
         measured("views", Evaluator(BatchStatistics(small_tapnet).eval(), blobs))
 
 
@@ -142,7 +148,7 @@ def test_another_method_is_refused(name, small_tapnet, blobs):
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_variants_that_would_not_begin_at_random_are_refused(name):
-    with pytest.raises(ValueError, match="begin at random, omniglot-cpu-long begins with runs/omniglot-cpu"):
+    with pytest.raises(ValueError, match="start from random weights, omniglot-cpu-long is initialized from runs/"):
         TRAINED[name].recipes(load_recipe("omniglot-cpu-long"))
 
 
@@ -152,8 +158,8 @@ def test_every_trained_ablation_has_recipes_and_the_first_is_the_default(name, r
     given = load_recipe(recipe)
     first, *others = TRAINED[name].recipes(given).values()
     with torch.device("meta"):
-        methods = [each.build((3, 84, 84)) for each in (given, first)]
-    options = ("projection_dim", "selection", "differentiable", *CHOICES)
+        methods = [as_variant(each.build((3, 84, 84))) for each in (given, first)]
+    options = TapNetVariant.adapt_options()
     assert first.training == given.training
     assert len({tuple(getattr(method, option) for option in options) for method in methods}) == 1
     assert others
@@ -174,8 +180,8 @@ def test_a_recipe_of_another_method_is_refused():
         TRAINED["gradient"].recipes(recipe)
 
 
-def test_runs_are_compared_on_the_same_episodes(judge):
-    rows = measure_runs({"one": judge, "two": judge}, TASK, training_episodes=9)
+def test_runs_are_compared_on_the_same_episodes(evaluator):
+    rows = measure_runs({"one": evaluator, "two": evaluator}, TASK, training_episodes=9)
     assert (rows[1].difference, rows[1].training_episodes) == (0, 9)
 
 

@@ -6,15 +6,14 @@ import zipfile
 import numpy as np
 import pytest
 import torch
-from tapnet.evaluation.dimension_curve import dimension_curve
 
 import tapnet
 from tapnet.checkpoint import read_checkpoint
 from tapnet.cli import main
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator
-from tapnet.functional import class_prototypes
 from tapnet.paper.chainer import import_chainer
+from tapnet.paper.dimension_curve import dimension_curve
 from tapnet.recipe import load_recipe
 
 WIDTHS, WAYS, WAY, SHOT, SIZE = (6, 8, 10, 32), 20, 5, 3, 21  # 21 → 11 → 6 → 3 → 2: every pooling but one is partial
@@ -144,21 +143,21 @@ def test_the_bias_decides_which_references_are_selected(arrays, episode):
 def test_the_linear_head_of_an_imported_network_has_the_authors_softmax(run_folder, arrays, episode):
     method = tapnet.load(run_folder)
     support, query = (method.embed(torch.from_numpy(images)) for images in episode)
-    weight, bias = method.head(class_prototypes(support, torch.arange(WAY).repeat(SHOT), WAY))
+    head = method.adapt(support, torch.arange(WAY).repeat(SHOT)).linear()
     expected = torch.from_numpy(logits_of(*episode, arrays)[0]).log_softmax(-1)
-    torch.testing.assert_close((query @ weight.mT + bias).log_softmax(-1).double(), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(head.logits(query).log_softmax(-1).double(), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_task_fitted_on_an_imported_network_has_the_authors_softmax(run_folder, arrays, episode, tmp_path):
     from tapnet.inference.networks import load_network
-    from tapnet.inference.task import Examples, Settings, fit_task
+    from tapnet.inference.task import Examples, fit_task
     from tapnet.inference.task_file import read_task, write_task
 
     network = load_network(str(run_folder))
     support, query = (network.method.embed(torch.from_numpy(images)).numpy() for images in episode)
     labels = np.tile(np.arange(WAY), SHOT)
     examples = Examples(support, labels, tuple(str(i) for i in labels), (b"",) * len(labels))
-    task = fit_task([f"class {k}" for k in range(WAY)], examples, network.foundation, Settings(selection="closest"))
+    task = fit_task([f"class {k}" for k in range(WAY)], examples, network, options={"selection": "closest"})
     write_task(task, tmp_path / "a.task")
     expected = torch.from_numpy(logits_of(*episode, arrays)[0]).softmax(-1).numpy()
     np.testing.assert_allclose(read_task(tmp_path / "a.task").probabilities(query), expected, atol=1e-5)

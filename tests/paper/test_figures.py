@@ -66,7 +66,7 @@ def test_reference_distance_needs_references(tmp_path):
 
 
 def test_trajectories_show_all_references_and_four_with_stamps(tmp_path):
-    path = Trajectory([0, 10, 20, 30, 40], list(torch.randn(5, 6, 12).cumsum(dim=0)))
+    path = Trajectory([0, 10, 20, 30, 40], {"references": list(torch.randn(5, 6, 12).cumsum(dim=0))})
     path.write(tmp_path)
     figure = reference_trajectories(tmp_path)
     assert titles(figure) == ["All 6 references", "4 of them, with training episodes"]
@@ -107,12 +107,20 @@ def ablation(name, rows):
 
 
 def test_dimension_shows_the_curve_its_interval_and_the_band():
-    rows = [{"accuracy": 0.1 * d, "ci95": 0.01, "lowest": 0.09 * d, "highest": 0.11 * d} for d in range(1, 6)]
+    rows = [
+        {"accuracy": 0.1 * d, "ci95": 0.01, "lowest": 0.09 * d, "highest": 0.11 * d, "references_first": 0.5}
+        for d in range(1, 6)
+    ]
     (axis,) = dimension_figure(ablation("dimension", rows)).axes
     assert list(axis.lines[0].get_xdata()) == [1, 2, 3, 4, 5]
     assert axis.lines[0].get_ydata() == pytest.approx([10, 20, 30, 40, 50])
     labels = [text.get_text() for text in axis.get_legend().get_texts()]
-    assert labels == ["over 20 rotations", "95% over episodes", "quickdraw"]
+    assert labels == [
+        "20 random rotations",
+        "95% over episodes",
+        "quickdraw, Householder",
+        "the references' directions first",
+    ]
 
 
 def test_episode_composition_shows_ours_by_ways_and_the_published_beside_it():
@@ -127,5 +135,5 @@ def test_episode_composition_shows_ours_by_ways_and_the_published_beside_it():
 
 
 def test_a_figure_of_another_ablation_is_refused():
-    with pytest.raises(ValueError, match="Needed a result of `tapnet ablate dimension --record`, got one of 'ways'"):
-        dimension_figure(ablation("num_references", []))
+    with pytest.raises(ValueError, match="Expected a result of `tapnet ablate dimension --record`, got one of 'ways'"):
+        dimension_figure(ablation("ways", []))

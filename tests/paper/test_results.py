@@ -14,7 +14,10 @@ def test_a_recorded_result_is_read_back(tmp_path, blobs, small_tapnet):
     result = Evaluator(small_tapnet, blobs).evaluate(EpisodeSpec(5, 1, 3, 4))
     path = record(tmp_path, header, result)
     assert path.name == "quickdraw-seed0-blobs-test10-5way-1shot-4.json"
-    assert read_results(tmp_path)[0]["evaluation"] == result.as_dict() | {"allow_overlap": False}
+    assert read_results(tmp_path)[0]["evaluation"] == result.as_dict() | {
+        "allow_overlap": False,
+        "interval": "student",
+    }
 
 
 def test_a_recorded_result_tells_how_it_was_made(tmp_path, blobs, small_tapnet):
@@ -26,6 +29,7 @@ def test_a_recorded_result_tells_how_it_was_made(tmp_path, blobs, small_tapnet):
     assert kept["trained"] == {
         "episodes": 3,
         "state": "finished",
+        "seconds": None,
         "hardware": {"device": "cpu"},
         "data": {},
         "version": header.version,
@@ -50,9 +54,9 @@ def test_results_of_two_recipes_of_one_name_are_both_kept(tmp_path, blobs, small
 
 
 def test_results_of_two_tasks_of_one_name_are_both_kept(tmp_path, blobs, small_tapnet):
-    header, judge = Header(load_recipe("quickdraw"), (1, 8, 8), 3), Evaluator(small_tapnet, blobs)
+    header, evaluator = Header(load_recipe("quickdraw"), (1, 8, 8), 3), Evaluator(small_tapnet, blobs)
     for query, seed in ((3, 0), (2, 0), (3, 1), (2, 0)):
-        record(tmp_path, header, judge.evaluate(EpisodeSpec(5, 1, query, 4, seed)))
+        record(tmp_path, header, evaluator.evaluate(EpisodeSpec(5, 1, query, 4, seed)))
     kept = [(result["evaluation"]["query"], result["evaluation"]["seed"]) for result in read_results(tmp_path)]
     assert sorted(kept) == [(2, 0), (3, 0), (3, 1)]
 
@@ -78,11 +82,11 @@ def test_a_result_from_before_a_key_of_the_recipe_is_still_one_of_that_recipe(tm
 
 
 def test_an_ablation_is_kept_in_a_folder_of_its_own(tmp_path, blobs, small_tapnet):
-    header, judge = Header(load_recipe("quickdraw"), (1, 8, 8), episode=3), Evaluator(small_tapnet, blobs)
-    record(tmp_path, header, judge.evaluate(EpisodeSpec(5, 1, 3, 4)))
+    header, evaluator = Header(load_recipe("quickdraw"), (1, 8, 8), episode=3), Evaluator(small_tapnet, blobs)
+    record(tmp_path, header, evaluator.evaluate(EpisodeSpec(5, 1, 3, 4)))
     task = {"way": 5, "shot": 1, "query": 3, "episodes": 4, "seed": 0}
     for length, words in ((None, ""), (7, "-trained7")):
-        result = ablation_result("gradient", header, judge, task, [{"variant": "x", "training_episodes": length}])
+        result = ablation_result("gradient", header, evaluator, task, [{"variant": "x", "training_episodes": length}])
         path = record_ablation(tmp_path, result)
         expected = f"gradient-quickdraw-seed0{words}-blobs-test10-5way-1shot-4.json"
         assert path == tmp_path / "ablations" / expected

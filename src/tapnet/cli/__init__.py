@@ -1,4 +1,4 @@
-"""The command line: one file a command, each with `add_arguments` and `run`; parse, call, print.
+"""The command line: one file per command, each with `add_arguments` and `run`; parse, call, print.
 
 Nothing heavy is imported before a command runs, so that help and version answer at once.
 """
@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import os
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 
 from tapnet._version import __version__
 
 COMMANDS: dict[str, str] = {
-    "quickstart": "train on the bundled drawings, evaluate, draw two pictures",
+    "quickstart": "train on the bundled drawings, evaluate, save two plots",
     "train": "train a method by a recipe",
     "evaluate": "accuracy of a checkpoint on classes it has never seen",
     "compare": "several checkpoints on the same episodes, with paired differences",
@@ -54,13 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.command is None:
         args.usage.print_help()
         return 0
+    logging.getLogger("lightning_fabric.utilities.rank_zero").setLevel(logging.WARNING)  # it announces the precision
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning  # type: ignore[assignment]
             importlib.import_module(f"tapnet.cli.{_module(args.command)}").run(args)
-    except BrokenPipeError:  # whoever read our lines has seen enough
-        sys.stdout = None
-        return 0
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader has enough, as in `tapnet recipes | head`
+        _discard_output()
+        return 128 + 13  # as a process that SIGPIPE ended
     except (ValueError, OSError) as error:
         if os.environ.get("TAPNET_DEBUG"):
             raise
@@ -93,6 +97,12 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         if name in arguments[:1]:
             importlib.import_module(f"tapnet.cli.{_module(name)}").add_arguments(command)
     return parser
+
+
+def _discard_output() -> None:
+    """Let the interpreter flush what is left to nowhere, where it would complain about the closed pipe."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:

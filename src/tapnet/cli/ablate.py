@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 
-from tapnet.cli.evaluate import evaluator, images_for, overlaps
+from tapnet.cli.evaluate import candidate, images_for
 from tapnet.cli.options import add_device, add_episodes, output_folder, percent
+from tapnet.cli.tables import print_table
 from tapnet.cli.train import train_with_progress
 from tapnet.wording import difference, half_width
 
 if TYPE_CHECKING:
     from tapnet.checkpoint import Header
-    from tapnet.evaluation.evaluator import Evaluator
+    from tapnet.evaluation.comparison import Candidate
     from tapnet.paper.ablations import Ablation, EpisodeSpec, Row
 
 _EXAMPLES = """examples:
@@ -54,13 +54,13 @@ def run(args: argparse.Namespace) -> None:
         _print_list(ABLATIONS)
         return
     ablation = find_ablation(args.name)
-    _check_unfit(ablation, args)
+    _check_options(ablation, args)
     episodes = ablation.episodes if args.episodes is None else args.episodes
     task = EpisodeSpec(args.way, args.shot, args.query, episodes, args.seed)
-    header, judge, rows = (_measured if args.checkpoint else _trained)(ablation, args, task)
+    header, found, rows = (_measured if args.checkpoint else _trained)(ablation, args, task)
     asked = asdict(task) | ({"way": None} if ablation.varies_way else {})
-    overlap = overlaps(judge.method, judge.images.name)
-    result = ablation_result(args.name, header, judge, asked, [asdict(row) for row in rows], overlap)
+    overlap = found.overlap.as_dict()
+    result = ablation_result(args.name, header, found.evaluator, asked, [asdict(row) for row in rows], overlap)
     if args.json:
         print(json.dumps(result))
     else:
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> None:
         print(f"Kept as {record_ablation(args.record, result)}", file=sys.stderr)
 
 
-def _check_unfit(ablation: Ablation, args: argparse.Namespace) -> None:
+def _check_options(ablation: Ablation, args: argparse.Namespace) -> None:
     if (args.checkpoint is None) == (args.recipe is None):
         raise ValueError("Give one: --checkpoint to vary a trained network, or --recipe to train the variants.")
     if args.checkpoint and ablation.measure is None:
@@ -80,73 +80,74 @@ def _check_unfit(ablation: Ablation, args: argparse.Namespace) -> None:
         raise ValueError("--set and --out are for variants that are trained: leave them out, or give --recipe.")
 
 
-def _measured(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) -> tuple[Header, Evaluator, list[Row]]:
-    """What the network is, who judged it, and the rows."""
-    from tapnet.checkpoint import read_checkpoint
-
+def _measured(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) -> tuple[Header, Candidate, list[Row]]:
+    """Return the header of the checkpoint, the checkpoint with its evaluator, and the rows."""
     assert ablation.measure is not None
-    judge = evaluator(args.checkpoint, _exactly(args))
-    return read_checkpoint(args.checkpoint).header, judge, ablation.measure(judge, task)
+    found = candidate(args.checkpoint, _in_float32(args))
+    return found.header, found, ablation.measure(found.evaluator, task)
 
 
-def _trained(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) -> tuple[Header, Evaluator, list[Row]]:
-    """The same of the first of the variants, after each has been trained."""
-    from tapnet.checkpoint import read_checkpoint
-    from tapnet.paper.ablations import measure_runs, refuse_unmeasurable, train_variants
+def _trained(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) -> tuple[Header, Candidate, list[Row]]:
+    """Return the same for the first of the variants, after each has been trained."""
+    from tapnet.paper.ablations import check_measurable, measure_runs, train_variants
     from tapnet.recipe import load_recipe
 
     assert ablation.recipes is not None
     recipe = load_recipe(args.recipe, args.set)
     train = partial(
-        train_with_progress, device=args.device, precision=args.precision, quiet=args.json, again="the same command"
+        train_with_progress,
+        device=args.device,
+        precision=args.precision,
+        quiet=args.json,
+        again="the same command",
+        test=False,
     )
     recipes = ablation.recipes(recipe)
-    refuse_unmeasurable(recipes, images_for(recipe.data, args), task)
-    folders = train_variants(recipes, args.out or Path("runs") / f"ablate-{args.name}", train, _say)
-    judges = {variant: evaluator(str(folder), _exactly(args)) for variant, folder in folders.items()}
-    base = next(iter(folders))
-    header = replace(read_checkpoint(folders[base]).header, recipe=recipe)
-    return header, judges[base], measure_runs(judges, task, recipe.training.episodes)
+    check_measurable(recipes, images_for(recipe.data, args), task)
+    folders = train_variants(recipes, args.out or Path("runs") / f"ablate-{args.name}", train, _log)
+    found = {variant: candidate(str(folder), _in_float32(args)) for variant, folder in folders.items()}
+    evaluators = {variant: each.evaluator for variant, each in found.items()}
+    base = found[next(iter(found))]
+    return replace(base.header, recipe=recipe), base, measure_runs(evaluators, task, recipe.training.episodes)
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def _exactly(args: argparse.Namespace) -> argparse.Namespace:
-    """The options for an evaluation in float32: the precision that was asked for is that of training."""
+def _in_float32(args: argparse.Namespace) -> argparse.Namespace:
+    """Return the options for an evaluation in float32: the precision that was asked for is that of training."""
     return argparse.Namespace(**vars(args) | {"precision": "float32"})
 
 
 def _print_list(ablations: dict[str, Ablation]) -> None:
-    table = Table()
-    for heading in ("ablation", "question", "give"):
-        table.add_column(heading, no_wrap=heading != "question")
     for name, ablation in ablations.items():
-        ways = [way for way, there in (("--checkpoint", ablation.measure), ("--recipe", ablation.recipes)) if there]
-        table.add_row(name, ablation.question, "\n".join(ways))
-    Console().print(table)
+        sources = (("--checkpoint", ablation.measure), ("--recipe", ablation.recipes))
+        options = " or ".join(option for option, there in sources if there)
+        print(f"{name:<26}{options}")
+        Console(highlight=False).print(f"  {ablation.question}")
 
 
 def _print_rows(rows: list[Row], title: str, note: str) -> None:
-    from tapnet.paper.ablations import few
+    from tapnet.paper.ablations import subsample_rows
 
-    table = Table()
     is_paired = any(row.difference is not None for row in rows)
-    for heading in ("variant", "accuracy", "over episodes", *(("difference", "paired interval") if is_paired else ())):
-        table.add_column(heading, justify="left" if heading == "variant" else "right")
-    if rows[0].lowest is not None:
-        table.add_column("rotations", no_wrap=True)
-    for row in few(rows, max(rows, key=lambda row: row.accuracy)):
+    headings = ["variant", "accuracy", "over episodes", *(("difference", "paired interval") if is_paired else ())]
+    headings += ["references first"] if rows[0].references_first is not None else []
+    headings += ["over rotations"] if rows[0].lowest is not None else []
+    lines = []
+    for row in subsample_rows(rows, max(rows, key=lambda row: row.accuracy)):
         cells = [row.variant, percent(row.accuracy), half_width(row.ci95)]
         if is_paired:
             cells += [difference(row.difference), half_width(row.difference_ci95)]
+        if row.references_first is not None:
+            cells.append(percent(row.references_first))
         if row.lowest is not None and row.highest is not None:
             cells.append(f"{100 * row.lowest:.2f} to {percent(row.highest)}")
-        table.add_row(*cells)
-    console = Console(highlight=False)
-    console.print(title, table, sep="\n")  # a title of the table would break at its width
+        lines.append(cells)
+    print(title)
+    print_table(headings, lines)
     if rows[0].training_episodes:
         note = f"Each variant was trained once, for {rows[0].training_episodes} episodes; another seed may differ."
     if note:
-        console.print(note)
+        Console(highlight=False).print(note)

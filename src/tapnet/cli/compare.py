@@ -4,65 +4,79 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tapnet.cli.evaluate import evaluator, overlaps
-from tapnet.cli.options import add_device, add_episodes, episode_spec, percent
-from tapnet.wording import difference, half_width, overlap_note
+from tapnet.cli.evaluate import candidate
+from tapnet.cli.options import add_device, add_episodes, episode_spec, output_file
+from tapnet.cli.tables import print_table
+
+if TYPE_CHECKING:
+    from tapnet.evaluation.comparison import Candidate
+
+_EXAMPLES = """examples:
+  tapnet compare runs/tapnet runs/protonet --shot 1
+  tapnet compare runs/tapnet-seed0 runs/tapnet-seed1 runs/protonet --out comparison.html
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoints", nargs="+", help="two or more checkpoints or run folders; the first is the base")
+    parser.epilog = _EXAMPLES
+    parser.add_argument(
+        "checkpoints", nargs="+", help="two or more checkpoints or run folders; runs that differ in seed are grouped"
+    )
     add_episodes(parser)
+    parser.add_argument("--no-class-interval", action="store_true", help="leave out the interval over classes: faster")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--out", type=output_file(".md", ".html"), help="write a report: .md with its plot, or .html, all in one file"
+    )
     add_device(parser, precision="float32")
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.evaluation.intervals import mean_and_ci95
+    from tapnet.evaluation.comparison import compare
+    from tapnet.evaluation.comparison_report import NOTE, tables, title, write
 
     if len(args.checkpoints) < 2:
         raise ValueError(f"A comparison needs at least 2 checkpoints, got {len(args.checkpoints)}.")
-    base, data = None, set()
-    rows: list[dict[str, Any]] = []
-    for checkpoint in args.checkpoints:
-        judge = evaluator(checkpoint, args)
-        data.add((judge.images.fingerprint, judge.images.rotations, judge.images.one_rotation_per_class))
-        if len(data) > 1:
-            raise ValueError("These checkpoints were trained on different data: give one for all by --dataset.")
-        accuracies = judge.accuracies(episode_spec(args))
-        base = accuracies if base is None else base
-        mean, ci95 = mean_and_ci95(accuracies)
-        ahead, ahead_ci95 = mean_and_ci95(accuracies - base)
-        overlap = overlaps(judge.method, judge.images.name)
-        row = {"checkpoint": checkpoint, "method": type(judge.method).__name__, "accuracy": mean, "ci95": ci95}
-        rows.append(row | {"difference": ahead, "difference_ci95": ahead_ci95, "allow_overlap": overlap})
+    with _progress() as progress:
+        bar = progress.add_task("", run="", total=args.episodes)
+
+        def candidates() -> Iterator[Candidate]:
+            for checkpoint in args.checkpoints:
+                progress.update(bar, completed=0, run=Path(checkpoint).name)
+                yield candidate(checkpoint, args)
+
+        result = compare(
+            candidates(),
+            episode_spec(args),
+            bootstrap=not args.no_class_interval,
+            progress=lambda done, _: progress.update(bar, completed=done),
+        )
     if args.json:
-        asked = {name: getattr(args, name) for name in ("way", "shot", "query", "episodes", "seed", "split")}
-        measured = {
-            "dataset": judge.images.name,
-            "classes": len(judge.images.class_names),
-            "data_sha256": judge.images.fingerprint,
-            "precision": judge.precision,
-        }
-        print(json.dumps(asked | measured | {"checkpoints": rows}))
+        print(json.dumps(result.as_dict()))
     else:
-        Console().print(_table(args, judge.images.name, rows))
+        print(title(result))
+        for table in tables(result):
+            print(f"\n{table.title}")
+            print_table(table.headings, table.rows)
+        Console(highlight=False).print(NOTE)
+    if args.out:
+        print(*(f"Wrote {path}" for path in write(result, args.out)), sep="\n", file=sys.stderr)
 
 
-def _table(args: argparse.Namespace, dataset: str, rows: list[dict[str, Any]]) -> Table:
-    note = overlap_note(any(row["allow_overlap"] for row in rows))
-    asked = f"{args.way}-way {args.shot}-shot on {dataset} ({args.split} classes{note})"
-    table = Table(title=f"{asked}, {args.episodes} identical episodes", title_justify="left")
-    for heading in ("checkpoint", "method"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("accuracy", "over episodes", "difference", "paired interval"):
-        table.add_column(heading, justify="right", max_width=len("difference"))  # headings break, names need the room
-    for row in rows:
-        paired = (None, None) if row is rows[0] else (row["difference"], row["difference_ci95"])
-        cells = row["checkpoint"], row["method"], percent(row["accuracy"]), half_width(row["ci95"])
-        table.add_row(*cells, difference(paired[0]), half_width(paired[1]))
-    return table
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.fields[run]}"),
+        BarColumn(bar_width=12),
+        TextColumn("{task.completed}/{task.total} episodes"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )

@@ -1,49 +1,68 @@
-"""`tapnet evaluate CHECKPOINT`: accuracy with its intervals, as a table or as JSON."""
+"""`tapnet evaluate CHECKPOINT …`: accuracy with its intervals, as a table or as JSON."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 
 from tapnet.cli.options import (
     add_device,
     add_episodes,
     add_processes,
     describe,
-    episode_spec,
+    episode_specs,
     output_folder,
     percent,
     processes,
 )
+from tapnet.cli.tables import print_table
 from tapnet.wording import half_width, overlap_note, pluralize
 
 if TYPE_CHECKING:
     from tapnet.backbones import ImageShape
     from tapnet.data import ImageSet
+    from tapnet.evaluation.comparison import Candidate, SeedSpread
     from tapnet.evaluation.evaluator import Evaluation, Evaluator
-    from tapnet.methods import Method
+    from tapnet.evaluation.intervals import Accuracies
     from tapnet.recipe import Data
 
-_IMAGENET = ("mini-imagenet", "tiered-imagenet", "tiny-imagenet-tiered")
 _EXAMPLES = """examples:
   tapnet evaluate runs/quickstart
   tapnet evaluate drawings --way 10
-  tapnet evaluate runs/quickstart --way 20 --shot 1 --episodes 10000
+  tapnet evaluate runs/quickstart --way 5,20 --shot 1,5 --episodes 10000
+  tapnet evaluate runs/seed0 runs/seed1 runs/seed2 --seeds
   tapnet evaluate runs/quickstart --json
 """
 
 
+@dataclass(frozen=True)
+class _Measured:
+    """A checkpoint on one task."""
+
+    candidate: Candidate
+    result: Evaluation
+    accuracies: Accuracies
+
+    def as_dict(self) -> dict[str, Any]:
+        return self.result.as_dict() | {"checkpoint": self.candidate.name} | self.candidate.overlap.as_dict()
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
-    parser.add_argument("checkpoint", help="a .safetensors checkpoint or the folder of a run (its best)")
-    add_episodes(parser)
+    parser.add_argument(
+        "checkpoints",
+        nargs="+",
+        metavar="checkpoint",
+        help="a .safetensors checkpoint or the folder of a run (its best)",
+    )
+    add_episodes(parser, several=True)
+    parser.add_argument("--seeds", action="store_true", help="runs that differ in seed only: mean and spread over them")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--no-cache", action="store_true", help="compute the features even if they are cached")
     parser.add_argument("--record", type=output_folder, metavar="DIR", help="keep the result for `tapnet table`")
@@ -54,100 +73,177 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from tapnet import distributed
 
+    specs = episode_specs(args)
     with processes(args):
-        judge = evaluator(args.checkpoint, args)
-        result = judge.evaluate(episode_spec(args))
+        if args.seeds:
+            _check_seeds(args.checkpoints)
+        measured = []
+        for checkpoint in args.checkpoints:
+            found = candidate(checkpoint, args)
+            for spec in specs:
+                accuracies = found.evaluator.accuracies(spec)
+                result = found.evaluator.evaluate(spec, accuracies=accuracies)
+                measured.append(_Measured(found, result, accuracies))
         if distributed.rank() > 0:
             return
-    overlap = overlaps(judge.method, result.dataset)
+    spreads = _spreads(measured, len(specs)) if args.seeds else []
     if args.json:
-        asked = {"checkpoint": str(args.checkpoint), "allow_overlap": overlap}
-        print(json.dumps(result.as_dict() | asked))
+        print(json.dumps(_as_json(measured, spreads)))
     else:
-        console = Console()
-        classes = f"{result.split} classes{overlap_note(overlap)}"
-        console.print(results_table([result], f"{args.checkpoint} on {result.dataset} ({classes})"))
-        console.print(EXPLANATION, highlight=False)
+        _print(measured, spreads)
     if args.record:
-        from tapnet.checkpoint import read_checkpoint
-        from tapnet.paper.results import record
+        _record(measured, args.record)
 
-        header = read_checkpoint(args.checkpoint).header
-        print(f"Kept as {record(args.record, header, result, overlap, run_state(args.checkpoint))}", file=sys.stderr)
+
+def _as_json(measured: list[_Measured], spreads: list[tuple[Evaluation, SeedSpread]]) -> dict[str, Any]:
+    """Return one object for one result, else all of them under `results`."""
+    if len(measured) == 1:
+        return measured[0].as_dict()
+    seeds = [{"way": result.way, "shot": result.shot} | asdict(spread) for result, spread in spreads]
+    return {"results": [each.as_dict() for each in measured]} | ({"over_seeds": seeds} if seeds else {})
+
+
+def _print(measured: list[_Measured], spreads: list[tuple[Evaluation, SeedSpread]]) -> None:
+    for found in dict.fromkeys(each.candidate for each in measured):
+        results = [each.result for each in measured if each.candidate is found]
+        first = results[0]
+        print_results(results, f"{found.name} on {first.dataset} ({first.split} classes{_note(found)})")
+    if spreads:
+        print(f"Mean of {pluralize(len(spreads[0][1].seeds), 'run')} with other seeds:")
+        headings = ("task", "accuracy", "over episodes", "over seeds", "deviation of one run")
+        rows = [
+            (
+                describe(result),
+                percent(spread.accuracy),
+                half_width(spread.ci95),
+                half_width(spread.seed_ci95),
+                "—" if spread.seed_deviation is None else f"{100 * spread.seed_deviation:.2f}",
+            )
+            for result, spread in spreads
+        ]
+        print_table(headings, rows)
+    Console(highlight=False).print(EXPLANATION + (_OVER_SEEDS if spreads else _ONE_RUN))
+
+
+def _note(found: Candidate) -> str:
+    return overlap_note(found.overlap.pretrained_on)
+
+
+def _spreads(measured: list[_Measured], tasks: int) -> list[tuple[Evaluation, SeedSpread]]:
+    """Return for each task the mean over the runs, with what varies over episodes and over seeds."""
+    from tapnet.evaluation.comparison import seed_spread
+
+    spreads = []
+    for task in range(tasks):
+        runs = measured[task::tasks]
+        seeds = [each.candidate.header.recipe.seed for each in runs]
+        spreads.append((runs[0].result, seed_spread([each.accuracies for each in runs], seeds)))
+    return spreads
+
+
+def _check_seeds(checkpoints: list[str]) -> None:
+    """Raise ValueError unless the runs are of one recipe and each has a seed of its own."""
+    from tapnet.checkpoint import read_checkpoint
+    from tapnet.evaluation.comparison import without_seed
+
+    recipes = [read_checkpoint(checkpoint).header.recipe for checkpoint in checkpoints]
+    if len(recipes) < 2:
+        raise ValueError(f"--seeds needs at least 2 runs, got {len(recipes)}.")
+    base = without_seed(recipes[0].as_dict())
+    for checkpoint, recipe in zip(checkpoints, recipes, strict=True):
+        if without_seed(recipe.as_dict()) != base:
+            raise ValueError(f"--seeds expects runs that differ in seed only, {checkpoint} has another recipe.")
+    seeds = [recipe.seed for recipe in recipes]
+    if len({*seeds}) < len(seeds):
+        raise ValueError(f"--seeds expects one run per seed, got the seeds {', '.join(map(str, seeds))}.")
+
+
+def _record(measured: list[_Measured], folder: Path) -> None:
+    from tapnet.paper.results import record
+
+    for each in measured:
+        found = each.candidate
+        path = record(
+            folder, found.header, each.result, found.overlap.as_dict(), run_state(found.name), found.training_seconds
+        )
+        print(f"Kept as {path}", file=sys.stderr)
 
 
 def run_state(checkpoint: str) -> str:
-    """Whether the run that a checkpoint is of came to its end; not known of a single file."""
+    """Return whether the run of a checkpoint has finished; `unknown` for a single file."""
     from tapnet.training.run_folder import RunFolder
 
     return str(RunFolder(Path(checkpoint)).metadata().get("state", "unknown"))
 
 
-def evaluator(checkpoint: str, args: argparse.Namespace) -> Evaluator:
-    """The evaluator that the options ask for."""
+def candidate(checkpoint: str, args: argparse.Namespace) -> Candidate:
+    """Return a checkpoint with the evaluator that the options ask for; print which classes are not unseen."""
     from tapnet.checkpoint import read_checkpoint
+    from tapnet.evaluation.class_overlap import class_overlap, pretrained_on
+    from tapnet.evaluation.comparison import Candidate
     from tapnet.evaluation.embedding import default_cache
     from tapnet.evaluation.evaluator import Evaluator
     from tapnet.hardware import resolve_device
+    from tapnet.training.outcome import training_seconds
+    from tapnet.training.run_folder import RunFolder
 
     loaded = read_checkpoint(checkpoint)
-    data = loaded.header.recipe.data
-    method = loaded.method()
-    if overlaps(method, args.dataset or data.name) and not args.allow_overlap:
+    recipe, method = loaded.header.recipe, loaded.method()
+    dataset, root = args.dataset or recipe.data.name, args.root or recipe.data.root
+    if pretrained_on(method, dataset, root) and not args.allow_overlap:
         raise ValueError(
-            f"{checkpoint} was pretrained on ImageNet, whose classes {args.dataset or data.name} is made of, so the "
+            f"{checkpoint} was pretrained on ImageNet, whose classes {dataset} is made of, so the "
             "result would not be on unseen classes: --allow-overlap measures it all the same, and the result says so."
         )
-    images = images_for(data, args)
-    _check_other_size(checkpoint, loaded.header.image_shape, images)
-    if images.fingerprint == loaded.header.data.get(data.train_split):
-        print(
-            f"Note: {checkpoint} was trained on these classes ({args.split}); this is no accuracy on unseen ones.",
-            file=sys.stderr,
-        )
+    images = images_for(recipe.data, args)
+    _check_image_size(checkpoint, loaded.header.image_shape, images)
+    overlap = class_overlap(recipe, method, images, root)
+    if notes := overlap.notes():
+        print(f"Note on {checkpoint}: {' '.join(notes)}", file=sys.stderr)
     cache = None if getattr(args, "no_cache", False) else default_cache()
-    return Evaluator(method.to(resolve_device(args.device)), images, args.precision, cache)
+    ready = Evaluator(method.to(resolve_device(args.device)), images, args.precision, cache)
+    return Candidate(checkpoint, loaded.header, ready, overlap, training_seconds(RunFolder(Path(checkpoint))))
+
+
+def evaluator(checkpoint: str, args: argparse.Namespace) -> Evaluator:
+    """Return the evaluator that the options ask for."""
+    return candidate(checkpoint, args).evaluator
 
 
 def images_for(data: Data, args: argparse.Namespace) -> ImageSet:
-    """The images that the options ask for, of a network that was trained on `data`."""
-    turned = {} if args.rotations is None else {"rotations": args.rotations}
+    """Return the images that the options ask for, for a network that was trained on `data`."""
+    rotations = {} if args.rotations is None else {"rotations": args.rotations}
     if args.dataset not in (None, data.name):
         data = replace(data, name=args.dataset, root=None, options={})
-    return replace(data, options=data.options | turned).images(args.split, args.root)
+    return replace(data, options=data.options | rotations).images(args.split, args.root)
 
 
-def _check_other_size(checkpoint: str, needed: ImageShape, images: ImageSet) -> None:
+def _check_image_size(checkpoint: str, needed: ImageShape, images: ImageSet) -> None:
+    """Raise ValueError unless the images have the size that the checkpoint takes."""
     if images.image_shape != needed:
-        wanted, found = (
+        expected, found = (
             f"{height}×{width} with {pluralize(channels, 'channel')}"
             for channels, height, width in (needed, images.image_shape)
         )
         raise ValueError(
-            f"{checkpoint} takes images of {wanted}, those of {images.name} are {found}: prepare them for it with "
+            f"{checkpoint} takes images of {expected}, those of {images.name} are {found}: prepare them for it with "
             f"`tapnet data prepare … --size {needed[1]}`, or choose another --dataset."
         )
 
 
-def overlaps(method: Method, dataset: str) -> bool:
-    """Whether the backbone was pretrained on classes of the dataset, so that they are not unseen."""
-    from tapnet.backbones.efficientnet_lite0 import EfficientNetLite0
-    from tapnet.backbones.hugging_face import HuggingFace
-
-    return isinstance(method.backbone, EfficientNetLite0 | HuggingFace) and dataset in _IMAGENET
-
-
 EXPLANATION = (
     "Over episodes: 95% interval for these classes and images. Over classes: 95% interval for others of the same kind, "
-    "by resampling classes and images. One training run; another seed may differ."
+    "by resampling classes and images. "
 )
+_ONE_RUN = "One training run; another seed may differ."
+_OVER_SEEDS = "Over seeds: 95% interval for the mean over other seeds of training."
 
 
-def results_table(results: list[Evaluation], title: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for heading in ("task", "accuracy", "over episodes", "over classes", "episodes"):
-        table.add_column(heading, justify="left" if heading == "task" else "right")
+def print_results(results: list[Evaluation], title: str) -> None:
+    """Print a title on one line and a row per task."""
+    rows = []
     for result in results:
         intervals = (half_width(result.ci95), half_width(result.ci95_bootstrap))
-        table.add_row(describe(result), percent(result.accuracy), *intervals, str(result.episodes))
-    return table
+        rows.append((describe(result), percent(result.accuracy), *intervals, f"{result.episodes:,}"))
+    print(title)
+    print_table(("task", "accuracy", "over episodes", "over classes", "episodes"), rows)

@@ -12,14 +12,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _KINDS = ("png", "svg")
-_EXAMPLES = """figures:
+_FIGURES = """figures:
   projection              an episode in embedding and in projection space (Figure 2)
   reference-distance      smallest distance between references over training (Figure 3)
   reference-trajectories  the paths of the references through training (Figure 4)
   dimension               accuracy against the projection dimension D (Figure 5)
   episode-composition     training classes against queries (supplement, Figure 1)
   learning-curve          accuracy on validation classes over training
-
+"""
+_EXAMPLES = """
 examples:
   tapnet figure projection runs/quickstart
   tapnet figure reference-trajectories runs/quickstart --out figures
@@ -29,10 +30,13 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _EXAMPLES
-    parser.add_argument("name", choices=FIGURES, metavar="NAME", help="see below")
+    parser.epilog = _FIGURES + _EXAMPLES
+    parser.add_argument(
+        "name", nargs="?", choices=FIGURES, metavar="NAME", help="see below; without one, list the figures"
+    )
     parser.add_argument(
         "source",
+        nargs="?",
         help="the folder of a run; for `projection` also a checkpoint; for the figures of ablations a kept result",
     )
     parser.add_argument("--out", type=output_folder, default=Path("figures"), help="folder for NAME.png and NAME.svg")
@@ -41,6 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.name is None:
+        print(_FIGURES, end="")
+        return
+    if args.source is None:
+        raise ValueError(f"Give what to draw {args.name} from: the folder of a run, or a kept result.")
+
     from tapnet.plotting import save
 
     figure = FIGURES[args.name](args)
@@ -52,8 +62,8 @@ def _projection(args: argparse.Namespace) -> Figure:
     from tapnet.cli.evaluate import evaluator
     from tapnet.paper.projection import projection_figure
 
-    judge = evaluator(args.source, args)
-    return projection_figure(judge.method, judge.images, args.way, args.shot, args.query, args.seed)
+    found = evaluator(args.source, args)
+    return projection_figure(found.method, found.images, args.way, args.shot, args.query, args.seed)
 
 
 def _reference_distance(args: argparse.Namespace) -> Figure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def add_device(parser: argparse.ArgumentParser, precision: str) -> None:
-    parser.add_argument("--device", default="auto", help="auto (a GPU when there is one), cpu, cuda or mps")
+    parser.add_argument("--device", default="auto", help="auto (a GPU if there is one), cpu, cuda or mps")
     parser.add_argument("--precision", default=precision, help=f"auto, float32 or bf16 (default: {precision})")
 
 
@@ -29,8 +30,8 @@ def episode_spec(args: argparse.Namespace) -> EpisodeSpec:
 
 
 def add_processes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--devices", type=int, help="processes a machine, one a GPU (default: 1, or as torchrun says)")
-    parser.add_argument("--num-nodes", type=int, help="machines (default: 1, or as torchrun says)")
+    parser.add_argument("--devices", type=int, help="processes per machine (default: 1, or as set by torchrun)")
+    parser.add_argument("--num-nodes", type=int, help="machines (default: 1, or as set by torchrun)")
     parser.add_argument("--strategy", default="auto", help="auto, or ddp: gradients averaged over processes")
 
 
@@ -44,21 +45,42 @@ def processes(args: argparse.Namespace) -> AbstractContextManager[Fabric]:
     return launched(device, resolve_precision(args.precision, device), layout)
 
 
-def add_episodes(parser: argparse.ArgumentParser, default: int | None = 2000, words: str = "2000") -> None:
-    add_task(parser)
+def episode_specs(args: argparse.Namespace) -> list[EpisodeSpec]:
+    """Return one spec for each pair of a way and a shot that the options ask for."""
+    from tapnet.data.episodes import EpisodeSpec
+
+    tasks = ((way, shot) for way in args.way for shot in args.shot)
+    return [EpisodeSpec(way, shot, args.query, args.episodes, args.seed) for way, shot in tasks]
+
+
+def numbers(text: str) -> list[int]:
+    """The type of an option that takes one number or several, separated by commas."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected numbers separated by commas, got {text!r}") from None
+
+
+def add_episodes(
+    parser: argparse.ArgumentParser, default: int | None = 2000, words: str = "2000", several: bool = False
+) -> None:
+    add_task(parser, several)
     parser.add_argument("--episodes", type=int, default=default, help=f"how many episodes (default: {words})")
 
 
-def add_task(parser: argparse.ArgumentParser) -> None:
+def add_task(parser: argparse.ArgumentParser, several: bool = False) -> None:
+    """Add the options of a task; with `several`, --way and --shot take more than one number."""
     parser.add_argument("--dataset", help="default: the dataset of the checkpoint's recipe")
     parser.add_argument("--root", help="folder of the prepared datasets")
     parser.add_argument("--split", default="test", help="which classes (default: test)")
     parser.add_argument(
-        "--rotations", type=int, help="4: images turned by 90, 180, 270 degrees are classes too; 1: not"
+        "--rotations", type=int, help="4: images rotated by 90, 180, 270 degrees are classes too; 1: not"
     )
-    parser.add_argument("--way", type=int, default=5, help="classes an episode (default: 5)")
-    parser.add_argument("--shot", type=int, default=5, help="labelled images a class (default: 5)")
-    parser.add_argument("--query", type=int, default=15, help="images to classify a class (default: 15)")
+    kind, five, more = (numbers, [5], ", or several: 5,20") if several else (int, 5, "")
+    parser.add_argument("--way", type=kind, default=five, help=f"classes per episode (default: 5{more})")
+    more = ", or several: 1,5" if several else ""
+    parser.add_argument("--shot", type=kind, default=five, help=f"labelled images per class (default: 5{more})")
+    parser.add_argument("--query", type=int, default=15, help="images to classify per class (default: 15)")
     parser.add_argument("--allow-overlap", action="store_true", help="also on classes that the backbone was trained on")
     parser.add_argument("--seed", type=int, default=0, help="which episodes (default: 0)")
 
@@ -71,7 +93,7 @@ def output_file(*endings: str) -> Callable[[str], Path]:
         if path.is_dir():
             raise argparse.ArgumentTypeError(f"{path} is a folder: give the name of a file in it.")
         if endings and path.suffix.lower() not in endings:
-            raise argparse.ArgumentTypeError(f"the name needs to end in {' or '.join(endings)}, got {path}")
+            raise argparse.ArgumentTypeError(f"expected a name that ends in {' or '.join(endings)}, got {path}")
         return path
 
     return checked
@@ -80,12 +102,17 @@ def output_file(*endings: str) -> Callable[[str], Path]:
 FIGURES = (".png", ".pdf", ".svg", ".jpg")
 
 
+def command(*words: object) -> str:
+    """A command line to copy, quoted for a shell."""
+    return shlex.join(["tapnet", *map(str, words)])
+
+
 def output_folder(text: str) -> Path:
     """The type of an option that names a folder to fill."""
     path = Path(text)
     there = next(part for part in (path.absolute(), *path.absolute().parents) if part.exists())
     if not there.is_dir():
-        raise argparse.ArgumentTypeError(f"{there} is a file, needed is a folder")
+        raise argparse.ArgumentTypeError(f"{there} is a file, expected a folder")
     if not os.access(there, os.W_OK):
         raise argparse.ArgumentTypeError(f"{there} cannot be written to: give another folder")
     return path

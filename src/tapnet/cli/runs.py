@@ -1,41 +1,43 @@
-"""`tapnet runs`: the runs in a folder, where they stand and what they reached."""
+"""`tapnet runs`: the runs in a folder, their state and their results."""
 
 from __future__ import annotations
 
 import argparse
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from tapnet.cli.options import percent
+from tapnet.cli.tables import print_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "Resume one that is not finished: tapnet train --resume RUN"
     parser.add_argument("folder", nargs="?", type=Path, default=Path("runs"), help="where to look (default: runs)")
-    parser.epilog = "Go on with one that is not finished: tapnet train --resume RUN"
+    parser.add_argument("--json", action="store_true", help="print a JSON array")
 
 
 def run(args: argparse.Namespace) -> None:
     from tapnet.training.run_folder import find_runs
 
     found = find_runs(args.folder)
+    if args.json:
+        print(json.dumps([asdict(each) | {"folder": str(each.folder)} for each in found]))
+        return
     if not found:
         raise FileNotFoundError(f"There is no run in {args.folder}: start one with `tapnet train`, or name its folder.")
-    table = Table()
-    for heading in ("run", "state", "episodes", "validation", "test", "started"):
-        table.add_column(heading, overflow="fold")
+    rows = []
     for each in found:
-        progress = f"{each.episode}/{each.episodes}"
         tests = "\n".join(map(_result, each.evaluation))
         validation = _result(each.validation) if each.validation else "—"
-        table.add_row(
-            str(each.folder), each.state, progress, validation, tests or "—", each.started[:16].replace("T", " ")
+        started = each.started[:16].replace("T", "\n")
+        rows.append(
+            (str(each.folder), each.state, f"{each.episode}/\n{each.episodes}", validation, tests or "—", started)
         )
-    Console().print(table)
+    print_table(("run", "state", "episodes", "validation", "test", "started"), rows)
 
 
 def _result(result: dict[str, Any]) -> str:
     accuracy = f"{percent(result['accuracy'])} ± {100 * result['ci95']:.2f}"
-    return f"{accuracy}, {result['way']}-way {result['shot']}-shot"
+    return f"{accuracy}\n{result['way']}-way {result['shot']}-shot"

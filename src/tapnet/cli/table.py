@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from textwrap import fill
-from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
-if TYPE_CHECKING:
-    from tapnet.paper.tables import Filled
+from tapnet.cli.tables import print_table
 
 _RESULTS = Path("results")
-_FRAME, _LEAST = 3, 16  # characters: the border and spaces of a column, a name in one line
-_EXAMPLES = """tables:
+_TABLES = """tables:
   main-omniglot-mini    Table 1: Omniglot and miniImageNet
   main-tiered           Table 2: tieredImageNet
   episode-composition   supplement, Table 1: training classes against queries
@@ -30,35 +23,25 @@ A row with the name of a recipe is ours, made for smaller machines; the recipe s
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _EXAMPLES
-    parser.add_argument("name", metavar="NAME", help="see below")
+    parser.epilog = _TABLES
+    parser.add_argument("name", nargs="?", metavar="NAME", help="see below; without one, list the tables")
     parser.add_argument("--results", type=Path, default=_RESULTS, help="folder of kept results")
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.name is None:
+        print(_TABLES, end="")
+        return
+
     from tapnet.paper.results import read_ablations, read_results
     from tapnet.paper.tables import filled_table
 
     if not args.results.is_dir() and args.results != _RESULTS:
         raise FileNotFoundError(f"There is no folder {args.results}: give one that `--record` has filled.")
     filled = filled_table(args.name, [*read_results(args.results), *read_ablations(args.results)])
-    console = Console()
-    console.print(_laid_out(filled, console.width))
+    print(filled.title)
+    ours = [number for number, (name, *_) in enumerate(filled.rows) if name.endswith(", ours")]
+    print_table(filled.headings, filled.rows, bold=ours)
     for title, lines in (("Run:", filled.runs), ("Not run; each with its command:", filled.commands)):
         if lines:
-            console.print(title, *(f"  {line}" for line in lines), sep="\n", highlight=False, soft_wrap=True)
-
-
-def _laid_out(filled: Filled, width: int) -> Table:
-    """Columns as narrow as their cells, so that names have the room; these break at hyphens, too."""
-    first, *headings = filled.headings
-    columns = zip(headings, *(cells for _, *cells in filled.rows), strict=True)
-    widths = [max(map(len, (*heading.split(), *cells))) for heading, *cells in columns]
-    room = width - 1 - _FRAME - sum(each + _FRAME for each in widths)
-    table = Table(title=filled.title, title_justify="left")
-    table.add_column(first, overflow="fold")
-    for heading, each in zip(headings, widths, strict=True):
-        table.add_column(heading, max_width=each, overflow="fold")
-    for name, *cells in filled.rows:
-        table.add_row(fill(name, max(room, _LEAST)), *cells, style="bold" if name.endswith(", ours") else "")
-    return table
+            print(title, *(f"  {line}" for line in lines), sep="\n")

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.table import Column
 from rich.text import Text
 
-from tapnet.cli.options import add_device, add_processes, percent, processes
+from tapnet.cli.options import add_device, add_processes, command, percent, processes
 from tapnet.wording import half_width, pluralize
 
 if TYPE_CHECKING:
@@ -39,7 +39,10 @@ _EXAMPLES = """examples:
   tapnet train quickdraw --devices 2 --set training.meta_batch=2
 """
 
-FINAL_EPISODES = 2000
+_VALIDATES_ON_TEST = (
+    "WARNING: validation uses test classes (validation.split=test). They choose the checkpoint, so there will be no "
+    "test result."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,12 +51,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="folder of the run (default: runs/NAME)")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change the recipe")
     parser.add_argument("--method", metavar="NAME", help="train this method by the recipe, in place of its own")
-    parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with a run, also beyond its end")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="resume a run, also beyond its end")
     parser.add_argument(
-        "--from", dest="weights", metavar="CHECKPOINT", help="begin with its weights: a file, a run or a bundled name"
+        "--from",
+        dest="weights",
+        metavar="CHECKPOINT",
+        help="initialize from this: a file, a run or a bundled name",
     )
     parser.add_argument("--frozen-backbone", action="store_true", help="train the rest only, over cached features")
-    parser.add_argument("--no-test", action="store_true", help="leave test classes alone: validation judges a trial")
+    parser.add_argument("--no-test", action="store_true", help="do not evaluate on test classes at the end")
     parser.add_argument("--tensorboard", action="store_true", help="write the curve for TensorBoard, too")
     add_device(parser, precision="auto")
     add_processes(parser)
@@ -66,12 +72,12 @@ def run(args: argparse.Namespace) -> None:
 
     if (args.recipe is None) == (args.resume is None):
         raise ValueError(
-            "Give a recipe to start a run, or --resume DIR to go on with one; `tapnet recipes` lists them."
+            "Give a recipe to start a run, or --resume DIR to resume one; `tapnet recipes` lists the recipes."
         )
     if args.resume is not None:
         if args.out or args.frozen_backbone or args.weights is not None or args.method is not None:
             raise ValueError(
-                "--resume goes on with the run where it is: leave out --out, --from, --method and --frozen-backbone."
+                "--resume continues the run in its folder: leave out --out, --from, --method and --frozen-backbone."
             )
         with warnings.catch_warnings(action="ignore"):  # the run warns when it is restored
             header, folder = RunFolder(args.resume).newest().header, args.resume
@@ -79,48 +85,40 @@ def run(args: argparse.Namespace) -> None:
         if args.precision == "auto":
             args.precision = header.hardware.get("precision", "auto")  # a run does not change it unasked
         if recipe == header.recipe and header.episode == recipe.training.episodes and (folder / EVALUATION).exists():
-            print(f"{folder} is finished, after {header.episode} episodes.\nTry: tapnet evaluate {folder}")
+            print(f"{folder} is finished, after {header.episode} episodes.\nTry: {command('evaluate', folder)}")
             return
     else:
         frozen = ["training.frozen_backbone=true"] if args.frozen_backbone else []
-        beginning = (
-            [] if args.weights is None else [f"training.init_from={json.dumps(args.weights, ensure_ascii=False)}"]
-        )
-        recipe = load_recipe(args.recipe, [*args.set, *frozen, *beginning], args.method)
+        initial = [] if args.weights is None else [f"training.init_from={json.dumps(args.weights, ensure_ascii=False)}"]
+        recipe = load_recipe(args.recipe, [*args.set, *frozen, *initial], args.method)
         folder = args.out or Path("runs") / recipe.name
     with processes(args) as fabric:
         best = train_with_progress(
-            recipe, folder, args.device, args.precision, args.resume is not None, fabric, args.tensorboard
+            recipe,
+            folder,
+            args.device,
+            args.precision,
+            args.resume is not None,
+            fabric,
+            args.tensorboard,
+            test=not args.no_test,
         )
-        result = "" if args.no_test else _final_evaluation(recipe, folder, fabric)
         if distributed.rank() == 0:
-            split = " --split val" if args.no_test else ""
-            Console().print(f"{result}Best checkpoint: {best}\nTry: tapnet evaluate {folder}{split}", highlight=False)
+            if not args.no_test:
+                print(_test_result(folder))
+            split = ("--split", "val") if args.no_test else ()
+            print(f"Best checkpoint: {best}\nTry: {command('evaluate', folder, *split)}")
 
 
-def _final_evaluation(recipe: Recipe, folder: Path, fabric: Fabric) -> str:
-    """A line with the accuracy on test classes, which the run folder keeps, or why there is none."""
-    from dataclasses import replace
+def _test_result(folder: Path) -> str:
+    """Return a line with the accuracy on test classes that the run folder keeps, or why there is none."""
+    from tapnet.training.run_folder import RunFolder, summary
 
-    from tapnet import distributed
-    from tapnet.checkpoint import load
-    from tapnet.data.episodes import NotEnoughDataError
-    from tapnet.data.packed import UnknownSplitError
-    from tapnet.evaluation.evaluator import Evaluator
-    from tapnet.training.run_folder import RunFolder
-
-    task = recipe.validation
-    try:
-        images = recipe.data.images("test")
-        images.episodes(task.way, task.shot, task.query)
-    except (UnknownSplitError, NotEnoughDataError) as reason:
-        return f"Not evaluated on test classes: {reason}\n"
-    judge = Evaluator(load(folder, fabric.device), images)
-    result = judge.evaluate(replace(task.episode_spec(0), episodes=max(task.episodes, FINAL_EPISODES)))
-    if distributed.rank() == 0:
-        RunFolder(folder).record_evaluation([result.as_dict()])
-    accuracy = f"{percent(result.accuracy)} {half_width(result.ci95)} over episodes"
-    return f"Test classes, {task.way}-way {task.shot}-shot: {accuracy}\n"
+    if reason := RunFolder(folder).facts().get("not_tested"):
+        return str(reason)
+    result = summary(folder).evaluation[0]
+    accuracy = f"{percent(result['accuracy'])} {half_width(result['ci95'])} over episodes"
+    return f"Test classes, {result['way']}-way {result['shot']}-shot: {accuracy}"
 
 
 def train_with_progress(
@@ -133,8 +131,9 @@ def train_with_progress(
     tensorboard: bool = False,
     quiet: bool = False,
     again: str | None = None,
+    test: bool = True,
 ) -> Path:
-    """Train with a progress bar; Ctrl-C says where the state is and how to go on: by `again`, else by --resume."""
+    """Train with a progress bar; Ctrl-C says where the state is and how to resume: by `again`, else by --resume."""
     from tapnet import distributed
     from tapnet.training import Interrupted, train
 
@@ -146,6 +145,8 @@ def train_with_progress(
 
         def begin(done: int, origin: str) -> None:
             console.print(_asked(recipe) + (f"; {origin}" if origin and not done else ""), highlight=False)
+            if recipe.validation.split == "test":
+                console.print(_VALIDATES_ON_TEST, highlight=False)
             progress.update(bar, completed=done)
             shown.enter_context(progress)
 
@@ -160,10 +161,10 @@ def train_with_progress(
                     log(step.point)
 
         try:
-            return train(recipe, folder, device, precision, resume, watch, fabric=fabric, started=begin)
+            return train(recipe, folder, device, precision, resume, watch, fabric=fabric, started=begin, test=test)
         except Interrupted as stop:
-            command = again or f"tapnet train --resume {stop.folder}"
-            raise KeyboardInterrupt(f"{stop} Go on with: {command}") from None
+            resume_with = again or command("train", "--resume", stop.folder)
+            raise KeyboardInterrupt(f"{stop} Resume with: {resume_with}") from None
 
 
 def _asked(recipe: Recipe) -> str:
@@ -172,7 +173,7 @@ def _asked(recipe: Recipe) -> str:
     first = ", after the features of every image" if training.frozen_backbone else ""
     return (
         f"{recipe.name}: {recipe.method.name} with {network} on {recipe.data.name}, {training.episodes} episodes of "
-        f"{training.way}-way {training.shot}-shot, {pluralize(training.query, 'query')} a class{first}"
+        f"{training.way}-way {training.shot}-shot, {pluralize(training.query, 'query')} per class{first}"
     )
 
 
@@ -198,7 +199,7 @@ def _tensorboard(folder: Path) -> Callable[[Point], None]:
 
 
 class _Speed(ProgressColumn):
-    """Episodes a second."""
+    """Episodes per second."""
 
     def render(self, task: Task) -> Text:
         return Text(f"{task.speed:.1f} episodes/s" if task.speed else "— episodes/s")

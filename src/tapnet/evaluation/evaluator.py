@@ -95,11 +95,18 @@ class Evaluator:
         return self._features
 
     def evaluate(
-        self, spec: EpisodeSpec | None = None, bootstrap: bool = True, progress: Progress | None = None
+        self,
+        spec: EpisodeSpec | None = None,
+        bootstrap: bool = True,
+        progress: Progress | None = None,
+        accuracies: Accuracies | None = None,
     ) -> Evaluation:
-        """Return the accuracy on the episodes of the spec, and with `bootstrap` its interval over classes."""
+        """Return the accuracy on the episodes of the spec, and with `bootstrap` its interval over classes.
+
+        `accuracies` are those of the episodes, where they are known already.
+        """
         spec = spec or EpisodeSpec()
-        accuracy, ci95 = mean_and_ci95(self.accuracies(spec, progress))
+        accuracy, ci95 = mean_and_ci95(self.accuracies(spec, progress) if accuracies is None else accuracies)
         return Evaluation(
             accuracy=accuracy,
             ci95=ci95,

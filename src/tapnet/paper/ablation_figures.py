@@ -16,18 +16,21 @@ Result = dict[str, Any]  # an ablation as `tapnet.paper.results` keeps it
 
 
 def dimension_figure(result: Result) -> Figure:
-    """The accuracy at every D, its interval, and the band over rotations of the null space."""
+    """Return the accuracy at every D with its interval, by each order of M's columns: a line each and a band."""
     rows = _rows(result, "dimension")
     dims = range(1, len(rows) + 1)
     figure, axis = new_figure(6, 4)
     accuracies = [100 * row["accuracy"] for row in rows]
     lowest, highest = ([100 * row[edge] for row in rows] for edge in ("lowest", "highest"))
     axis.fill_between(
-        dims, lowest, highest, color=COLOURS[4], alpha=0.5, linewidth=0, label=f"over {ROTATIONS} rotations"
+        dims, lowest, highest, color=COLOURS[4], alpha=0.5, linewidth=0, label=f"{ROTATIONS} random rotations"
     )
     low, high = ([100 * (row["accuracy"] + sign * row["ci95"]) for row in rows] for sign in (-1, 1))
     axis.fill_between(dims, low, high, color=COLOURS[0], alpha=0.2, linewidth=0, label="95% over episodes")
-    axis.plot(dims, accuracies, color=COLOURS[0], label=result["recipe"]["name"])
+    axis.plot(dims, accuracies, color=COLOURS[0], label=f"{result['recipe']['name']}, Householder")
+    if rows[0].get("references_first") is not None:
+        first = [100 * row["references_first"] for row in rows]
+        axis.plot(dims, first, color=COLOURS[1], label="the references' directions first")
     axis.set(
         xlabel="dimension D of the projection", ylabel="accuracy (%)", title=task_words(result["task"]), xscale="log"
     )
@@ -63,7 +66,7 @@ def episode_composition_figure(result: Result) -> Figure:
 
 def _rows(result: Result, name: str) -> list[dict[str, Any]]:
     if result.get("name") != name:
-        raise ValueError(f"Needed a result of `tapnet ablate {name} --record`, got one of {result.get('name')!r}.")
+        raise ValueError(f"Expected a result of `tapnet ablate {name} --record`, got one of {result.get('name')!r}.")
     rows: list[dict[str, Any]] = result["rows"]
     return rows
 

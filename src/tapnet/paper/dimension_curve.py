@@ -1,6 +1,7 @@
 """Accuracy at every projection dimension D at once: the curve from which D is chosen on validation classes.
 
-Below full dimension the projection is not unique: a rotation of the null space gives another that is as good.
+Below full dimension the projection is not unique: a rotation of the null space gives another. With `basis="references"`
+the directions in which the references differ come first, and D = way - 1 loses nothing.
 """
 
 from __future__ import annotations
@@ -15,35 +16,44 @@ from torch.nn import functional as F
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.evaluation.intervals import Accuracies
-from tapnet.functional import reflections
+from tapnet.functional import reference_directions, reflections
 from tapnet.methods import TapNet
+from tapnet.methods.tapnet import BASES, check_choice
 
 _BLOCKS = 64  # of neighbouring coordinates, summed side by side
 _VALUES = 2**19  # queries and scores at a time, 2 MB
 
 
-def dimension_curve(evaluator: Evaluator, spec: EpisodeSpec, rotation: Tensor | None = None) -> Accuracies:
-    """The mean accuracy over episodes for each D from 1 to L - way, shape (L - way,)."""
-    batches = _accuracies(evaluator, spec, rotation)
+def dimension_curve(
+    evaluator: Evaluator, spec: EpisodeSpec, rotation: Tensor | None = None, basis: str = "householder"
+) -> Accuracies:
+    """Return the mean accuracy over episodes for each D from 1 to L - way, shape (L - way,)."""
+    batches = _accuracies(evaluator, spec, rotation, basis)
     curve: Accuracies = np.asarray(sum(batch.double().sum(dim=0) for batch in batches)) / spec.episodes
     return curve
 
 
-def dimension_accuracies(evaluator: Evaluator, spec: EpisodeSpec, rotation: Tensor | None = None) -> Accuracies:
-    """The accuracy of each episode for each D, shape (episodes, L - way), in a null space turned by `rotation`."""
-    return torch.cat([*_accuracies(evaluator, spec, rotation)]).double().numpy()
+def dimension_accuracies(
+    evaluator: Evaluator, spec: EpisodeSpec, rotation: Tensor | None = None, basis: str = "householder"
+) -> Accuracies:
+    """Return the accuracy of each episode for each D, shape (episodes, L - way).
+
+    The columns of the projection are ordered by `basis`, one of BASES, and then rotated by `rotation`.
+    """
+    return torch.cat([*_accuracies(evaluator, spec, rotation, basis)]).double().numpy()
 
 
 def random_rotation(size: int, generator: torch.Generator) -> Tensor:
-    """An orthogonal matrix (size, size), each as likely as any other."""
+    """Return an orthogonal matrix (size, size), each as likely as any other."""
     basis, triangle = torch.linalg.qr(torch.randn(size, size, generator=generator, dtype=torch.float64))
     rotation: Tensor = basis * triangle.diagonal().sign()
     return rotation.float()
 
 
 @torch.inference_mode()
-def _accuracies(evaluator: Evaluator, spec: EpisodeSpec, rotation: Tensor | None) -> Iterator[Tensor]:
-    """Some episodes after the others, each (episodes, L - way), on the CPU."""
+def _accuracies(evaluator: Evaluator, spec: EpisodeSpec, rotation: Tensor | None, basis: str) -> Iterator[Tensor]:
+    """Yield accuracies (episodes, L - way), some episodes at a time, on the CPU."""
+    check_choice("basis", basis, BASES)
     method = evaluator.method
     if not isinstance(method, TapNet):
         raise ValueError(f"Only TapNet has a projection dimension to choose, this is {type(method).__name__}.")
@@ -55,20 +65,22 @@ def _accuracies(evaluator: Evaluator, spec: EpisodeSpec, rotation: Tensor | None
         block = sampler.batch(start, min(start + 16 * size, episodes))
         prototypes = evaluator.prototypes(block.support)
         head = method.adapt_to(prototypes)
-        vectors, triangle = reflections(head.ordered_errors)
-        references = _coordinates(head.references, vectors, triangle, rotation)
+        hidden = head.ordered_errors
+        if basis == "references":
+            hidden = torch.cat([hidden, reference_directions(head.references, head.errors)], dim=-2)
+        vectors, triangle = reflections(hidden)
+        references = _coordinates(head.references, way, vectors, triangle, rotation)
         shift = head.shift if isinstance(head.shift, Tensor) else torch.zeros(references.shape[:-1])
         for first in range(0, len(block), size):
             part = slice(first, first + size)
             queries = evaluator.gathered(block.query[part])
-            queries = _coordinates(queries, vectors[part], triangle[part], rotation)
+            queries = _coordinates(queries, way, vectors[part], triangle[part], rotation)
             hits = _hits(_woven(queries).unflatten(1, (way, 1, query)), _woven(references[part]), shift[part])
             yield hits.mT.flatten(1)[:, way:length].cpu() / (way * query)
 
 
-def _coordinates(values: Tensor, vectors: Tensor, triangle: Tensor, rotation: Tensor | None) -> Tensor:
-    """Coordinates of vectors (episodes, n, L) in the null space, after `way` zeros for the axes of the errors."""
-    way = vectors.shape[-2]
+def _coordinates(values: Tensor, way: int, vectors: Tensor, triangle: Tensor, rotation: Tensor | None) -> Tensor:
+    """Return coordinates of vectors (episodes, n, L) in the null space, after `way` zeros for the errors."""
     values = torch.baddbmm(values, values @ (triangle.mT @ vectors).mT, vectors, alpha=-1)
     values[..., :way] = 0
     if rotation is not None:

@@ -20,7 +20,7 @@ from tapnet.plotting import COLOURS, new_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_SIDE = 17.0  # of a picture on the page, in points
+_SIDE = 17.0  # of an image on the page, in points
 
 
 def projection_figure(
@@ -34,14 +34,14 @@ def projection_figure(
     if not isinstance(method, TapNet):
         raise ValueError(f"Only TapNet has a projection to draw, this is {type(method).__name__}.")
     if way > len(COLOURS):
-        raise ValueError(f"The picture tells {len(COLOURS)} classes apart, got way={way}.")
+        raise ValueError(f"The figure tells {len(COLOURS)} classes apart, got way={way}.")
     episode = images.episodes(way, shot, query, seed)[0]
     spaces = _spaces(method, episode_images(images, episode, next(method.parameters()).device))
-    pictures = images.gather(episode.query)  # (way, query, height, width, channels)
+    pixels = images.gather(episode.query)  # (way, query, height, width, channels)
 
     figure, axes = new_figure(11, 6, columns=2)
     for axis, points, title in zip(axes, spaces, ("Embedding space", "Projection space"), strict=True):
-        _draw(axis, tsne(points), pictures)
+        _draw(axis, tsne(points), pixels)
         axis.set(title=title, xticks=[], yticks=[], xlabel="t-SNE 1", ylabel="t-SNE 2")
     names = [images.class_names[label] for label in episode.classes]
     _legend(figure, axes[0], names, _projection_references(method))
@@ -65,14 +65,14 @@ def _projection_references(method: TapNet) -> str:
     return method.projection_references if isinstance(method, TapNetVariant) else "modified"
 
 
-def _draw(axis: Any, points: Points, pictures: NDArray[np.uint8]) -> None:
+def _draw(axis: Any, points: Points, pixels: NDArray[np.uint8]) -> None:
     from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 
-    way, query = pictures.shape[:2]
+    way, query = pixels.shape[:2]
     places = points[:-way].reshape(way, query, 2)
     axis.scatter(*points.T, alpha=0)  # sets the limits of the axes
     for k, q in np.ndindex(way, query):
-        drawn, frame = _tinted(pictures[k, q], COLOURS[k])
+        drawn, frame = _tinted(pixels[k, q], COLOURS[k])
         image = OffsetImage(drawn, zoom=_SIDE / drawn.shape[0])
         style = {"edgecolor": COLOURS[k], "linewidth": 1.2 if frame else 0, "facecolor": "none"}
         axis.add_artist(AnnotationBbox(image, tuple(places[k, q]), pad=0, bboxprops=style))
@@ -81,12 +81,12 @@ def _draw(axis: Any, points: Points, pictures: NDArray[np.uint8]) -> None:
         axis.annotate("φ", place, ha="center", va="center", color="white", fontsize=11, zorder=6)
 
 
-def _tinted(picture: NDArray[np.uint8], colour: str) -> tuple[NDArray[np.float64], bool]:
+def _tinted(image: NDArray[np.uint8], colour: str) -> tuple[NDArray[np.float64], bool]:
     """A drawing as ink of this colour on nothing; a photograph as it is, which then needs a frame."""
     from matplotlib.colors import to_rgb
 
-    values = picture / 255
-    if picture.shape[-1] == 3:
+    values = image / 255
+    if image.shape[-1] == 3:
         return values, True
     ink = np.broadcast_to(to_rgb(colour), (*values.shape[:2], 3))
     return np.concatenate([ink, values], axis=-1), False

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tapnet.paper.ablations.rows import few, task_words
+from tapnet.paper.ablations.rows import subsample_rows, task_words
 from tapnet.paper.results import read_ablations, read_results
 from tapnet.paper.tables import TABLES, Filled, filled_table, kept
 from tapnet.wording import difference, half_width
@@ -71,7 +71,7 @@ def _ablation(ablation: dict[str, Any]) -> str:
             half_width(row["difference_ci95"]),
             f"{100 * row['lowest']:.2f} to {100 * row['highest']:.2f}" if banded else "",
         )
-        for row in few(rows, max(rows, key=lambda row: row["accuracy"]))
+        for row in subsample_rows(rows, max(rows, key=lambda row: row["accuracy"]))
     ]
     table = _markdown(headings, cells) if banded else _markdown(headings[:-1], [line[:-1] for line in cells])
     trained = f"Each variant was trained once, for {length:,} episodes; another seed may differ. " if length else ""

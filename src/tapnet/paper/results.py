@@ -1,10 +1,11 @@
-"""Results that are kept: one JSON file an evaluation or ablation, with all that is needed to repeat it."""
+"""Results that are kept: one JSON file per evaluation or ablation, with all that is needed to repeat it."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -17,20 +18,29 @@ from tapnet.hardware import describe
 from tapnet.recipe import recipe_from
 from tapnet.training.provenance import commit
 
+INTERVAL = "student"  # how `ci95_bootstrap` was computed; earlier versions took the normal quantile
 ABLATIONS = "ablations"  # the folder of them among the results
 _DIGITS = 8  # of a digest in a file name
 
 
 def record(
-    folder: Path, header: Header, result: Evaluation, allow_overlap: bool = False, state: str = "unknown"
+    folder: Path,
+    header: Header,
+    result: Evaluation,
+    overlap: Mapping[str, Any] | None = None,
+    state: str = "unknown",
+    seconds: float | None = None,
 ) -> Path:
-    """Write the result of evaluating a checkpoint; a second one of the same recipe and task replaces it."""
+    """Write the result of evaluating a checkpoint; a second one of the same recipe and task replaces it.
+
+    `overlap` says which classes were not unseen, `seconds` how long the run has trained.
+    """
     task = f"{result.dataset}-{result.split}{result.classes}-{result.way}way-{result.shot}shot-{result.episodes}"
     path = folder / f"{header.recipe.name}-seed{header.recipe.seed}-{task}.json"
     content = {
-        **_origin(header, state),
+        **_origin(header, state, seconds),
         "validation": header.validation,
-        "evaluation": result.as_dict() | {"allow_overlap": allow_overlap},
+        "evaluation": result.as_dict() | dict(overlap or {"allow_overlap": False}) | {"interval": INTERVAL},
     }
     return _written(path, content)
 
@@ -38,26 +48,26 @@ def record(
 def ablation_result(
     name: str,
     header: Header,
-    judge: Evaluator,
+    evaluator: Evaluator,
     task: dict[str, Any],
     rows: list[dict[str, Any]],
-    allow_overlap: bool = False,
+    overlap: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What is to be kept of an ablation: of which network, on which episodes, and a row a variant."""
-    images = judge.images
+    """What is to be kept of an ablation: of which network, on which episodes, and one row per variant."""
+    images = evaluator.images
     return {
         "kind": "ablation",
         "name": name,
         **_origin(header),
-        "hardware": describe(judge.device, judge.precision),
+        "hardware": describe(evaluator.device, evaluator.precision),
         "task": task
         | {
             "dataset": images.name,
             "split": images.split,
             "classes": len(images.class_names),
             "data_sha256": images.fingerprint,
-            "allow_overlap": allow_overlap,
-        },
+        }
+        | dict(overlap or {"allow_overlap": False}),
         "rows": rows,
     }
 
@@ -71,7 +81,7 @@ def record_ablation(folder: Path, result: dict[str, Any]) -> Path:
     return _written(folder / ABLATIONS / f"{result['name']}-{network}-{episodes}.json", result)
 
 
-def _origin(header: Header, state: str = "unknown") -> dict[str, Any]:
+def _origin(header: Header, state: str = "unknown", seconds: float | None = None) -> dict[str, Any]:
     """The command, by which code it was run, and what network it was run on: its recipe, and how that was trained."""
     return {
         "command": shlex.join(["tapnet", *sys.argv[1:]]),
@@ -81,6 +91,7 @@ def _origin(header: Header, state: str = "unknown") -> dict[str, Any]:
         "trained": {
             "episodes": header.episode,  # after which the checkpoint was kept
             "state": state,  # of its run
+            "seconds": seconds,  # of training, all of the run
             "hardware": header.hardware,
             "data": header.data,
             "version": header.version,

@@ -26,6 +26,7 @@ from tapnet.functional import NonFiniteError
 from tapnet.hardware import PRECISIONS, describe, keep_freed_memory, resolve_device, resolve_precision
 from tapnet.recipe import Recipe, Training
 from tapnet.training.faults import Diverged, advice, gradients_are_finite, is_sound, save_episode
+from tapnet.training.final_evaluation import final_evaluation
 from tapnet.training.initialization import init_from
 from tapnet.training.interruption import Interrupted, stop_requests
 from tapnet.training.outcome import record_outcome
@@ -61,13 +62,15 @@ def train(
     save_seconds: float = SAVE_SECONDS,
     fabric: Fabric | None = None,
     started: Callable[[int, str], None] | None = None,
+    test: bool = True,
 ) -> Path:
     """Train by the recipe and return the path of the checkpoint that was best on validation classes.
 
     The folder receives what `tapnet.training.run_folder` lists; with `resume` the run continues from its newest state
-    as if it had never stopped. `started` is called once recipe, data and folder are known to be in order, with the
-    episodes done and where the weights were initialized from; `watch` is called after every step. `fabric` is a
-    launched Lightning Fabric, where several processes share the run.
+    as if it had never stopped. At the end that checkpoint is evaluated on test classes, unless `test` is false.
+    `started` is called once recipe, data and folder are known to be in order, with the episodes done and where the
+    weights were initialized from; `watch` is called after every step. `fabric` is a launched Lightning Fabric, where
+    several processes share the run.
     """
     with ExitStack() as stack:
         place = resolve_device(device)
@@ -75,17 +78,32 @@ def train(
             keep_freed_memory()
         precision = resolve_precision(precision, place)
         fabric = fabric or stack.enter_context(launched(place, precision))
-        run = Run(recipe, folder, device, precision, fabric)
+        _train_to_end(Run(recipe, folder, device, precision, fabric), resume, watch, save_seconds, started)
+        if test:
+            outcome = final_evaluation(recipe, folder, fabric.device)
+            if distributed.rank() == 0:
+                RunFolder(folder).update(not_tested=outcome if isinstance(outcome, str) else None)
+    return folder / BEST
+
+
+def _train_to_end(
+    run: Run,
+    resume: bool,
+    watch: Callable[[Step], None] | None,
+    save_seconds: float,
+    started: Callable[[int, str], None] | None,
+) -> None:
+    with ExitStack() as stack:
         with raise_together():
             stack.enter_context(run.opened(resume))
         if started:
             started(run.episode, run.origin)
         _ = run.source.validation_features  # computed before Ctrl-C waits for the end of an episode
         stop = stack.enter_context(stop_requests())
-        while run.episode < recipe.training.episodes:
+        while run.episode < run.recipe.training.episodes:
             if any_rank(stop.is_set()):
                 run.save()
-                raise Interrupted(folder, run.episode, LAST)
+                raise Interrupted(run.folder.path, run.episode, LAST)
             loss = run.step()
             point = run.validate() if run.validation_is_due else None
             if run.seconds_since_save > save_seconds:
@@ -93,8 +111,7 @@ def train(
             if watch:
                 watch(Step(run.episode, loss, point))
         any_rank(False)  # from here on the best checkpoint is there for every process
-        calibrate_checkpoint(folder / BEST, run.validation_set, run.source.validation_features)
-    return folder / BEST
+        calibrate_checkpoint(run.folder.path / BEST, run.validation_set, run.source.validation_features)
 
 
 class Run:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from typing import Any
 
 from tapnet import distributed
@@ -15,14 +17,19 @@ from tapnet.training.run_folder import RunFolder
 @contextmanager
 def record_outcome(folder: RunFolder, saved_episode: Callable[[], int]) -> Iterator[None]:
     """Inside runs the run; its end is noted in run.json, and a fault around it is said with where its state is."""
+    started, before = time.monotonic(), folder.facts().get("seconds", 0.0)
+
+    def seconds() -> float:
+        return round(float(before) + time.monotonic() - started, 1)
+
     try:
         yield
     except BaseException as error:
         state = "interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
-        _note(folder, state=state, ended=now(), reason=_reason(error))
+        _note(folder, state=state, ended=now(), seconds=seconds(), reason=_reason(error))
         _explain(error, folder, saved_episode())
         raise
-    _note(folder, state="finished", ended=now())
+    _note(folder, state="finished", ended=now(), seconds=seconds())
 
 
 def _reason(error: BaseException) -> str:
@@ -45,3 +52,15 @@ def _explain(error: BaseException, folder: RunFolder, saved: int) -> None:
     if isinstance(error, OSError):
         where = f" ({error.filename})" if error.filename else ""
         raise OSError(f"{error.strerror or error}{where}. Put that right: {rest}") from error
+
+
+def training_seconds(folder: RunFolder) -> float | None:
+    """Return how long a finished run has trained, all of its parts together; `None` where that is not known."""
+    facts = folder.facts()
+    if facts.get("state") != "finished":
+        return None
+    if "seconds" in facts:
+        return float(facts["seconds"])
+    if facts.get("resumed") or not (facts.get("started") and facts.get("ended")):
+        return None  # earlier versions did not record when a part ended
+    return (datetime.fromisoformat(facts["ended"]) - datetime.fromisoformat(facts["started"])).total_seconds()

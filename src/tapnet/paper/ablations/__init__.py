@@ -18,13 +18,13 @@ from tapnet.paper.ablations.measured import (
     measure_views,
     measure_ways,
 )
-from tapnet.paper.ablations.rows import Row, few, task_words
+from tapnet.paper.ablations.rows import Row, subsample_rows, task_words
 from tapnet.paper.ablations.trained import (
     Recipes,
+    check_measurable,
     measure_runs,
     recipes_of_compositions,
     recipes_of_options,
-    refuse_unmeasurable,
     train_variants,
 )
 from tapnet.recipe import Recipe
@@ -34,10 +34,10 @@ __all__ = [
     "Ablation",
     "EpisodeSpec",
     "Row",
-    "few",
+    "check_measurable",
     "find_ablation",
     "measure_runs",
-    "refuse_unmeasurable",
+    "subsample_rows",
     "task_words",
     "train_variants",
 ]

@@ -59,15 +59,29 @@ def random_selection_accuracies(evaluator: Evaluator, task: EpisodeSpec) -> Accu
 
 
 def measure_dimension(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
-    """Every dimension D against the full one; lowest and highest over random rotations of the null space."""
+    """Return every dimension D against the full one, by Householder reflections.
+
+    Beside each stand its accuracy with the references' own directions first, and the lowest and highest over random
+    rotations of the null space.
+    """
     accuracies = dimension_accuracies(evaluator, task)
     full = accuracies.shape[1]
     generator = torch.Generator().manual_seed(task.seed)
     rotations = (random_rotation(full, generator) for _ in range(ROTATIONS))
     curves = np.stack([dimension_curve(evaluator, task, rotation) for rotation in rotations])
     rows = paired({f"D = {dim}": column for dim, column in enumerate(accuracies.T, 1)}, base=f"D = {full}")
-    bands = zip(rows, curves.min(axis=0), curves.max(axis=0), strict=True)
-    return [replace(row, lowest=float(low), highest=float(high)) for row, low, high in bands]
+    columns = zip(rows, _references_first(evaluator, task, full), curves.min(axis=0), curves.max(axis=0), strict=True)
+    return [
+        replace(row, references_first=first, lowest=float(low), highest=float(high))
+        for row, first, low, high in columns
+    ]
+
+
+def _references_first(evaluator: Evaluator, task: EpisodeSpec, full: int) -> list[float] | list[None]:
+    """Return the curve of `basis="references"`; `None` where the null space is smaller than the references' span."""
+    if full < task.way:
+        return [None] * full
+    return [float(value) for value in dimension_curve(evaluator, task, basis="references")]
 
 
 def measure_ways(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:

@@ -19,13 +19,14 @@ class Row:
     ci95: float
     difference: float | None = None
     difference_ci95: float | None = None
+    references_first: float | None = None  # accuracy with the directions of the references as the first columns
     lowest: float | None = None  # accuracy over rotations of the null space
     highest: float | None = None
     training_episodes: int | None = None  # where the variant was trained for this
 
 
 def paired(accuracies: Mapping[str, Accuracies], base: str | None = None) -> list[Row]:
-    """A row a variant, from its accuracy in each episode; the base is the first unless named."""
+    """Return one row per variant, from its accuracy in each episode; the base is the first unless named."""
     base = next(iter(accuracies)) if base is None else base
     rows = []
     for variant, values in accuracies.items():
@@ -38,7 +39,7 @@ Any_Row = TypeVar("Any_Row")
 _MOST_ROWS = 30
 
 
-def few(rows: Sequence[Any_Row], best: Any_Row) -> list[Any_Row]:
+def subsample_rows(rows: Sequence[Any_Row], best: Any_Row) -> list[Any_Row]:
     """All rows, or of many the 1st, 2nd, 5th, 10th and so on, the best and the last."""
     if len(rows) <= _MOST_ROWS:
         return list(rows)

@@ -1,4 +1,4 @@
-"""Ablations that train: a recipe a variant, and its run in a folder of its own."""
+"""Ablations that train: one recipe per variant, each run in a folder of its own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tapnet.checkpoint import LAST, read_checkpoint
 from tapnet.data import ImageSet
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator
+from tapnet.methods import METHODS, TapNet
 from tapnet.paper.ablations.measured import Options
 from tapnet.paper.ablations.rows import Row, paired
 from tapnet.recipe import Recipe, recipe_from
@@ -46,12 +47,12 @@ def recipes_of_compositions(recipe: Recipe) -> Recipes:
 
 def _varied(recipe: Recipe, variant: str, options: Options, training: dict[str, Any] | None = None) -> Recipe:
     values = recipe.as_dict()
-    if recipe.method.name != "tapnet":
+    if not issubclass(METHODS[recipe.method.name], TapNet):
         raise ValueError(f"The ablations are of TapNet, the recipe {recipe.name} trains {recipe.method.name}.")
     if recipe.training.init_from is not None:
         raise ValueError(
-            f"The variants of an ablation begin at random, {recipe.name} begins with {recipe.training.init_from}: "
-            "--set training.init_from=null."
+            f"The variants of an ablation start from random weights, {recipe.name} is initialized from "
+            f"{recipe.training.init_from}: --set training.init_from=null."
         )
     values["name"] = f"{recipe.name}-{_slug(variant)}"
     values["method"]["options"] |= options
@@ -63,29 +64,29 @@ def _slug(variant: str) -> str:
     return variant.replace(" ", "-")
 
 
-def train_variants(recipes: Recipes, out: Path, train: Trainer, say: Callable[[str], None]) -> dict[str, Path]:
-    """Train each variant in a folder of its own in `out`, and give those.
+def train_variants(recipes: Recipes, out: Path, train: Trainer, log: Callable[[str], None]) -> dict[str, Path]:
+    """Train each variant in a folder of its own in `out` and return those folders.
 
-    A run that is finished is not trained again, which is said; an interrupted one goes on.
+    A finished run is not trained again, which is logged; an interrupted one is resumed.
     """
-    _check_impossible(recipes)
+    _check_trainable(recipes)
     folders = {variant: out / _slug(variant) for variant in recipes}
     for variant, folder in folders.items():
         if _is_finished(recipes[variant], folder):
-            say(f"{variant}: trained already, in {folder}")
+            log(f"{variant}: trained already, in {folder}")
         else:
             train(recipes[variant], folder, resume=(folder / LAST).exists())
     return folders
 
 
-def measure_runs(judges: Mapping[str, Evaluator], task: EpisodeSpec, training_episodes: int) -> list[Row]:
+def measure_runs(evaluators: Mapping[str, Evaluator], task: EpisodeSpec, training_episodes: int) -> list[Row]:
     """The trained variants on the same episodes, paired with the first."""
-    rows = paired({variant: judge.accuracies(task) for variant, judge in judges.items()})
+    rows = paired({variant: evaluator.accuracies(task) for variant, evaluator in evaluators.items()})
     return [replace(row, training_episodes=training_episodes) for row in rows]
 
 
-def refuse_unmeasurable(recipes: Recipes, images: ImageSet, task: EpisodeSpec) -> None:
-    """Nothing, or an error when the task could not be done after the training."""
+def check_measurable(recipes: Recipes, images: ImageSet, task: EpisodeSpec) -> None:
+    """Raise ValueError if the trained variants could not be measured on the task."""
     images.episodes(task.way, task.shot, task.query)
     for variant, recipe in recipes.items():
         if recipe.training.way < task.way:
@@ -95,8 +96,8 @@ def refuse_unmeasurable(recipes: Recipes, images: ImageSet, task: EpisodeSpec) -
             )
 
 
-def _check_impossible(recipes: Recipes) -> None:
-    """Nothing, or an error before the first variant is trained."""
+def _check_trainable(recipes: Recipes) -> None:
+    """Raise ValueError if a variant could not be trained, before the first one is."""
     data = next(iter(recipes.values())).data
     images = data.images(data.train_split)
     for recipe in recipes.values():

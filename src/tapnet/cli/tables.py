@@ -1,0 +1,48 @@
+"""Tables in the terminal: as narrow as their cells, names folded between their parts, numbers never broken."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_FRAME = 3  # characters of a column's border and padding
+_LEAST = 16  # characters of the first column
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], bold: Sequence[int] = ()) -> None:
+    """Print a table whose first column, of names, takes the room that the others leave; `bold` are row numbers.
+
+    Where the terminal is narrower than the cells of the other columns, the table is wider than the terminal: numbers
+    stay whole.
+    """
+    console = Console(highlight=False)
+    widths = [
+        max(len(part) for part in (*heading.split(), *(line for cell in cells for line in cell.split("\n"))))
+        for heading, *cells in zip(headings, *rows, strict=True)
+    ]
+    others = sum(width + _FRAME for width in widths[1:]) + _FRAME + 1
+    first = min(max(map(len, (headings[0], *(row[0] for row in rows)))), max(console.width - others, _LEAST))
+    table = Table()
+    for number, (heading, width) in enumerate(zip(headings, [first, *widths[1:]], strict=True)):
+        table.add_column(heading, width=width, justify="left" if number == 0 else "right")
+    for number, (name, *numbers) in enumerate(rows):
+        table.add_row(Text(fold(name, first)), *map(Text, numbers), style="bold" if number in bold else "")
+    Console(width=max(console.width, first + others), highlight=False).print(table)
+
+
+def fold(name: str, width: int) -> str:
+    """Return a name in lines of at most `width`, broken after hyphens, slashes and spaces where there are some."""
+    lines = [""]
+    for part in re.findall(r"[^-/ _]*[-/ _]?", name):
+        while len(part) > width:
+            room = width - len(lines[-1])
+            lines[-1], part = lines[-1] + part[:room], part[room:]
+            lines.append("")
+        if len(lines[-1] + part.rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(line.rstrip() for line in lines if line.strip())

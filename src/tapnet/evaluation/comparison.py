@@ -1,0 +1,269 @@
+"""Several networks on identical episodes: their accuracies, the paired differences, and what each of them costs.
+
+Runs that differ in their seed only are one group: its accuracy is the mean over the runs, and the spread over seeds is
+reported apart from the interval over episodes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from scipy.stats import t as student
+
+from tapnet.checkpoint import Header
+from tapnet.data import ImageSet
+from tapnet.data.episodes import EpisodeSpec
+from tapnet.errors import UserError
+from tapnet.evaluation.class_overlap import ClassOverlap
+from tapnet.evaluation.evaluator import Evaluation, Evaluator, Progress
+from tapnet.evaluation.intervals import Accuracies, mean_and_ci95
+from tapnet.methods import Method
+
+CORRECTION, LEVEL = "Holm", 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A network to compare, and what is known of its training."""
+
+    name: str
+    header: Header
+    evaluator: Evaluator
+    overlap: ClassOverlap
+    training_seconds: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RunResult:
+    """One run on the episodes, and its costs."""
+
+    checkpoint: str
+    method: str
+    seed: int
+    evaluation: Evaluation
+    overlap: ClassOverlap
+    extra_parameters: int  # besides the backbone's
+    training_episodes: int
+    training_seconds: float | None
+    seconds_per_episode: float  # of testing; the network is left out where its features can be cached
+    cached_features: bool
+    recipe: Mapping[str, Any]
+    accuracies: Accuracies  # (episodes,)
+
+    def as_dict(self) -> dict[str, Any]:
+        skipped = ("evaluation", "overlap", "recipe", "accuracies")
+        costs = {name: value for name, value in vars(self).items() if name not in skipped}
+        measured = ("accuracy", "ci95", "ci95_bootstrap", "transductive")
+        return costs | {name: getattr(self.evaluation, name) for name in measured} | self.overlap.as_dict()
+
+
+@dataclass(frozen=True)
+class SeedSpread:
+    """The mean accuracy of runs that differ in seed only, with what varies over episodes and over seeds."""
+
+    accuracy: float
+    ci95: float  # over episodes, of the mean of these runs
+    seeds: tuple[int, ...]
+    seed_deviation: float | None  # standard deviation of the accuracies of the runs
+    seed_ci95: float | None  # for the mean over other seeds, Student's
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs of one recipe, whatever their seeds."""
+
+    name: str
+    runs: tuple[RunResult, ...]
+    spread: SeedSpread
+
+    @property
+    def accuracies(self) -> Accuracies:
+        """The mean accuracy over the runs in each episode."""
+        return _mean_over_runs([run.accuracies for run in self.runs])
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "checkpoints": [run.checkpoint for run in self.runs], **asdict(self.spread)}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """How far the second group is ahead of the first on the same episodes."""
+
+    first: str
+    second: str
+    difference: float
+    ci95: float
+    p_value: float  # of a paired t-test over episodes, two-sided
+    corrected_p_value: float  # for the number of pairs
+    significant: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The result: one row per run, per group of runs and per pair of groups."""
+
+    spec: EpisodeSpec
+    images: ImageSet
+    precision: str
+    runs: tuple[RunResult, ...]
+    groups: tuple[Group, ...]
+    pairs: tuple[Pair, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        first = self.runs[0].accuracies
+        rows = []
+        for run in self.runs:
+            ahead, ci95 = mean_and_ci95(run.accuracies - first)
+            rows.append(run.as_dict() | {"difference": ahead, "difference_ci95": ci95})
+        return asdict(self.spec) | {
+            "dataset": self.images.name,
+            "split": self.images.split,
+            "classes": len(self.images.class_names),
+            "data_sha256": self.images.fingerprint,
+            "precision": self.precision,
+            "checkpoints": rows,
+            "groups": [group.as_dict() for group in self.groups],
+            "pairs": [asdict(pair) for pair in self.pairs],
+            "correction": CORRECTION,
+            "level": LEVEL,
+        }
+
+
+def compare(
+    candidates: Iterable[Candidate], spec: EpisodeSpec, bootstrap: bool = True, progress: Progress | None = None
+) -> Comparison:
+    """Return all candidates on the same episodes; raise UserError if their data differ.
+
+    Without `bootstrap` the interval over classes is left out. Candidates are taken one after the other, so that a
+    generator keeps the features of one in memory at a time.
+    """
+    runs, first = [], None
+    for candidate in candidates:
+        images = candidate.evaluator.images
+        first = first or candidate
+        if _data(images) != _data(first.evaluator.images):
+            raise UserError("These checkpoints were trained on different data: give one for all by --dataset.")
+        runs.append(_measure(candidate, spec, bootstrap, progress))
+    if first is None or len(runs) < 2:
+        raise UserError(f"A comparison needs at least 2 checkpoints, got {len(runs)}.")
+    groups = _groups(runs)
+    return Comparison(
+        spec, first.evaluator.images, first.evaluator.precision, tuple(runs), groups, paired_differences(groups)
+    )
+
+
+def _data(images: ImageSet) -> tuple[str, int, bool]:
+    return images.fingerprint, images.rotations, images.one_rotation_per_class
+
+
+def _measure(candidate: Candidate, spec: EpisodeSpec, bootstrap: bool, progress: Progress | None) -> RunResult:
+    evaluator, header = candidate.evaluator, candidate.header
+    method = evaluator.method
+    if not method.task_features:
+        _ = evaluator.features  # outside of the time per episode
+    started = time.perf_counter()
+    accuracies = evaluator.accuracies(spec, progress)
+    seconds = time.perf_counter() - started
+    return RunResult(
+        checkpoint=candidate.name,
+        method=type(method).__name__,
+        seed=header.recipe.seed,
+        evaluation=evaluator.evaluate(spec, bootstrap, accuracies=accuracies),
+        overlap=candidate.overlap,
+        extra_parameters=extra_parameters(method),
+        training_episodes=header.episode,
+        training_seconds=candidate.training_seconds,
+        seconds_per_episode=seconds / spec.episodes,
+        cached_features=not method.task_features,
+        recipe=without_seed(header.recipe.as_dict()),
+        accuracies=accuracies,
+    )
+
+
+def extra_parameters(method: Method) -> int:
+    """Return the number of parameters of a method besides those of its backbone."""
+    return sum(parameter.numel() for name, parameter in method.named_parameters() if not name.startswith("backbone."))
+
+
+def without_seed(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recipe as a dictionary without its name, its seed, and where its data and first weights lie."""
+    training = recipe["training"] | {"init_from": recipe["training"].get("init_from") is not None}
+    return {**recipe, "name": None, "seed": None, "data": recipe["data"] | {"root": None}, "training": training}
+
+
+def seed_spread(accuracies: Sequence[Accuracies], seeds: Sequence[int]) -> SeedSpread:
+    """Return the mean of runs on identical episodes, with its intervals over episodes and over seeds."""
+    means = np.array([values.mean() for values in accuracies])
+    accuracy, ci95 = mean_and_ci95(_mean_over_runs(accuracies))
+    if len(means) < 2:
+        return SeedSpread(accuracy, ci95, tuple(seeds), None, None)
+    deviation = float(means.std(ddof=1))
+    half_width = float(student.ppf(0.975, len(means) - 1)) * deviation / math.sqrt(len(means))
+    return SeedSpread(accuracy, ci95, tuple(seeds), deviation, half_width)
+
+
+def _mean_over_runs(accuracies: Sequence[Accuracies]) -> Accuracies:
+    mean: Accuracies = np.stack(list(accuracies)).mean(axis=0)
+    return mean
+
+
+def _groups(runs: Sequence[RunResult]) -> tuple[Group, ...]:
+    """Return the runs by recipe, in the order of their first runs; runs of one seed stay apart."""
+    members: list[list[RunResult]] = []
+    for run in runs:
+        fitting = (
+            group
+            for group in members
+            if group[0].recipe == run.recipe and run.seed not in {other.seed for other in group}
+        )
+        group = next(fitting, None)
+        if group is None:
+            members.append([run])
+        else:
+            group.append(run)
+    return tuple(
+        Group(
+            group[0].checkpoint,
+            tuple(group),
+            seed_spread([run.accuracies for run in group], [run.seed for run in group]),
+        )
+        for group in members
+    )
+
+
+def paired_differences(groups: Sequence[Group]) -> tuple[Pair, ...]:
+    """Return every pair of groups with the difference of its accuracies, tested over episodes."""
+    pairs, differences, p_values = list(combinations(groups, 2)), [], []
+    for first, second in pairs:
+        values = second.accuracies - first.accuracies
+        differences.append(mean_and_ci95(values))
+        p_values.append(paired_p_value(values))
+    corrected = holm(p_values)
+    rows = zip(pairs, differences, p_values, corrected, strict=True)
+    return tuple(
+        Pair(first.name, second.name, mean, ci95, p, corrected_p, corrected_p < LEVEL)
+        for (first, second), (mean, ci95), p, corrected_p in rows
+    )
+
+
+def paired_p_value(differences: Accuracies) -> float:
+    """Return the two-sided p-value of Student's paired test that the mean difference is zero."""
+    error = float(differences.std(ddof=1)) / math.sqrt(len(differences))
+    if error == 0:
+        return 1.0 if differences.mean() == 0 else 0.0
+    return float(2 * student.sf(abs(float(differences.mean())) / error, len(differences) - 1))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number by Holm's step-down procedure (1979)."""
+    corrected, largest = [1.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        corrected[index] = largest
+    return corrected

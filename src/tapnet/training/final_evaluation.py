@@ -1,0 +1,57 @@
+"""The last act of a run: its best checkpoint on test classes, kept in the run folder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from tapnet import distributed
+from tapnet.checkpoint import load
+from tapnet.data.episodes import NotEnoughDataError
+from tapnet.data.packed import UnknownSplitError
+from tapnet.evaluation.class_overlap import class_overlap
+from tapnet.evaluation.evaluator import Evaluation, Evaluator
+from tapnet.recipe import Recipe
+from tapnet.training.run_folder import RunFolder
+
+FINAL_EPISODES = 2000
+
+
+def final_evaluation(recipe: Recipe, folder: Path, device: str | torch.device = "cpu") -> Evaluation | str:
+    """Return the accuracy on test classes and keep it in evaluation.json, or return why there is none.
+
+    There is none where the dataset has no test classes, or too few images for the episodes of the recipe's validation,
+    or where training or validation has used them.
+    """
+    task = recipe.validation
+    try:
+        images = recipe.data.images("test")
+        images.sampler(task.episode_spec(0))
+    except (UnknownSplitError, NotEnoughDataError) as reason:
+        return f"Not evaluated on test classes: {reason}"
+    method = load(folder, device)
+    overlap = class_overlap(recipe, method, images)
+    if overlap.trained_on or overlap.validated_on:
+        return _no_test_result(recipe, overlap.trained_on, overlap.validated_on)
+    spec = replace(task.episode_spec(0), episodes=max(task.episodes, FINAL_EPISODES))
+    result = Evaluator(method, images).evaluate(spec)
+    if distributed.rank() == 0:
+        RunFolder(folder).record_evaluation([result.as_dict() | overlap.as_dict()])
+    return result
+
+
+def _no_test_result(recipe: Recipe, trained: int | None, validated: int | None) -> str:
+    used = [
+        words
+        for count, words in (
+            (trained, f"training (data.train_split={recipe.data.train_split})"),
+            (validated, f"validation (validation.split={recipe.validation.split})"),
+        )
+        if count
+    ]
+    return (
+        f"WARNING: no test result. Test classes were used by {' and '.join(used)}, so their accuracy is not one on "
+        "unseen classes."
+    )
