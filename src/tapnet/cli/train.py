@@ -114,7 +114,7 @@ def _test_result(folder: Path) -> str:
     """Return a line with the accuracy on test classes that the run folder keeps, or why there is none."""
     from tapnet.training.run_folder import RunFolder, summary
 
-    if reason := RunFolder(folder).facts().get("not_tested"):
+    if reason := RunFolder(folder).metadata().get("not_tested"):
         return str(reason)
     result = summary(folder).evaluation[0]
     accuracy = f"{percent(result['accuracy'])} {half_width(result['ci95'])} over episodes"

@@ -18,7 +18,8 @@ from tapnet.evaluation.evaluator import Evaluator
 from tapnet.evaluation.intervals import Accuracies
 from tapnet.functional import reference_directions, reflections
 from tapnet.methods import TapNet
-from tapnet.methods.tapnet import BASES, check_choice
+from tapnet.methods.base import check_choice
+from tapnet.methods.tapnet import BASES
 
 _BLOCKS = 64  # of neighbouring coordinates, summed side by side
 _VALUES = 2**19  # queries and scores at a time, 2 MB

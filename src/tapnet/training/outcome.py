@@ -17,7 +17,7 @@ from tapnet.training.run_folder import RunFolder
 @contextmanager
 def record_outcome(folder: RunFolder, saved_episode: Callable[[], int]) -> Iterator[None]:
     """Inside runs the run; its end is noted in run.json, and a fault around it is said with where its state is."""
-    started, before = time.monotonic(), folder.facts().get("seconds", 0.0)
+    started, before = time.monotonic(), folder.metadata().get("seconds", 0.0)
 
     def seconds() -> float:
         return round(float(before) + time.monotonic() - started, 1)
@@ -56,7 +56,7 @@ def _explain(error: BaseException, folder: RunFolder, saved: int) -> None:
 
 def training_seconds(folder: RunFolder) -> float | None:
     """Return how long a finished run has trained, all of its parts together; `None` where that is not known."""
-    facts = folder.facts()
+    facts = folder.metadata()
     if facts.get("state") != "finished":
         return None
     if "seconds" in facts:
