@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import softmax
+from tapnet.heads import HeadOptions
 
 from tapnet.checkpoint import load, read_checkpoint
 from tapnet.data import load_dataset
@@ -12,7 +13,6 @@ from tapnet.evaluation.calibration import (
     fit_temperature,
     scores_and_answers,
 )
-from tapnet.heads import HeadOptions
 
 TABLE = {"tapnet": {"num_references": [2, 8], "shots": [1, 4], "temperatures": [[1.0, 4.0], [4.0, 16.0]]}}
 
