@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 
 import torch
+from tapnet.heads import HeadOptions
 
 from tapnet.checkpoint import read_checkpoint
 from tapnet.data import load_dataset
 from tapnet.evaluation.calibration import Calibration
 from tapnet.evaluation.embedding import default_cache
 from tapnet.evaluation.evaluator import Evaluator
-from tapnet.heads import HeadOptions
 from tapnet.inference.unknowns import measure_unknowns
 from tapnet.training.provenance import provenance
 

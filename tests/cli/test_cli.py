@@ -22,6 +22,15 @@ SMALL = [
 ]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _short_final_evaluation():
+    """Few test episodes at the end of training: the accuracy itself is no claim here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tapnet.training.final_evaluation.FINAL_EPISODES", 4)
+        patch.setattr("tapnet.evaluation.evaluator.REPLICATES", 4)
+        yield
+
+
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "small"

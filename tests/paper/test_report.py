@@ -61,3 +61,22 @@ def test_a_file_that_is_no_result_is_named(results, name):
     (results / name).write_text("{}")
     with pytest.raises(ValueError, match=r"bad\.json is not a kept"):
         report(results)
+
+
+def test_the_first_table_has_each_cell_of_the_paper_with_ours_and_the_difference(results):
+    first_screen = report(results).split("\n## ")[0].splitlines()
+    rows = [line for line in first_screen if line.startswith("| ")][2:]
+    assert len(rows) == 16
+    assert rows[0] == (
+        "| Omniglot, 423 characters | ResNet-12 | 20-way 1-shot | 98.07 | 97.12 ± 0.12 | -0.95 | 500 | — "
+        "| `omniglot-1shot` |"
+    )
+    assert sum("| not run |" in row for row in rows) == 15
+
+
+def test_an_interval_that_was_dropped_is_not_recorded_again(results):
+    path = results / "one.json"
+    content = json.loads(path.read_text())
+    content["evaluation"]["interval"] = "dropped"
+    path.write_text(json.dumps(content))
+    assert "| 97.12 | ± 0.12 | not recorded again |" in report(results)

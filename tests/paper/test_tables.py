@@ -143,4 +143,4 @@ def test_an_unknown_table_lists_those_there_are():
 def test_a_network_that_did_not_begin_at_random_says_so():
     begun = {"episodes": 4000, "state": "finished", "origin": "begun with first after 7 episodes; digest abc"}
     kept_after = kept({"trained": begun, "recipe": {"training": {"episodes": 4800}}})
-    assert kept_after == "4,000 of 4,800 training episodes (begun with first after 7 episodes)"
+    assert kept_after == "4,000 of 4,800 training episodes (initialized from first after 7 episodes)"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tapnet.checkpoint import write_atomically
 from tapnet.evaluation.comparison import CORRECTION, LEVEL, Comparison, Group
 from tapnet.plotting import COLOURS, new_figure, save
-from tapnet.wording import difference, half_width, overlap_note
+from tapnet.wording import difference, half_width, overlap_note, pluralize
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -101,7 +101,8 @@ def _pairs(result: Comparison, labels: dict[str, str]) -> TextTable:
         for pair in result.pairs
     ]
     headings = ("pair", "difference", "paired interval", f"p ({CORRECTION})", "significant")
-    return TextTable(f"Paired differences, with {CORRECTION}'s correction for {len(rows)} pairs", headings, rows)
+    title = f"Paired differences, with {CORRECTION}'s correction for {pluralize(len(rows), 'pair')}"
+    return TextTable(title, headings, rows)
 
 
 def _costs(result: Comparison, labels: dict[str, str]) -> TextTable:

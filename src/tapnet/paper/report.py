@@ -7,24 +7,33 @@ from pathlib import Path
 from typing import Any
 
 from tapnet.paper.ablations.rows import subsample_rows, task_words
-from tapnet.paper.results import read_ablations, read_results
+from tapnet.paper.cells import CELL_HEADINGS, cell_rows
+from tapnet.paper.results import DROPPED, read_ablations, read_results
 from tapnet.paper.tables import TABLES, Filled, filled_table, kept
 from tapnet.wording import difference, half_width
 
 _HEAD = """# Results
 
-What was really run. This page is made from the files in `results/` by `make results`; a test fails when they disagree.
-*Over episodes* is the usual 95% interval, for these test classes; *over classes* is the one for other classes and
-images of the same kind ([how](docs/method.md)). Neither knows about another training seed. What was not run says so,
-with its command. A row of a table that has the name of a recipe is ours, for smaller machines; `recipes/NAME.yaml` says
+Every cell of the paper that is TapNet's, and what was reached here, in percent, by the paper's protocol. *Episodes* and
+*hours* are those of training, with those of the networks it was initialized from. Where the paper's recipe was not run,
+ours is the recipe that was best on validation classes, with its network where that is another; `recipes/NAME.yaml` says
 where it departs from the paper.
+"""
+
+_NOTES = """## How to read the rest
+
+This page is made from the files in `results/` by `make results`; a test fails when they disagree. *Over episodes* is
+the usual 95% interval, for these test classes; *over classes* is the one for other classes and images of the same kind
+([how](docs/method.md)). Neither knows about another training seed. What was not run says so,
+with its command. Intervals over classes of rotated Omniglot that counted the rotations of a character as classes were
+dropped; they are *not recorded again* yet. A row of a table with the name of a recipe is ours, for smaller machines.
 """
 
 
 def report(folder: Path) -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     results, ablations = read_results(folder), read_ablations(folder)
-    parts = [_HEAD]
+    parts = [_HEAD, _markdown(CELL_HEADINGS, cell_rows(results)), _NOTES]
     if results:
         parts += ["## Evaluations", _evaluations(results), _commands(results)]
     if ablations:
@@ -45,7 +54,7 @@ def _evaluations(results: list[dict[str, Any]]) -> str:
                 f"{task['way']}-way {task['shot']}-shot, {task['episodes']:,} episodes of {task['query']} queries",
                 f"{100 * task['accuracy']:.2f}",
                 half_width(task["ci95"]),
-                half_width(task["ci95_bootstrap"]),
+                "not recorded again" if task.get("interval") == DROPPED else half_width(task["ci95_bootstrap"]),
                 kept(result),
             )
         )
@@ -61,7 +70,9 @@ def _commands(results: list[dict[str, Any]]) -> str:
 def _ablation(ablation: dict[str, Any]) -> str:
     rows, task = ablation["rows"], ablation["task"]
     banded, length = rows[0]["lowest"] is not None, rows[0]["training_episodes"]
-    headings = ("variant", "accuracy", "over episodes", "difference", "paired interval", "over rotations")
+    headings = ("variant", "accuracy", "over episodes", "difference", "paired interval")
+    first = banded and rows[0].get("references_first") is not None
+    headings += (("references first",) if first else ()) + (("over rotations",) if banded else ())
     cells = [
         (
             row["variant"],
@@ -69,17 +80,17 @@ def _ablation(ablation: dict[str, Any]) -> str:
             half_width(row["ci95"]),
             difference(row["difference"]),
             half_width(row["difference_ci95"]),
-            f"{100 * row['lowest']:.2f} to {100 * row['highest']:.2f}" if banded else "",
+            *((f"{100 * row['references_first']:.2f}",) if first else ()),
+            *((f"{100 * row['lowest']:.2f} to {100 * row['highest']:.2f}",) if banded else ()),
         )
         for row in subsample_rows(rows, max(rows, key=lambda row: row["accuracy"]))
     ]
-    table = _markdown(headings, cells) if banded else _markdown(headings[:-1], [line[:-1] for line in cells])
     trained = f"Each variant was trained once, for {length:,} episodes; another seed may differ. " if length else ""
     return "\n\n".join(
         (
             f"### {ablation['name']}: `{ablation['recipe']['name']}`, {task_words(task)}",
             f"{trained}{task['episodes']:,} test episodes.",
-            table,
+            _markdown(headings, cells),
             f"```\n{ablation['command']}\n```",
         )
     )

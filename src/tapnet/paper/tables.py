@@ -58,7 +58,7 @@ def _accuracies(table: PaperTable) -> Callable[[Results], Filled]:
                 continue
             ours = []
             for cell, task in zip(cells, table.columns, strict=True):
-                found = _found(cell.recipe, task, results) if cell.recipe else []
+                found = matching_results(cell.recipe, task, results) if cell.recipe else []
                 ours.append(_summary(found) if found or cell.recipe else "—")
                 runs += found
                 if cell.recipe and not found:
@@ -77,9 +77,9 @@ def _own(recipe: str, columns: Sequence[Task]) -> tuple[Cell, ...]:
     return tuple(Cell("—", recipe if task.dataset == dataset else None) for task in columns)
 
 
-def _found(recipe: str, task: Task, results: Results) -> Results:
-    """The results of a recipe on test classes of this task, by the paper's protocol."""
-    essence = _essence(load_recipe(recipe).as_dict())
+def matching_results(recipe: str | None, task: Task, results: Results) -> Results:
+    """Return the results of a recipe, or of any, on test classes of this task, by the paper's protocol."""
+    essence = None if recipe is None else _essence(load_recipe(recipe).as_dict())
     wanted = {
         "split": "test",
         "dataset": task.dataset,
@@ -92,7 +92,7 @@ def _found(recipe: str, task: Task, results: Results) -> Results:
     return [
         result
         for result in results
-        if _essence(result["recipe"]) == essence and wanted.items() <= result.get("evaluation", {}).items()
+        if essence in (None, _essence(result["recipe"])) and wanted.items() <= result.get("evaluation", {}).items()
     ]
 
 
@@ -122,8 +122,9 @@ def kept(result: dict[str, Any]) -> str:
     """After how many training episodes the network was kept, of how many, and what is to be known of its run."""
     trained, episodes = result["trained"], result["recipe"]["training"]["episodes"]
     unfinished = trained.get("state", "finished") not in ("finished", "unknown")
-    begun = re.split(r";| \(digest", trained.get("origin", ""))[0]  # the rest stays in the result
-    notes = [note for note in ("the run is not finished" if unfinished else "", begun) if note]
+    origin = re.split(r";| \(digest", trained.get("origin", ""))[0]  # the rest stays in the result
+    origin = origin.replace("begun with", "initialized from")  # the words of earlier versions
+    notes = [note for note in ("the run is not finished" if unfinished else "", origin) if note]
     return f"{trained['episodes']:,} of {episodes:,} training episodes" + (f" ({'; '.join(notes)})" if notes else "")
 
 
@@ -134,7 +135,7 @@ def _command(recipe: str, tasks: list[Task]) -> str:
         for task in tasks
     )
     first = load_recipe(recipe).training.init_from
-    return " && ".join([f"tapnet train {recipe}", *evaluations]) + (f"  # begins with {first}" if first else "")
+    return " && ".join([f"tapnet train {recipe}", *evaluations]) + (f"  # initialized from {first}" if first else "")
 
 
 def _essence(recipe: dict[str, Any]) -> dict[str, Any]:
