@@ -44,7 +44,11 @@ def run(args: argparse.Namespace) -> None:
     filled = filled_table(args.name, [*read_results(args.results), *read_ablations(args.results)])
     console = Console()
     console.print(_laid_out(filled, console.width))
-    for title, lines in (("Run:", filled.runs), ("Not run; each with its command:", filled.commands)):
+    for title, lines in (
+        ("Where ours differs:", filled.notes),
+        ("Run:", filled.runs),
+        ("Not run; each with its command:", filled.commands),
+    ):
         if lines:
             console.print(title, *(f"  {line}" for line in lines), sep="\n", highlight=False, soft_wrap=True)
 
