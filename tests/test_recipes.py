@@ -49,6 +49,7 @@ WHOLE = [path.stem for path in bundled_recipes() if not load_recipe(str(path)).t
 def test_recipe_trains_and_evaluates(name, tmp_path):
     small = [
         "training.episodes=2",
+        "training.meta_batch=1",
         "training.shot=1",
         "training.query=1",
         "validation.query=2",

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import softmax
-from tapnet.heads import HeadOptions
 
 from tapnet.backbones.precomputed import PrecomputedFeatures
 from tapnet.checkpoint import load, read_checkpoint

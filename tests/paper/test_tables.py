@@ -1,5 +1,8 @@
+import re
+
 import pytest
 
+from tapnet.paper.parameters import PARAMETERS, counted
 from tapnet.paper.published import ACCURACIES, HYPERPARAMETERS
 from tapnet.paper.tables import TABLES, filled_table, kept
 from tapnet.recipe import bundled_recipes, load_recipe
@@ -128,11 +131,37 @@ def test_our_recipes_have_the_published_settings():
     assert {row[-1] for row in rows} == {"same"}
 
 
-def test_our_networks_have_the_published_sizes():
+OTHER_SIZES = {"Relation Nets", "TADAM-TC"}  # of their further parts; the notes under the table say why
+
+
+def as_published(count, published):
+    """Whether a number rounds to the published one, such as 112k or 9.4M."""
+    number, unit = re.match(r"([\d.]+)([kM])", published).groups()
+    digits = len(number.partition(".")[2])
+    return round(int(count.replace(",", "")) / {"k": 1e3, "M": 1e6}[unit], digits) == float(number)
+
+
+@pytest.mark.parametrize("row", PARAMETERS, ids=lambda row: row.name)
+def test_our_networks_have_the_published_sizes(row):
+    *ours, _ = counted(row)
+    for column, (count, published) in enumerate(zip(ours, row.published, strict=True)):
+        if published != "-" and (row.name not in OTHER_SIZES or column < 2):
+            assert as_published(count.split(" + ")[0], published)
+
+
+def test_parameters_are_those_worked_out_by_hand():
     rows = {row[0]: row[1:] for row in filled_table("parameters", []).rows}
-    assert rows["TapNet (Conv4), ours"] == ("112,320", "-", "46,080 (Φ)")
-    assert rows["TapNet (ResNet-12-small), ours"][2] == "5,120 (Φ)"
-    assert rows["TapNet (ResNet-12), ours"][2] == "10,240 (Φ)"
+    assert rows["TapNet (Conv4), ours"] == ("112,320", "-", f"{20 * 2304:,}", f"{20 * 2304:,}")
+    assert rows["MAML, ours"] == ("112,320", "-", f"{5 * 2304:,}", f"{5 * 2304 + 5:,}")
+    assert rows["Relation Nets, ours"][1] == f"{128 * 64 * 9 + 64 * 64 * 9:,}"
+    assert rows["Transductive Propagation Nets, ours"][1] == f"{64 * 64 * 9 + 64 * 9:,}"
+    assert rows["SNAIL (ResNet-12-small), ours"][1].startswith(f"{256 * 2048 + 2048 * 384:,} + ")
+    assert rows["adaResNet, ours"][1] == f"{256 * 512 + 512 * 384:,}"
+
+
+@pytest.mark.parametrize("name", OTHER_SIZES)
+def test_a_size_that_is_not_the_published_one_has_a_note(name):
+    assert any(note.startswith(f"{name}: ") for note in filled_table("parameters", []).notes)
 
 
 def test_an_unknown_table_lists_those_there_are():

@@ -42,6 +42,10 @@ def run(args: argparse.Namespace) -> None:
     print(filled.title)
     ours = [number for number, (name, *_) in enumerate(filled.rows) if name.endswith(", ours")]
     print_table(filled.headings, filled.rows, bold=ours)
-    for title, lines in (("Run:", filled.runs), ("Not run; each with its command:", filled.commands)):
+    for title, lines in (
+        ("Where ours differs:", filled.notes),
+        ("Run:", filled.runs),
+        ("Not run; each with its command:", filled.commands),
+    ):
         if lines:
             print(title, *(f"  {line}" for line in lines), sep="\n")

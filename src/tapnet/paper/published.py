@@ -169,22 +169,6 @@ HYPERPARAMETERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("tiered-imagenet-5shot", ("20", "8", "1e-3", "30000", "0.1", "-", ".2 .2 .2 .2")),
 )
 
-# Supplement, Table 5: method, the recipe whose parameters are ours, feature extractor, further layers, further parts
-PARAMETERS: tuple[tuple[str, str | None, str, str, str], ...] = (
-    ("Matching Networks", None, "112k", "-", "-"),
-    ("Prototypical Networks", None, "112k", "-", "-"),
-    ("MAML", None, "112k", "-", "12k (FC layer)"),
-    ("TapNet (Conv4)", "mini-imagenet-5shot-conv4", "112k", "-", "46k (Φ)"),
-    ("Relation Nets", None, "112k", "111k", "4k (FC layer)"),
-    ("Transductive Propagation Nets", None, "112k", "37k (graph construction)", "-"),
-    ("SNAIL (ResNet-12-small)", None, "2.2M", "1.3M + α (attention, TC)", "-"),
-    ("adaResNet", None, "2.2M", "0.3M", "-"),
-    ("TapNet (ResNet-12-small)", "mini-imagenet-5shot-resnet12-small", "2.2M", "-", "5k (Φ)"),
-    ("TADAM-α", None, "9.4M", "-", "-"),
-    ("TADAM-TC", None, "9.4M", "-", "1.2M (FC layer)"),
-    ("TapNet (ResNet-12)", "mini-imagenet-5shot", "9.4M", "-", "10k (Φ)"),
-)
-
 # Supplement, Table 1: training classes, the best number of queries, accuracy (5-way 5-shot miniImageNet)
 EPISODE_COMPOSITION: tuple[tuple[int, int, str], ...] = (
     (5, 40, "74.19"),

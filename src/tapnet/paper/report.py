@@ -98,8 +98,9 @@ def _ablation(ablation: dict[str, Any]) -> str:
 
 def _table(filled: Filled) -> str:
     lines = [f"### {filled.title}", "", _markdown(filled.headings, filled.rows)]
-    if filled.runs:
-        lines += ["", *(f"- {line}" for line in filled.runs)]
+    for remarks in (filled.runs, filled.notes):
+        if remarks:
+            lines += ["", *(f"- {line}" for line in remarks)]
     if filled.commands:
         lines += ["", "Not run:", "", "```", *filled.commands, "```"]
     return "\n".join(lines)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tapnet.paper.ablations.rows import task_words
+from tapnet.paper.parameters import PARAMETERS, counted
 from tapnet.paper.published import (
     ACCURACIES,
     EPISODE_COMPOSITION,
     HYPERPARAMETERS,
-    PARAMETERS,
     REFERENCES,
     Cell,
     PaperTable,
@@ -27,13 +27,14 @@ _PAPERS = "mini-imagenet-5shot"  # the recipe of the supplement's ablations
 
 @dataclass(frozen=True)
 class Filled:
-    """A table ready to print: headings, rows of text, what was run, and the commands for what was not."""
+    """A table ready to print: headings, rows of text, what was run, the commands for what was not, and notes."""
 
     title: str
     headings: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
     runs: list[str]
     commands: list[str]
+    notes: list[str] = field(default_factory=list)
 
 
 def filled_table(name: str, results: Results) -> Filled:
@@ -177,17 +178,14 @@ def _power(value: float) -> str:
 
 
 def _parameters(_: Results) -> Filled:
-    """The published numbers of parameters, and ours counted: weights of convolutions, and references."""
+    """The published numbers of parameters, ours counted the same way, and all that a method adds to its backbone."""
     rows: list[tuple[str, ...]] = []
-    for method, name, *published in PARAMETERS:
-        rows.append((method, *published))
-        if name:
-            network = load_recipe(name).outline((3, 84, 84))
-            convolutions = sum(weight.numel() for weight in network.backbone.parameters() if weight.dim() == 4)
-            references = network.get_parameter("references").numel()
-            rows.append((f"{method}, ours", f"{convolutions:,}", "-", f"{references:,} (Φ)"))
-    title = "Supplement, Table 5: number of parameters (ours: weights of convolutions, references)"
-    return Filled(title, ("method", "feature extractor", "further layers", "further parts"), rows, [], [])
+    for row in PARAMETERS:
+        rows += [(row.name, *row.published, ""), (f"{row.name}, ours", *counted(row))]
+    title = "Supplement, Table 5: number of parameters, images of 84×84 (ours: weights without biases)"
+    headings = ("method", "feature extractor", "further layers", "further parts", "all besides backbone")
+    notes = [f"{row.name}: {row.note}." for row in PARAMETERS if row.note]
+    return Filled(title, headings, rows, [], [], notes)
 
 
 def _references(results: Results) -> Filled:
