@@ -3,18 +3,23 @@ import pytest
 import torch
 from scipy.special import softmax
 
+from tapnet.backbones.precomputed import PrecomputedFeatures
 from tapnet.checkpoint import load, read_checkpoint
 from tapnet.data import load_dataset
+from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.calibration import (
+    GRID,
+    QUERY,
+    SEED,
     Calibration,
     calibrate,
     calibrate_checkpoint,
     fit_temperature,
-    scores_and_answers,
+    logits_and_answers,
 )
-from tapnet.heads import HeadOptions
+from tapnet.methods import PARAMETER_FREE, TapNet
 
-TABLE = {"tapnet": {"num_references": [2, 8], "shots": [1, 4], "temperatures": [[1.0, 4.0], [4.0, 16.0]]}}
+TABLE = {"tapnet": {"ways": [2, 8], "shots": [1, 4], "temperatures": [[1.0, 4.0], [4.0, 16.0]]}}
 
 
 def test_temperature_of_the_right_scale_is_found():
@@ -50,19 +55,17 @@ def test_calibration_lowers_the_error_of_its_own_classes():
     images = load_dataset("quickdraw", "val")
     features = network.embed(images.gather(np.arange(0, 4500, 9)))
     labels = images.labels[::9]
-    tables = calibrate(features, labels, network.foundation.references)
+    tables = calibrate(network.method, torch.from_numpy(features), labels)
     stored = network.calibration.tables["tapnet"]["temperatures"]
     assert np.log(np.array(tables["tapnet"]["temperatures"])[:3, :2] / np.array(stored)[:3, :2]).std() < 0.5
 
 
 def test_calibration_is_that_of_the_projection_asked_for():
-    generator = torch.Generator().manual_seed(0)
-    features, references = torch.rand(24, 32, generator=generator).numpy(), torch.randn(4, 32, generator=generator)
-    labels = np.repeat(np.arange(3), 8)
-    options = HeadOptions(references, projection_dim=8)
-    expected = fit_temperature(*scores_and_answers("tapnet", features, labels, options, way=2, shot=1))
-    tables = calibrate(features, labels, references, projection_dim=8)
-    assert tables["tapnet"]["temperatures"][0][0] == expected
+    method = TapNet(PrecomputedFeatures(32), num_references=4, projection_dim=8).eval()
+    features, labels = torch.rand(24, 32), np.repeat(np.arange(3), 8)
+    ordered = method.with_options(**method.order_free_options)
+    expected = fit_temperature(*logits_and_answers(ordered, features, labels, EpisodeSpec(2, 1, QUERY, GRID[2], SEED)))
+    assert calibrate(method, features, labels)["tapnet"]["temperatures"][0][0] == expected
 
 
 def test_checkpoint_keeps_its_temperatures(tmp_path):
@@ -75,5 +78,5 @@ def test_checkpoint_keeps_its_temperatures(tmp_path):
     halves = read_checkpoint(tmp_path / "a.safetensors")
     assert next(iter(halves.weights.values())).dtype == torch.float16
     calibrate_checkpoint(tmp_path / "a.safetensors", few)
-    assert set(read_checkpoint(tmp_path / "a.safetensors").header.calibration) == {"tapnet", "centroid", "logistic"}
+    assert set(read_checkpoint(tmp_path / "a.safetensors").header.calibration) == {"tapnet", *PARAMETER_FREE}
     assert load(tmp_path / "a.safetensors").references.dtype == torch.float32

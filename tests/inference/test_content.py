@@ -41,7 +41,9 @@ def test_line_drawings_get_the_network_for_drawings(values):
 
 def test_bundled_drawings_get_the_network_for_drawings():
     images = load_dataset("quickdraw", "val")
-    large = [Image.fromarray(255 - pixels[..., 0]).resize((112, 112)) for pixels in images.gather(np.arange(0, 400, 10))]
+    large = [
+        Image.fromarray(255 - pixels[..., 0]).resize((112, 112)) for pixels in images.gather(np.arange(0, 400, 10))
+    ]
     assert choose_network(large).name == "drawings"
 
 
