@@ -87,6 +87,7 @@ def test_predict_says_unknown_below_the_wanted_confidence(drawing_folders, drawi
     run("predict", drawing_task, drawing_folders / "new", "--json", "--reject", 1)
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {row["class"] for row in rows} == {"unknown"}
+    assert {row["best_guess"] for row in rows} <= set(read_task(drawing_task).classes)
 
 
 def test_predict_refuses_to_reject_where_a_class_is_called_unknown(drawing_folders, tmp_path, capsys):
@@ -344,9 +345,12 @@ def test_evaluate_takes_a_bundled_network_by_name(capsys):
     assert json.loads(capsys.readouterr().out)["accuracy"] > 0.7
 
 
-def test_explain_saves_a_figure(drawing_folders, drawing_task, tmp_path):
-    picture = next((drawing_folders / "new").glob("*/*.png"))
-    assert run("explain", drawing_task, picture, "--out", tmp_path / "why.png") == 0
+def test_explain_prints_the_answer_and_saves_a_figure(drawing_folders, drawing_task, tmp_path, capsys):
+    image = next((drawing_folders / "new").glob("*/*.png"))
+    assert run("explain", drawing_task, image, "--out", tmp_path / "why.png") == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].partition(",")[0] in read_task(drawing_task).classes
+    assert printed[-1] == f"Figure: {tmp_path / 'why.png'}"
     with Image.open(tmp_path / "why.png") as drawn:
         assert drawn.width > 1000
 
@@ -362,9 +366,10 @@ def test_fit_chooses_the_network_by_the_images(drawing_folders, tmp_path, capsys
         (tmp_path / "in" / name).mkdir(parents=True)
         Image.new("RGB", (60, 60), colour).save(tmp_path / "in" / name / "1.jpg")
     assert run("fit", tmp_path / "in", "--out", tmp_path / "a.task") == 0
-    assert "network efficientnet-lite0" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Chose the network efficientnet-lite0 by content (2 of 2 images looked at: photographs)" in printed
     assert run("fit", drawing_folders / "fit", "--out", tmp_path / "b.task") == 0
-    assert "network drawings" in capsys.readouterr().out
+    assert "Chose the network drawings by content (12 of 12 images looked at: line drawings)" in capsys.readouterr().out
 
 
 def test_fit_and_predict_take_a_hugging_face_model_by_its_folder(drawing_folders, tmp_path, capsys):
@@ -394,3 +399,146 @@ def test_fit_of_more_classes_than_references_names_the_networks_that_take_more(t
     assert "61 classes are more than the 60 that the network 'drawings' takes" in error
     assert "efficientnet-lite0" in error
     assert error.rstrip().endswith("(--method)")
+
+
+@pytest.mark.parametrize("columns", ["20", "300"])
+def test_commands_to_copy_stay_on_one_line(columns, drawing_folders, tmp_path):
+    out = tmp_path / "a folder with a long name, twice as long as usual" / "a.task"
+    code = f"from tapnet.cli import main; main(['fit', {str(drawing_folders / 'fit')!r}, '--out', {str(out)!r}])"
+    environment = os.environ | {"COLUMNS": columns}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert f"Try: tapnet predict {out} IMAGES" in done.stdout.splitlines()
+
+
+def test_fit_takes_the_earlier_name_of_its_option(drawing_folders, tmp_path):
+    for number, option in enumerate(("--head", "--method")):
+        out = tmp_path / f"{number}.task"
+        assert run("fit", drawing_folders / "fit", "--network", "drawings", option, "centroid", "--out", out) == 0
+    assert (tmp_path / "0.task").read_bytes() == (tmp_path / "1.task").read_bytes()
+
+
+def test_fit_names_what_it_left_out(drawing_folders, tmp_path, capsys):
+    shutil.copytree(drawing_folders / "fit", tmp_path / "in")
+    (tmp_path / "in" / "nothing").mkdir()
+    (tmp_path / "in" / "notes.txt").write_text("")
+    (next((tmp_path / "in").glob("*/0.png")).parent / "gone.jpg").symlink_to("nowhere.jpg")
+    assert run("fit", tmp_path / "in", "--network", "drawings", "--out", tmp_path / "a.task") == 0
+    error = capsys.readouterr().err
+    assert f"Left out 1, a folder without images: {tmp_path / 'in' / 'nothing'}" in error
+    assert "Left out 1, a link to nothing: " in error
+    assert "Left out 1, not in the folder of a class: " in error
+
+
+def test_fit_of_splits_suggests_the_training_one(drawing_folders, tmp_path, capsys):
+    shutil.copytree(drawing_folders / "fit", tmp_path / "in" / "train")
+    shutil.copytree(drawing_folders / "new", tmp_path / "in" / "test")
+    assert run("fit", tmp_path / "in", "--out", tmp_path / "a.task") == 2
+    assert f"give {tmp_path / 'in' / 'train'} instead" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["predict", "add", "explain", "score"])
+def test_an_address_is_to_be_downloaded_first(command, drawing_task, capsys):
+    assert run(command, drawing_task, "https://example.org/bird.jpg") == 2
+    assert "https://example.org/bird.jpg is an address: download it first" in capsys.readouterr().err
+
+
+def test_standard_input_is_to_be_saved_first(drawing_task, capsys):
+    assert run("predict", drawing_task, "-") == 2
+    assert "standard input is not read: save the image as a file first" in capsys.readouterr().err
+
+
+def test_rejected_images_keep_their_best_guess_in_a_column(drawing_folders, drawing_task, tmp_path):
+    out = tmp_path / "a.csv"
+    assert run("predict", drawing_task, drawing_folders / "new", "--reject", 1, "--out", out) == 0
+    with out.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["class"] for row in rows} == {"unknown"}
+    assert {row["best_guess"] for row in rows} <= set(read_task(drawing_task).classes)
+
+
+@pytest.mark.parametrize("form", ["a.csv", "a.jsonl", "a.txt"])
+def test_newline_in_a_file_name_does_not_split_a_row(form, drawing_folders, drawing_task, tmp_path):
+    image = next((drawing_folders / "new").glob("*/*.png"))
+    (tmp_path / "in").mkdir()
+    shutil.copy(image, tmp_path / "in" / "two\nlines.png")
+    assert run("predict", drawing_task, tmp_path / "in", "--out", tmp_path / form) == 0
+    assert len((tmp_path / form).read_text().splitlines()) == (1 if form == "a.jsonl" else 2)
+
+
+def test_json_list_is_closed_after_an_interruption(drawing_folders, drawing_task, tmp_path, monkeypatch):
+    from tapnet.cli.rows import JsonList
+    from tapnet.inference import predictor
+
+    monkeypatch.setattr(predictor, "BATCH", 3)
+    write = JsonList.write
+
+    def interrupted(self, batch):
+        write(self, batch)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(JsonList, "write", interrupted)
+    assert run("predict", drawing_task, drawing_folders / "new", "--out", tmp_path / "a.json") == 130
+    assert len(json.loads((tmp_path / "a.json").read_text())) == 3
+
+
+def test_remove_says_when_a_class_is_gone(task_copy, drawing_folders, capsys):
+    name = read_task(task_copy).classes[0]
+    assert run("remove", task_copy, *(drawing_folders / "fit" / name).iterdir()) == 0
+    assert f"The task no longer has the class {name}." in capsys.readouterr().out
+
+
+def test_score_names_wrong_files_and_accuracy_per_class_and_thresholds(drawing_folders, drawing_task, tmp_path, capsys):
+    first, second, *_ = read_task(drawing_task).classes
+    shutil.copytree(drawing_folders / "new" / first, tmp_path / "in" / second)  # all of them mistakes, or nearly
+    shutil.copytree(drawing_folders / "new" / second, tmp_path / "in" / "stranger")
+    assert run("score", drawing_task, tmp_path / "in") == 0
+    printed = capsys.readouterr().out
+    assert any(line.endswith(f"of 2 images: {second}") for line in printed.splitlines())
+    assert str(tmp_path / "in" / second) in printed
+    assert "2 images of classes that the task does not have: stranger" in printed
+    assert "unknown caught" in printed
+
+
+def test_score_at_a_narrow_width_keeps_names_whole(drawing_folders, drawing_task, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    assert run("score", drawing_task, drawing_folders / "new") == 0
+    printed = capsys.readouterr().out
+    assert all(
+        any(line.endswith(f": {name}") for line in printed.splitlines()) for name in read_task(drawing_task).classes
+    )
+
+
+@pytest.mark.parametrize("what", ["TASK", "drawings"])
+def test_info_tells_what_a_file_holds(what, drawing_task, capsys):
+    assert run("info", drawing_task if what == "TASK" else what) == 0
+    words = capsys.readouterr().out
+    assert "tapnet" in words
+    assert ("network" if what == "TASK" else "recipe") in words
+    assert run("info", drawing_task if what == "TASK" else what, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["method"] == "tapnet"
+
+
+def test_a_closed_pipe_ends_quietly(drawing_folders, drawing_task):
+    code = (
+        "import sys; from tapnet.cli import main\n"
+        f"sys.exit(main(['predict', {str(drawing_task)!r}, *[{str(drawing_folders / 'new')!r}] * 40]))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait() == 0
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_fit_and_predict_run_without_the_modules_of_posix(drawing_folders, tmp_path):
+    """As on Windows, where neither fcntl nor resource exists."""
+    fit = ["fit", str(drawing_folders / "fit"), "--network", "drawings", "--out", str(tmp_path / "a.task")]
+    predict = ["predict", str(tmp_path / "a.task"), str(drawing_folders / "new")]
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(['fcntl', 'resource', 'pwd', 'grp', 'termios']))\n"
+        f"from tapnet.cli import main; sys.exit(main({fit!r}) or main({predict!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) > 8

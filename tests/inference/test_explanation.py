@@ -3,36 +3,83 @@ import pytest
 from matplotlib.colors import to_hex
 from PIL import Image
 
-from tapnet.evaluation.calibration import Calibration
-from tapnet.inference.networks import Foundation
-from tapnet.inference.task import Examples, Settings, fit_task
-from tapnet.paper import explanation
-from tapnet.plotting import COLOURS
+from tapnet.inference import explanation_figure as figures
+from tapnet.inference.explanation import Explanation
+from tapnet.inference.explanation_figure import class_color
+from tapnet.inference.networks import vector_model
+from tapnet.inference.task import Examples, fit_task
+
+NAMES = [*"abcdefgh", "a very long name of a class that does not fit into any heading"]
+
+
+def explanation_of(query, features, labels, names=NAMES):
+    """The explanation of one feature vector by a task of centroids."""
+    examples = Examples(features, labels, tuple(map(str, range(len(labels)))), (b"",) * len(labels))
+    task = fit_task(names, examples, vector_model(features.shape[1]))
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    centers = task.head.weight.double().numpy()
+    probabilities = task.probabilities(query[None])[0]
+    return Explanation(
+        task, Image.new("RGB", (9, 9)), probabilities, query / np.linalg.norm(query), unit.astype(float), centers
+    )
 
 
 @pytest.fixture
-def figure(monkeypatch):
-    """The figure of a task with eight classes of two examples."""
-    monkeypatch.setattr(explanation, "save", lambda figure, _: figure)
-    features = np.random.default_rng(0).normal(size=(16, 20)).astype(np.float32)
-    labels = np.repeat(np.arange(8), 2)
-    examples = Examples(features, labels, tuple(map(str, range(16))), (b"",) * 16)
-    foundation = Foundation("a network", "0" * 64, None, Calibration())
-    task = fit_task(list("abcdefgh"), examples, foundation, Settings("centroid"))
-    return explanation.explanation_figure(task, Image.new("RGB", (9, 9)), features[:1], "why.png")
+def features():
+    return np.random.default_rng(0).normal(size=(18, 20)).astype(np.float32)
 
 
-def test_explanation_gives_every_class_one_colour_throughout(figure):
-    _, bars, *nearest, plane = figure.get_axes()
-    in_bars = {
-        label.get_text(): to_hex(bar.get_facecolor())
-        for label, bar in zip(bars.get_yticklabels(), bars.patches, strict=True)
-    }
-    handles, names = plane.get_legend_handles_labels()
-    in_plane = {name: to_hex(handle.get_facecolor()[0]) for name, handle in zip(names, handles, strict=True)}
-    assert in_plane.pop("your picture") == to_hex("black")
-    assert in_bars == in_plane
-    assert set(in_bars.values()) == {colour.lower() for colour in COLOURS[: explanation.SHOWN]}
-    for axis in nearest:
+@pytest.fixture
+def draw(monkeypatch, features):
+    """The figure of an explanation of the example with this number, by a task of nine classes of two."""
+    monkeypatch.setattr(figures, "save", lambda figure, _: figure)
+    return lambda index: explanation_of(features[index], features, np.repeat(np.arange(9), 2)).figure("why.png")
+
+
+def bar_colors(figure):
+    bars = figure.get_axes()[1]
+    labels = [label.get_text() for label in bars.get_yticklabels()]
+    return {name: to_hex(bar.get_facecolor()) for name, bar in zip(labels, bars.patches, strict=True)}
+
+
+def test_class_has_one_color_throughout_a_figure(draw):
+    figure = draw(0)
+    handles, names = figure.get_axes()[-1].get_legend_handles_labels()
+    in_plane = {name[:6]: to_hex(handle.get_facecolor()[0]) for name, handle in zip(names, handles, strict=True)}
+    assert in_plane.pop("your i") == to_hex("black")
+    assert {name[:6]: color for name, color in bar_colors(figure).items()} == in_plane
+    for axis in figure.get_axes()[2:-1]:
         name = axis.get_title().partition("\n")[0]
-        assert to_hex(axis.spines["left"].get_edgecolor()) == in_bars.get(name, explanation.OTHER)
+        expected = next(k for k, full in enumerate(NAMES) if full[:6] == name[:6])
+        assert to_hex(axis.spines["left"].get_edgecolor()) == class_color(expected).lower()
+
+
+def test_class_has_the_same_color_in_every_figure_of_its_task(draw):
+    first, second = bar_colors(draw(0)), bar_colors(draw(7))
+    assert len(first.keys() & second.keys()) > 2
+    assert all(first[name] == second[name] for name in first.keys() & second.keys())
+
+
+def test_colors_of_many_classes_differ():
+    assert len({class_color(k) for k in range(100)}) == 100
+
+
+def test_long_names_are_shortened_and_headings_do_not_overlap(draw):
+    figure = draw(16)
+    figure.canvas.draw()
+    titles = [axis.title for axis in figure.get_axes()]
+    boxes = [title.get_window_extent() for title in titles if title.get_text()]
+    assert all(max(map(len, title.get_text().splitlines()), default=0) < 64 for title in titles)
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+
+
+def test_explanation_says_why_the_nearest_example_is_of_another_class():
+    features = np.array([[1, 0.0], [1, 0.1], [0.2, 1], [1, 0.5]], np.float32)
+    found = explanation_of(np.array([1, 0.35], np.float32), features, np.array([0, 0, 1, 1]), ["robin", "wren"])
+    assert (found.label, found.nearest[0].label) == ("robin", "wren")
+    assert found.reason.startswith("The most similar example is of class 'wren', but")
+
+
+def test_explanation_has_nothing_to_add_if_the_nearest_example_is_of_the_answer():
+    features = np.array([[1, 0.0], [1, 0.1], [0, 1], [0.1, 1]], np.float32)
+    assert explanation_of(features[0], features, np.array([0, 0, 1, 1]), ["robin", "wren"]).reason == ""

@@ -218,7 +218,8 @@ def _classes(y: ArrayLike, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]
 
 def _kind(classes: NDArray[Any]) -> str:
     """Return what labels are, one of `LABEL_KINDS`; whatever is no number is text."""
-    return {"i": "int", "u": "int", "f": "float", "b": "bool"}.get(classes.dtype.kind, "str")
+    kind = np.array(classes.tolist()).dtype.kind  # an array of objects may hold numbers
+    return {"i": "int", "u": "int", "f": "float", "b": "bool"}.get(kind, "str")
 
 
 def are_images(X: Any) -> bool:

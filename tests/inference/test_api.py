@@ -1,0 +1,225 @@
+"""The functions that command line, classifier and server call, in images and without flags."""
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tapnet import inference
+from tapnet.data import load_dataset
+from tapnet.errors import UserError
+from tapnet.inference import (
+    add,
+    class_folders,
+    describe,
+    estimate_accuracy,
+    explain,
+    export,
+    fit,
+    open_predictor,
+    propose_network,
+    read_task,
+    remove,
+    score,
+    write_task,
+)
+
+
+@pytest.fixture(scope="module")
+def images(drawing_folders):
+    return class_folders(drawing_folders / "fit").classes
+
+
+@pytest.fixture(scope="module")
+def new(drawing_folders):
+    return class_folders(drawing_folders / "new").classes
+
+
+@pytest.fixture(scope="module")
+def task(images):
+    return fit(images)
+
+
+@pytest.fixture(scope="module")
+def path(task, tmp_path_factory):
+    path = tmp_path_factory.mktemp("api") / "a.task"
+    write_task(task, path)
+    return path
+
+
+def test_every_public_name_of_the_layer_is_there():
+    assert all(getattr(inference, name) is not None for name in inference.__all__)
+
+
+def test_no_message_of_the_layer_names_a_flag():
+    from pathlib import Path
+
+    for file in Path(inference.__file__).parent.glob("*.py"):
+        flags = re.findall(r"(?<![\w-])--[a-z][\w-]*", file.read_text(encoding="utf-8"))
+        commands = {"--out", "--onnx", "--network"} if file.name in ("task_file.py", "onnx_predictor.py") else set()
+        assert set(flags) <= commands, file.name  # whole commands that make the missing file
+
+
+def test_paths_bytes_arrays_and_pil_images_give_the_same_answers(images, new):
+    forms = (
+        lambda path: path.read_bytes(),
+        lambda path: np.asarray(Image.open(path)),
+        lambda path: Image.open(path).copy(),
+    )
+    expected, queries = fit(images, "drawings").head.weight, [path for paths in new.values() for path in paths]
+    for form in forms:
+        found = fit({name: [form(path) for path in paths] for name, paths in images.items()}, "drawings")
+        np.testing.assert_allclose(found.head.weight, expected, atol=1e-5)
+    assert len(queries) == 8
+
+
+def test_order_of_the_classes_does_not_matter(images, task):
+    turned = fit(dict(reversed(images.items())))
+    assert turned.classes == task.classes
+    np.testing.assert_array_equal(turned.head.weight, task.head.weight)
+
+
+def test_predictor_ranks_classes_and_keeps_the_best_guess_of_a_rejected_image(path, new):
+    image = next(iter(new.values()))[0]
+    (sure,), (unsure,) = (open_predictor(path).predict([image], top=3, reject=reject) for reject in (0.0, 1.0))
+    assert [name for name, _ in sure.ranked] == [name for name, _ in unsure.ranked]
+    assert (sure.label, unsure.label, unsure.best) == (sure.best, "unknown", sure.best)
+    assert sure.probability == max(value for _, value in sure.ranked)
+
+
+def test_predictor_raises_for_an_image_that_cannot_be_read_unless_told_what_to_do(path, new):
+    images, broken = [next(iter(new.values()))[0], b"nothing"], []
+    predictor = open_predictor(path)
+    with pytest.raises(UserError, match="The image cannot be read: not an image"):
+        predictor.predict(images)
+    batches = predictor.predict_batches(images, on_unreadable=lambda image, reason: broken.append((image, reason)))
+    assert sum(map(len, batches)) == 1
+    assert broken == [(b"nothing", "not an image of a known format")]
+
+
+def test_predictor_answers_alike_in_several_threads(path, new):
+    predictor, images = open_predictor(path), [image for each in new.values() for image in each]
+    expected = [each.ranked for each in predictor.predict(images, top=4)]
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: [each.ranked for each in predictor.predict(images, top=4)], range(8)):
+            for ours, theirs in zip(found, expected, strict=True):
+                assert dict(ours) == pytest.approx(dict(theirs), abs=1e-5)
+
+
+def test_added_and_removed_classes_leave_the_task_as_it_was(task, new, images):
+    first = task.classes[0]
+    smaller = remove(task, classes=[first])
+    assert first not in smaller.classes
+    assert first in task.classes
+    back = add(smaller, {first: images[first]})
+    np.testing.assert_allclose(back.head.weight, task.head.weight, atol=1e-4)
+
+
+def test_examples_are_removed_by_their_content(task, images):
+    first = task.classes[0]
+    assert remove(task, images=[images[first][0].read_bytes()]).shots()[0] == 2
+    with pytest.raises(UserError, match="The image is not an example of the task"):
+        remove(task, images=[np.zeros((5, 5), np.uint8)])
+    with pytest.raises(UserError, match="The task has no class 'nothing'; it has "):
+        remove(task, classes=["nothing"])
+
+
+@pytest.mark.parametrize(
+    ("images", "words"),
+    [
+        ({}, "at least 2 classes, got 0: none"),
+        ({"a": [np.zeros((9, 9), np.uint8)]}, "at least 2 classes, got 1: a"),
+        ({"a": [np.zeros((9, 9), np.uint8)], "b": [np.zeros((9, 9), np.uint8)]}, "'a' and 'b' have an image in common"),
+        ({"a": [np.zeros((9, 9), np.uint8)], "b": []}, "No image of class 'b' can be read"),
+        (
+            {"a": [np.zeros((9, 9), np.uint8)], " ": [np.ones((9, 9), np.uint8)]},
+            "Expected the name of a class, got ' '",
+        ),
+    ],
+)
+def test_fit_says_why_classes_cannot_be_learned(images, words):
+    with pytest.raises(UserError, match=words):
+        fit(images, network="drawings")
+
+
+def test_score_names_mistakes_and_accuracies_and_takes_other_classes_as_unknown(path, new):
+    drawings = load_dataset("quickdraw", "test")
+    strange = [255 - pixels for pixels in drawings.gather(np.arange(6))]
+    found = score(open_predictor(path), {**new, "something else": strange})
+    assert found.confusion.total == len(found.known) == 8
+    assert len(found.unknown) == 6
+    assert len(found.mistakes()) == 8 - np.trace(found.confusion.counts)
+    assert np.mean(list(found.class_accuracies().values())) == pytest.approx(found.confusion.accuracy)
+    assert found.fitted == 0
+
+
+def test_thresholds_reject_more_the_higher_they_are(path, new):
+    strange = [255 - pixels for pixels in load_dataset("quickdraw", "test").gather(np.arange(6))]
+    nothing, *_, everything = score(open_predictor(path), {**new, "else": strange}).thresholds((0.0, 0.5, 1.1))
+    assert (nothing.correct_rejected, nothing.unknown_rejected) == (0, 0)
+    assert (everything.correct_rejected, everything.unknown_rejected) == (1, 1)
+
+
+def test_score_needs_an_image_of_a_class_of_the_task(path):
+    with pytest.raises(UserError, match="No image that can be read is of a class of the task"):
+        score(open_predictor(path), {"other": [np.zeros((9, 9), np.uint8)]})
+
+
+def test_explanation_agrees_with_the_prediction(path, new, tmp_path):
+    image = next(iter(new.values()))[1].read_bytes()
+    found = explain(read_task(path), image)
+    (predicted,) = open_predictor(path).predict([image], top=4)
+    assert dict(found.ranked) == pytest.approx(dict(predicted.ranked), abs=1e-6)
+    assert found.figure(tmp_path / "why.png").stat().st_size > 10_000
+
+
+def test_exported_task_is_opened_like_a_task(task, new, path, tmp_path):
+    export(task, tmp_path / "a.onnx")
+    images = [image for each in new.values() for image in each]
+    ours, theirs = (open_predictor(file).predict(images, top=4) for file in (path, tmp_path / "a.onnx"))
+    for one, other in zip(ours, theirs, strict=True):
+        assert dict(one.ranked) == pytest.approx(dict(other.ranked), abs=1e-4)
+    assert describe(tmp_path / "a.onnx")["classes"] == list(task.classes)
+
+
+def test_description_of_a_task_counts_its_examples(path, task):
+    found = describe(path)
+    assert found["kind"] == "task"
+    assert found["classes"] == dict(zip(task.classes, task.shots(), strict=True))
+    assert (found["network"], found["method"], found["examples"]) == ("drawings", "tapnet", 12)
+
+
+@pytest.mark.parametrize("name", ["drawings", "characters"])
+def test_description_of_a_checkpoint_names_its_recipe(name):
+    found = describe(name)
+    assert (found["kind"], found["method"]) == ("checkpoint", "tapnet")
+    assert found["preprocessing"]["height"] == 28
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense"])
+def test_description_refuses_other_files(content, tmp_path):
+    (tmp_path / "a.bin").write_bytes(content)
+    with pytest.raises(UserError, match="neither a task nor a checkpoint"):
+        describe(tmp_path / "a.bin")
+    with pytest.raises(UserError, match="There is no file"):
+        describe(tmp_path / "nowhere")
+
+
+def test_estimated_accuracy_has_an_interval_around_it(task):
+    found = estimate_accuracy(task)
+    low, high = found.interval
+    assert low < found.accuracy < high or found.accuracy in (0, 1)
+    assert found.total == 12
+
+
+def test_proposed_network_is_the_one_that_fit_takes(images, task):
+    assert propose_network(images).name == task.network == "drawings"
+
+
+def test_progress_is_told_of_every_image_and_thumbnails_are_kept(images):
+    read = []
+    task = fit(images, "drawings", on_read=lambda: read.append(1))
+    assert len(read) == 12
+    assert all(thumbnail[:2] == b"\xff\xd8" for thumbnail in task.examples.thumbnails)
