@@ -116,7 +116,9 @@ def _final_evaluation(recipe: Recipe, folder: Path, fabric: Fabric) -> str:
     except (UnknownSplitError, NotEnoughDataError) as reason:
         return f"Not evaluated on test classes: {reason}\n"
     judge = Evaluator(load(folder, fabric.device), images)
-    result = judge.evaluate(replace(task.episode_spec(0), episodes=max(task.episodes, FINAL_EPISODES)))
+    cached = not judge.method.task_features  # else every episode passes the network anew: fewer have to do
+    spec = replace(task.episode_spec(0), episodes=max(task.episodes, FINAL_EPISODES) if cached else task.episodes)
+    result = judge.evaluate(spec, bootstrap=cached)
     if distributed.rank() == 0:
         RunFolder(folder).record_evaluation([result.as_dict()])
     accuracy = f"{percent(result.accuracy)} {half_width(result.ci95)} over episodes"
