@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from tapnet import __version__
-from tapnet.checkpoint import BEST, LAST
+from tapnet.checkpoint import BEST, LAST, load
 from tapnet.cli import COMMANDS, main
+from tapnet.methods import METHODS
 from tapnet.training.run_folder import RunFolder
 
 SMALL = [
@@ -424,3 +425,17 @@ def test_debug_shows_the_traceback(monkeypatch):
 def test_evaluate_says_when_the_classes_were_trained_on(run_folder, capsys):
     assert main(["evaluate", str(run_folder), "--split", "train", "--episodes", "4"]) == 0
     assert "It was trained on" in capsys.readouterr().err
+
+
+def test_train_takes_another_method_than_the_recipes(tmp_path, capsys):
+    small = [change for change in SMALL if "num_references" not in change]
+    run = tmp_path / "run"
+    arguments = ["train", "quickdraw", "--method", "matching", "--out", str(run), "--device", "cpu", "--no-test"]
+    assert main([*arguments, "--set", *small]) == 0
+    assert "quickdraw-matching: matching with conv4" in capsys.readouterr().out
+    assert type(load(run)) is METHODS["matching"]
+
+
+def test_train_does_not_resume_with_another_method(tmp_path, capsys):
+    assert main(["train", "--resume", str(tmp_path), "--method", "matching"]) == 2
+    assert "--method" in capsys.readouterr().err

@@ -71,7 +71,7 @@ class TadamAlpha(PrototypeMethod):
     """
 
     def __init__(
-        self, backbone: Backbone, scale: float = 10.0, learned_scale: bool = True, squared: bool = False
+        self, backbone: Backbone, scale: float = 1.0, learned_scale: bool = True, squared: bool = False
     ) -> None:
         super().__init__(backbone)
         self.scale, self.squared = MetricScale(scale, learned_scale), squared
@@ -119,7 +119,7 @@ class TadamTC(Method):
     def __init__(
         self,
         backbone: Backbone,
-        scale: float = 10.0,
+        scale: float = 1.0,
         learned_scale: bool = True,
         squared: bool = False,
         num_classes: int | None = None,

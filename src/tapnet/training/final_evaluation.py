@@ -35,8 +35,9 @@ def final_evaluation(recipe: Recipe, folder: Path, device: str | torch.device = 
     overlap = class_overlap(recipe, method, images)
     if overlap.trained_on or overlap.validated_on:
         return _no_test_result(recipe, overlap.trained_on, overlap.validated_on)
-    spec = replace(task.episode_spec(0), episodes=max(task.episodes, FINAL_EPISODES))
-    result = Evaluator(method, images).evaluate(spec)
+    cached = not method.task_features  # otherwise every episode passes the network anew, and fewer have to do
+    spec = replace(task.episode_spec(0), episodes=max(task.episodes, FINAL_EPISODES) if cached else task.episodes)
+    result = Evaluator(method, images).evaluate(spec, bootstrap=cached)
     if distributed.rank() == 0:
         RunFolder(folder).record_evaluation([result.as_dict() | overlap.as_dict()])
     return result
