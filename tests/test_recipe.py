@@ -1,5 +1,6 @@
 import pytest
 
+from tapnet.methods import METHODS
 from tapnet.recipe import bundled_recipes, load_recipe
 
 MINIMAL = """
@@ -41,7 +42,7 @@ def test_changes_reach_nested_keys(file):
         ("training.episodes=many", "`training.episodes`.*valid integer.*got 'many'"),
         ("training.weight_decay=-1", "`training.weight_decay`"),
         ("training.learning_rate=.nan", "`training.learning_rate`.*finite"),
-        ("method.name=tapnett", "method is one of tapnet, protonet, got 'tapnett'"),
+        ("method.name=tapnett", "method is one of tapnet, .*protonet, .*got 'tapnett'"),
         ("backbone.name=vgg", "backbone is one of conv4, resnet12, resnet12-small, .*got 'vgg'"),
         ("training.augmentation=cutout", "augmentation is one of none, turn, dihedral, .*affine, got 'cutout'"),
         ("training=5", "`training`"),
@@ -92,3 +93,49 @@ def test_the_folder_of_a_run_is_no_recipe_but_holds_one(tmp_path):
     (tmp_path / "recipe.yaml").write_text("name: mine", encoding="utf-8")
     with pytest.raises(OSError, match=r"is the folder of a run: `tapnet train --resume .*recipe is .*recipe\.yaml"):
         load_recipe(str(tmp_path))
+
+
+def test_another_method_takes_the_place_of_the_recipes_without_its_options(file):
+    recipe = load_recipe(file, method="matching")
+    assert recipe.method.name == "matching"
+    assert recipe.method.options == {}
+    assert recipe.name == "small-matching"
+
+
+def test_another_method_has_the_options_that_are_set(file):
+    recipe = load_recipe(file, ["method.options.scale=3.0", "training.query=4"], method="matching")
+    assert recipe.method.options == {"scale": 3.0}
+    assert recipe.training.query == 4
+
+
+def test_another_method_that_needs_references_gets_one_per_class_of_training():
+    plain = load_recipe("omniglot-60way-protonet", method="tapnet")
+    assert plain.method.options == {"num_references": 60}
+    wider = load_recipe("omniglot-60way-protonet", ["training.way=30"], method="tapnet")
+    assert wider.method.options == {"num_references": 30}
+
+
+def test_a_recipes_own_method_keeps_its_options(file):
+    assert load_recipe(file, method="tapnet") == load_recipe(file)
+
+
+def test_an_unknown_method_is_refused_with_those_that_there_are(file):
+    with pytest.raises(ValueError, match=r"method is one of tapnet, .*got 'tapnett'"):
+        load_recipe(file, method="tapnett")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_builds_by_any_recipe(method):
+    recipe = load_recipe("omniglot-60way", method=method)
+    assert type(recipe.build((1, 28, 28))) is METHODS[method]
+
+
+def test_number_of_training_classes_is_filled_in_where_a_method_asks_for_it(file):
+    recipe = load_recipe(file, method="tadam-tc")
+    assert recipe.with_num_classes(40).method.options == {"num_classes": 40}
+    assert load_recipe(file).with_num_classes(40) == load_recipe(file)
+
+
+def test_number_of_training_classes_that_a_recipe_gives_stays(file):
+    recipe = load_recipe(file, ["method.options.num_classes=null"], method="tadam-tc")
+    assert recipe.with_num_classes(40).method.options == {"num_classes": None}

@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 from collections.abc import Sequence
 from contextlib import nullcontext
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,6 +27,8 @@ _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 Count = Annotated[int, Field(ge=1)]
 Options = dict[str, Any]
+
+_NUMBERS_OF_CLASSES = ("num_references", "way")  # options of methods that need as many as a training episode has
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -276,8 +279,11 @@ def bundled_recipes() -> list[Path]:
     return sorted((installed if installed.is_dir() else checkout).glob("*.yaml"))
 
 
-def load_recipe(name_or_path: str, changes: list[str] | None = None) -> Recipe:
-    """The recipe in a YAML file with `key.sub=value` changes applied, values written as in YAML."""
+def load_recipe(name_or_path: str, changes: list[str] | None = None, method: str | None = None) -> Recipe:
+    """The recipe in a YAML file with `key.sub=value` changes applied, values written as in YAML.
+
+    With `method` another method takes the place of the recipe's, before the changes.
+    """
     path = find_recipe(name_or_path)
     try:
         with path.open(encoding="utf-8") as file:
@@ -288,7 +294,24 @@ def load_recipe(name_or_path: str, changes: list[str] | None = None) -> Recipe:
         raise ValueError(
             f"{path} needs the keys of a recipe, got {'nothing' if values is None else type(values).__name__}."
         )
-    return _with_changes(values, str(path), changes or [])
+    if method is None or _method_name(values) == method:
+        return _with_changes(values, str(path), changes or [])
+    values |= {"name": f"{values.get('name')}-{method}", "method": {"name": method, "options": {}}}
+    recipe = _with_changes(values, str(path), changes or [])
+    return changed(recipe, _missing_numbers_of_classes(recipe))
+
+
+def _method_name(values: dict[str, Any]) -> Any:
+    method = with_current_names(values).get("method")
+    return method.get("name") if isinstance(method, dict) else None
+
+
+def _missing_numbers_of_classes(recipe: Recipe) -> list[str]:
+    """Changes that give a method the number of classes of its training episodes, where it needs one and has none."""
+    parameters = signature(METHODS[recipe.method.name]).parameters.values()
+    needed = [each.name for each in parameters if each.default is each.empty and each.name in _NUMBERS_OF_CLASSES]
+    missing = [name for name in needed if name not in recipe.method.options]
+    return [f"method.options.{name}={recipe.training.way}" for name in missing]
 
 
 def changed(recipe: Recipe, changes: list[str]) -> Recipe:

@@ -137,3 +137,11 @@ def test_features_are_relu_before_pooling_as_in_the_paper(name):
 def test_mistakes_get_a_sentence(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+@pytest.mark.parametrize(("pooled", "side"), [(4, 2), (2, 7), (0, 28)])
+def test_conv4_pools_in_as_many_blocks_as_asked(pooled, side):
+    network = make_backbone("conv4", (1, 28, 28), pooled_blocks=pooled).eval()
+    assert network.map_shape == (64, side, side)
+    assert network.maps(torch.rand(2, 1, 28, 28)).shape == (2, 64, side, side)
+    assert network.dim == 64 * side * side

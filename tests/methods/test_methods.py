@@ -50,9 +50,9 @@ def make(case, seed=0):
     with torch.no_grad():
         for parameter in method.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-        for _ in range(3):
-            if method.trainable:
-                method.train().loss(episode(seed=9))
+    for _ in range(3):
+        if method.trainable:
+            method.train().loss(episode(seed=9))
     return method.eval()
 
 
@@ -258,17 +258,17 @@ def test_nan_is_refused_by_evaluation(case, blobs):
     with torch.no_grad():
         next(method.backbone.parameters()).fill_(math.nan)
     with pytest.raises((NonFiniteError, ValueError)):
-        Evaluator(method, blobs).evaluate(EpisodeSpec(5, 1, 2, 2), bootstrap=False)
+        Evaluator(method, blobs).evaluate(EpisodeSpec(WAY, 1, 2, 2), bootstrap=False)
 
 
 @every_method
 def test_evaluation_gives_the_accuracy_of_the_logits(case, blobs):
-    method, spec = make(case), EpisodeSpec(5, 2, 3, 4)
+    method, spec = make(case), EpisodeSpec(WAY, 2, 3, 4)
     found = Evaluator(method, blobs).accuracies(spec)
-    sampler, labels = blobs.sampler(spec), torch.arange(5)
+    sampler, labels = blobs.sampler(spec), torch.arange(WAY)
     for index in range(4):
         pixels = torch.from_numpy(blobs.gather(sampler[index].indices)).permute(0, 3, 1, 2) / 255
-        logits = method(pixels[:10], labels.repeat_interleave(2), pixels[10:])
+        logits = method(pixels[: 2 * WAY], labels.repeat_interleave(2), pixels[2 * WAY :])
         accuracy = (logits.argmax(-1) == labels.repeat_interleave(3)).double().mean()
         assert found[index] == pytest.approx(accuracy.item())
 
@@ -276,7 +276,7 @@ def test_evaluation_gives_the_accuracy_of_the_logits(case, blobs):
 @every_method
 def test_evaluation_reports_what_is_transductive(case, blobs):
     method = make(case)
-    result = Evaluator(method, blobs).evaluate(EpisodeSpec(5, 1, 2, 2), bootstrap=False)
+    result = Evaluator(method, blobs).evaluate(EpisodeSpec(WAY, 1, 2, 2), bootstrap=False)
     assert result.transductive == method.transductive
 
 

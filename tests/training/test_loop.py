@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import math
 import os
@@ -8,7 +9,7 @@ import torch
 
 import tapnet
 from tapnet.checkpoint import BEST, LAST, read_checkpoint
-from tapnet.recipe import changed, recipe_from
+from tapnet.recipe import Part, changed, recipe_from
 from tapnet.training import Interrupted, Run, learning_rate, read_curve, train
 from tapnet.training.faults import episode_loss
 from tapnet.training.run_folder import EVALUATION, RunFolder
@@ -209,3 +210,19 @@ def test_too_few_images_for_validation_are_told_from_those_for_training(tmp_path
     with pytest.raises(ValueError, match=r"For validation \(validation\.way, .*5-query episodes need"):
         train(changed(recipe(), ["validation.shot=96"]), tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_tells_a_method_with_auxiliary_classes_how_many_there_are(tmp_path):
+    small = dataclasses.replace(recipe(), method=Part("tadam-tc"))
+    train(small, tmp_path, device="cpu")
+    classes = len(small.data.images("train").class_names)
+    assert read_checkpoint(tmp_path).header.recipe.method.options == {"num_classes": classes}
+    assert tapnet.load(tmp_path).auxiliary.out_features == classes
+
+
+def test_a_run_with_auxiliary_classes_resumes_by_the_recipe_that_it_began_with(tmp_path):
+    small = dataclasses.replace(recipe(), method=Part("tadam-tc"))
+    with pytest.raises(Interrupted):
+        train(small, tmp_path, device="cpu", watch=stop_at(2))
+    train(small, tmp_path, device="cpu", resume=True)
+    assert [point.episode for point in read_curve(tmp_path)] == [2, 4, 6]

@@ -33,6 +33,7 @@ _EXAMPLES = """examples:
   tapnet train --resume runs/mine
   tapnet train --resume runs/quickdraw --set training.episodes=2400 training.cycles=2
   tapnet train my.yaml --from runs/omniglot-cpu
+  tapnet train omniglot-60way --method matching
   tapnet train photos --frozen-backbone
   tapnet train my.yaml --out runs/trial --no-test
   tapnet train quickdraw --devices 2 --set training.meta_batch=2
@@ -46,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", nargs="?", help="a YAML file or the name of a bundled recipe (`tapnet recipes`)")
     parser.add_argument("--out", type=Path, help="folder of the run (default: runs/NAME)")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change the recipe")
+    parser.add_argument("--method", metavar="NAME", help="train this method by the recipe, in place of its own")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with a run, also beyond its end")
     parser.add_argument(
         "--from", dest="weights", metavar="CHECKPOINT", help="begin with its weights: a file, a run or a bundled name"
@@ -67,9 +69,9 @@ def run(args: argparse.Namespace) -> None:
             "Give a recipe to start a run, or --resume DIR to go on with one; `tapnet recipes` lists them."
         )
     if args.resume is not None:
-        if args.out or args.frozen_backbone or args.weights is not None:
+        if args.out or args.frozen_backbone or args.weights is not None or args.method is not None:
             raise ValueError(
-                "--resume goes on with the run where it is: leave out --out, --from and --frozen-backbone."
+                "--resume goes on with the run where it is: leave out --out, --from, --method and --frozen-backbone."
             )
         with warnings.catch_warnings(action="ignore"):  # the run warns when it is restored
             header, folder = RunFolder(args.resume).newest().header, args.resume
@@ -84,7 +86,7 @@ def run(args: argparse.Namespace) -> None:
         beginning = (
             [] if args.weights is None else [f"training.init_from={json.dumps(args.weights, ensure_ascii=False)}"]
         )
-        recipe = load_recipe(args.recipe, [*args.set, *frozen, *beginning])
+        recipe = load_recipe(args.recipe, [*args.set, *frozen, *beginning], args.method)
         folder = args.out or Path("runs") / recipe.name
     with processes(args) as fabric:
         best = train_with_progress(
@@ -114,7 +116,9 @@ def _final_evaluation(recipe: Recipe, folder: Path, fabric: Fabric) -> str:
     except (UnknownSplitError, NotEnoughDataError) as reason:
         return f"Not evaluated on test classes: {reason}\n"
     judge = Evaluator(load(folder, fabric.device), images)
-    result = judge.evaluate(replace(task.episode_spec(0), episodes=max(task.episodes, FINAL_EPISODES)))
+    cached = not judge.method.task_features  # else every episode passes the network anew: fewer have to do
+    spec = replace(task.episode_spec(0), episodes=max(task.episodes, FINAL_EPISODES) if cached else task.episodes)
+    result = judge.evaluate(spec, bootstrap=cached)
     if distributed.rank() == 0:
         RunFolder(folder).record_evaluation([result.as_dict()])
     accuracy = f"{percent(result.accuracy)} {half_width(result.ci95)} over episodes"

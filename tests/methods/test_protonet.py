@@ -1,0 +1,47 @@
+import torch
+
+from tapnet.backbones.precomputed import PrecomputedFeatures
+from tapnet.functional import projected_distances
+from tapnet.methods import PrototypicalNetwork
+from tapnet.methods.tapnet import ProjectionHead
+
+LABELS = torch.tensor([0, 1, 2, 0, 1, 0])
+
+
+def logits(support, query, labels=LABELS):
+    return PrototypicalNetwork(PrecomputedFeatures(support.shape[-1])).logits(support, labels, query)
+
+
+def draw():
+    return torch.randn(6, 16).double(), torch.randn(5, 16).double()
+
+
+def test_prototypical_gives_the_distances_worked_out_by_hand():
+    support, query = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 5.0]]), torch.tensor([[1.0, 1.0]])
+    torch.testing.assert_close(logits(support, query, torch.tensor([0, 0, 1])), torch.tensor([[-1.0, -17.0]]))
+
+
+def test_prototypical_equals_tapnet_when_the_projection_hides_nothing_and_references_are_the_prototypes():
+    """Errors along axes on which no feature has a coordinate: the projection is the identity on what there is."""
+    support, query = (torch.nn.functional.pad(each, (3, 0)) for each in draw())
+    prototypes = torch.stack([support[k == LABELS].mean(dim=0) for k in range(3)])
+    errors = torch.eye(3, 19).double()
+    tapnet = ProjectionHead(prototypes, errors, torch.arange(3)).logits(query)
+    torch.testing.assert_close(logits(support, query), tapnet)
+    torch.testing.assert_close(tapnet, -projected_distances(query, prototypes, errors))
+
+
+def test_prototypical_ignores_a_translation_of_the_features():
+    support, query = draw()
+    torch.testing.assert_close(logits(support + 3, query + 3), logits(support, query))
+
+
+def test_prototypical_ignores_a_rotation_of_the_features():
+    support, query = draw()
+    rotation = torch.linalg.qr(torch.randn(16, 16).double()).Q
+    torch.testing.assert_close(logits(support @ rotation, query @ rotation), logits(support, query))
+
+
+def test_prototypical_scales_with_the_square_of_the_features():
+    support, query = draw()
+    torch.testing.assert_close(logits(3 * support, 3 * query), 9 * logits(support, query))
