@@ -50,9 +50,9 @@ def make(case, seed=0):
     with torch.no_grad():
         for parameter in method.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-        for _ in range(3):
-            if method.trainable:
-                method.train().loss(episode(seed=9))
+    for _ in range(3):
+        if method.trainable:
+            method.train().loss(episode(seed=9))
     return method.eval()
 
 
