@@ -46,7 +46,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         "auto" is the method that the network was trained for, and "centroid" for feature vectors; else one without
         parameters: "centroid" (the nearest mean direction), "logistic" or "protonet".
     selection
-        How classes take references: "optimal", whatever the order of the classes, or the paper's "closest"; of TapNet only.
+        How TapNet's classes take references: "optimal", whatever the order of the classes, or the paper's "closest".
     projection_dim
         Dimension of TapNet's projection; `None` is that of the network, or all there is. At another one the
         temperature is not fitted, only scaled by the dimension.

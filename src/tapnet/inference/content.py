@@ -51,7 +51,8 @@ def is_drawing(image: LoadedImage) -> bool:
     """Return whether an image has no color to speak of and nearly two values of gray, as ink on paper has.
 
     Photographs have 31% of their pixels within a fifth of the darkest or the brightest value (the median over
-    miniImageNet in gray), drawings 83%; splitting the pixels at the best threshold explains 73% and 86% of the variance.
+    miniImageNet in gray), drawings 83%; splitting the pixels at the best threshold explains 73% and 86% of their
+    variance.
     """
     small = np.asarray(image.thumbnail(_SIDE), dtype=np.int16)
     spread = small.max(axis=-1) - small.min(axis=-1)
