@@ -35,7 +35,7 @@ def choose_network(images: Sequence[ImageInput]) -> NetworkChoice:
     sample = images[:: max(1, -(-len(images) // _SAMPLE))]
     found = [kind for image in sample if isinstance(kind := with_input(image, is_drawing), bool)]
     drawn = sum(found)
-    if 2 * drawn >= len(found):
+    if not found or 2 * drawn > len(found):
         return NetworkChoice(DRAWINGS, f"{drawn} of {pluralize(len(found), 'image')} looked at: line drawings")
     photographs = f"{len(found) - drawn} of {pluralize(len(found), 'image')} looked at: photographs"
     if find_spec(PHOTOGRAPHS_PACKAGE) is None:
