@@ -85,7 +85,7 @@ def output_folder(text: str) -> Path:
     path = Path(text)
     there = next(part for part in (path.absolute(), *path.absolute().parents) if part.exists())
     if not there.is_dir():
-        raise argparse.ArgumentTypeError(f"{there} is a file, needed is a folder")
+        raise argparse.ArgumentTypeError(f"{there} is a file, expected a folder")
     if not os.access(there, os.W_OK):
         raise argparse.ArgumentTypeError(f"{there} cannot be written to: give another folder")
     return path
