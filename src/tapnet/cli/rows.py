@@ -28,8 +28,8 @@ class PredictionWriter(ABC):
         self.stream.write("".join(map(self.line, batch)))
         self.stream.flush()
 
-    def close(self) -> None:
-        """Write what ends the output."""
+    def close(self) -> None:  # noqa: B027
+        """Write what ends the output; most formats need nothing."""
 
     def heading(self) -> str:
         """Return what begins the output."""

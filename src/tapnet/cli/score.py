@@ -47,8 +47,8 @@ def run(args: argparse.Namespace) -> None:
         _show(found)
     if found.fitted:
         ERRORS.print(
-            f"{found.fitted} of {pluralize(len(found.predictions), 'image')} were examples of the task: new ones may do "
-            "worse."
+            f"{found.fitted} of {pluralize(len(found.predictions), 'image')} were examples of the task: new ones may "
+            "do worse."
         )
     if args.out:
         confusion_figure(found.confusion, args.out)
@@ -60,8 +60,8 @@ def _show(found: Score) -> None:
     confusion = found.confusion
     low, high = map(percent, confusion.interval)
     OUT.print(
-        f"Accuracy {percent(confusion.accuracy)} of {pluralize(confusion.total, 'image')} (95% interval {low} to {high}, "
-        "for further images of these classes)"
+        f"Accuracy {percent(confusion.accuracy)} of {pluralize(confusion.total, 'image')} (95% interval {low} to "
+        f"{high}, for further images of these classes)"
     )
     for name, accuracy in sorted(found.class_accuracies().items(), key=lambda row: row[1]):
         count = int(confusion.counts[confusion.classes.index(name)].sum())

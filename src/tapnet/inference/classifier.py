@@ -27,6 +27,7 @@ from tapnet.inference.task_file import read_task, with_network, write_task
 from tapnet.wording import pluralize
 
 AUTO = "auto"
+_DEPRECATED = "deprecated"
 
 
 class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -46,12 +47,14 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         "auto" is the method that the network was trained for, and "centroid" for feature vectors; else one without
         parameters: "centroid" (the nearest mean direction), "logistic" or "protonet".
     selection
-        How classes take references: "optimal", whatever the order of the classes, or the paper's "closest"; of TapNet only.
+        How TapNet's classes take references: "optimal", whatever the order of the classes, or the paper's "closest".
     projection_dim
         Dimension of TapNet's projection; `None` is that of the network, or all there is. At another one the
         temperature is not fitted, only scaled by the dimension.
     device
         "cpu", "cuda", "mps" or "auto".
+    head
+        Earlier name of `method`.
     """
 
     def __init__(
@@ -61,12 +64,14 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         selection: str = "optimal",
         projection_dim: int | None = None,
         device: str = "cpu",
+        head: str = _DEPRECATED,
     ) -> None:
         self.network = network
         self.method = method
         self.selection = selection
         self.projection_dim = projection_dim
         self.device = device
+        self.head = head
 
     def fit(self, X: Any, y: ArrayLike) -> Self:
         """Learn the classes `y` of the examples `X`; classes may have any number of examples."""
@@ -143,9 +148,15 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _settings(self) -> tuple[str | None, dict[str, Any]]:
         """Return the method, `None` for the network's own, and its options."""
         options = {"selection": self.selection, "projection_dim": self.projection_dim}
-        name = None if self.method == AUTO else self.method
+        name = self._method_name()
         known = self._model().method_named(name).adapt_options()
         return name, {key: value for key, value in options.items() if key in known and value is not None}
+
+    def _method_name(self) -> str | None:
+        if self.head != _DEPRECATED:
+            warnings.warn("`head` is now called `method`.", FutureWarning, stacklevel=4)
+            return self.head
+        return None if self.method == AUTO else self.method
 
     def _model(self) -> EmbeddingModel:
         """Return the network, or what stands for it where vectors come from elsewhere."""

@@ -35,7 +35,7 @@ def choose_network(images: Sequence[ImageInput]) -> NetworkChoice:
     sample = images[:: max(1, -(-len(images) // _SAMPLE))]
     found = [kind for image in sample if isinstance(kind := with_input(image, is_drawing), bool)]
     drawn = sum(found)
-    if 2 * drawn >= len(found):
+    if not found or 2 * drawn > len(found):
         return NetworkChoice(DRAWINGS, f"{drawn} of {pluralize(len(found), 'image')} looked at: line drawings")
     photographs = f"{len(found) - drawn} of {pluralize(len(found), 'image')} looked at: photographs"
     if find_spec(PHOTOGRAPHS_PACKAGE) is None:
@@ -51,7 +51,8 @@ def is_drawing(image: LoadedImage) -> bool:
     """Return whether an image has no color to speak of and nearly two values of gray, as ink on paper has.
 
     Photographs have 31% of their pixels within a fifth of the darkest or the brightest value (the median over
-    miniImageNet in gray), drawings 83%; splitting the pixels at the best threshold explains 73% and 86% of the variance.
+    miniImageNet in gray), drawings 83%; splitting the pixels at the best threshold explains 73% and 86% of their
+    variance.
     """
     small = np.asarray(image.thumbnail(_SIDE), dtype=np.int16)
     spread = small.max(axis=-1) - small.min(axis=-1)

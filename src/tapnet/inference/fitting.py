@@ -46,6 +46,8 @@ def fit(
         `None` is the method that the network was trained for; else one without parameters, such as "centroid".
     options
         Of the method's adaptation, such as `{"projection_dim": 100}`.
+    device
+        "cpu", "cuda", "mps" or "auto".
     on_unreadable
         Called with an image that cannot be read and the reason; the image is left out. Without it, raise UserError.
     on_read

@@ -93,7 +93,8 @@ def _check_splits(root: Path, names: list[str]) -> None:
     if len(names) > 1 and {name.lower() for name in names} <= _SPLITS:
         train = next((name for name in names if name.lower().startswith("train")), names[0])
         raise UserError(
-            f"{root} holds the splits {' and '.join(names)}, expected one folder per class: give {root / train} instead."
+            f"{root} holds the splits {' and '.join(names)}, expected one folder per class: give {root / train} "
+            "instead."
         )
 
 

@@ -65,7 +65,7 @@ class Task:
     label_kind: str = "str"  # what the class names were before they became text, one of LABEL_KINDS
 
     def logits(self, features: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Return scores (n, way) in float64: where the head is linear, the same for an image whatever its batch-mates."""
+        """Return scores (n, way) in float64; if the head is linear, an image's do not depend on the others given."""
         linear = self.head.linear()
         if linear is None:
             return self.head.logits(torch.from_numpy(features).float()).detach().double().numpy()
@@ -176,8 +176,8 @@ def _check_way(way: int, limit: int, model: EmbeddingModel) -> None:
     further = " or ".join(name for name in networks_supporting(way) if name != model.name)
     hint = f"use the network {further}, or" if further else "no bundled network takes as many; use"
     raise UserError(
-        f"{way} classes are more than the {limit} that the network {model.name!r} takes: {hint} the method centroid, or "
-        "train with more classes.",
+        f"{way} classes are more than the {limit} that the network {model.name!r} takes: {hint} the method centroid, "
+        "or train with more classes.",
         parameter="method",
     )
 

@@ -197,5 +197,5 @@ def with_network(task: Task, model: EmbeddingModel) -> Task:
 class _PendingHead(Head):
     """Stands for a head that is not linear, until the network of the task is known."""
 
-    def logits(self, query: Tensor) -> Tensor:
+    def logits(self, query: Tensor) -> Tensor:  # noqa: ARG002
         raise UserError("This task scores by its network: open it with `with_network`.")

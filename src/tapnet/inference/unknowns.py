@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
-from scipy.stats import rankdata
+from sklearn.metrics import roc_auc_score
 
 from tapnet.data.batches import class_labels
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
@@ -90,12 +90,9 @@ def measure_unknowns(
 
 
 def detection(score: Values, known: NDArray[np.bool_]) -> Detection:
-    """From a score of each image and whether it is of a known class."""
-    ranks = rankdata(score)
-    knowns, unknowns = int(known.sum()), int((~known).sum())
-    auroc = (ranks[known].sum() - knowns * (knowns + 1) / 2) / (knowns * unknowns)
+    """Return how well a score of each image tells known classes from others."""
     lost = [float((score[known] < np.quantile(score[~known], share)).mean()) for share in (0.8, 0.95)]
-    return Detection(float(auroc), *lost)
+    return Detection(float(roc_auc_score(known, score)), *lost)
 
 
 def calibration_error(sure: Values, right: NDArray[np.bool_]) -> float:

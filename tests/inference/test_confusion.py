@@ -1,0 +1,40 @@
+import math
+
+import numpy as np
+import pytest
+
+from tapnet.inference import confusion as figures
+from tapnet.inference.confusion import SHOWN, Confusion, confusion_figure
+
+
+@pytest.fixture
+def many():
+    """100 classes of 5 images, of which classes 90 to 99 are all taken for the next one."""
+    counts = 5 * np.eye(100, dtype=np.int64)
+    counts[90:] = np.roll(counts[90:], 1, axis=1)
+    return Confusion(tuple(f"class {k}" for k in range(100)), counts)
+
+
+def test_interval_is_that_of_wilson():
+    z, n, p = 1.959964, 20, 0.9
+    found = Confusion.of(("a", "b"), [("a", "a")] * 18 + [("b", "a")] * 2).interval
+    middle, half = (p + z * z / (2 * n)), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    assert found == pytest.approx(((middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)))
+
+
+def test_worst_classes_are_those_with_mistakes_from_or_to_them(many):
+    worst = many.worst()
+    assert len(worst.classes) == SHOWN
+    assert {f"class {k}" for k in (*range(90, 100), 0)} <= set(worst.classes)
+
+
+def test_few_classes_are_all_shown():
+    few = Confusion(("a", "b"), np.eye(2, dtype=np.int64))
+    assert few.worst() is few
+
+
+def test_figure_of_many_classes_says_that_it_shows_the_worst(many, monkeypatch, tmp_path):
+    monkeypatch.setattr(figures, "save", lambda figure, _: figure)
+    axis = confusion_figure(many, tmp_path / "a.png").get_axes()[0]
+    assert axis.get_title().endswith("25 of 100 classes: those with the most mistakes")
+    assert len(axis.get_xticklabels()) == 25
