@@ -70,7 +70,7 @@ def _commands(results: list[dict[str, Any]]) -> str:
 def _ablation(ablation: dict[str, Any]) -> str:
     rows, task = ablation["rows"], ablation["task"]
     banded, length = rows[0]["lowest"] is not None, rows[0]["training_episodes"]
-    headings = ("variant", "accuracy", "over episodes", "difference", "paired interval")
+    headings: tuple[str, ...] = ("variant", "accuracy", "over episodes", "difference", "paired interval")
     first = banded and rows[0].get("references_first") is not None
     headings += (("references first",) if first else ()) + (("over rotations",) if banded else ())
     cells = [
