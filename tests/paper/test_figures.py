@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from tapnet.backbones import Conv4
+from tapnet.data.batches import episode_images
 from tapnet.methods import PrototypicalNetwork
 from tapnet.paper.ablation_figures import dimension_figure, episode_composition_figure
 from tapnet.paper.learning_curve import learning_curve, reference_distance
-from tapnet.paper.projection import projection_figure
+from tapnet.paper.projection import _spaces, projection_figure
 from tapnet.paper.trajectories import reference_trajectories
 from tapnet.plotting import save
 from tapnet.training.trajectory import Trajectory
@@ -85,6 +86,14 @@ def test_projection_shows_every_query_and_reference_in_both_spaces(small_tapnet,
         assert len(axis.artists) == 4 * 6
         assert [text.get_text() for text in axis.texts] == ["φ"] * 4
     assert titles(figure) == ["Embedding space", "Projection space"]
+
+
+def test_projection_of_three_classes_is_a_plane_in_which_the_nearest_reference_is_the_prediction(small_tapnet, blobs):
+    episode = episode_images(blobs, blobs.episodes(3, 2, 6)[0])
+    _, _, plane = _spaces(small_tapnet, episode)
+    nearest = torch.cdist(torch.from_numpy(plane[:-3]), torch.from_numpy(plane[-3:])).argmin(dim=1)
+    logits = small_tapnet(episode.support_images, episode.support_labels, episode.query_images)
+    assert torch.equal(nearest, logits.argmax(dim=1))
 
 
 def test_projection_needs_tapnet(blobs):

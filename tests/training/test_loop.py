@@ -108,9 +108,8 @@ def test_a_run_goes_on_beyond_its_end_as_if_that_had_been_asked_for(tmp_path):
     train(recipe(episodes=4, schedule="cosine"), parts, device="cpu", precision="float32")
     RunFolder(parts).record_evaluation([])
     train(longer, parts, device="cpu", precision="float32", resume=True)
-    for name in (BEST, LAST, "curve.jsonl", "recipe.yaml"):
+    for name in (BEST, LAST, "curve.jsonl", "recipe.yaml", EVALUATION):
         assert (parts / name).read_bytes() == (whole / name).read_bytes()
-    assert not (parts / EVALUATION).exists()
 
 
 def test_a_damaged_best_checkpoint_stops_a_run_that_goes_on_before_anything_is_written(tmp_path):
@@ -144,7 +143,7 @@ def test_a_run_that_stops_beyond_its_end_is_one_of_the_longer_recipe(tmp_path):
 
 @pytest.mark.parametrize(
     ("training", "words"),
-    [({"way": 241}, "need 241 classes, the data has 240"), ({"shot": 99, "query": 2}, "need 101 images a class")],
+    [({"way": 241}, "need 241 classes, the data has 240"), ({"shot": 99, "query": 2}, "need 101 images per class")],
 )
 def test_episodes_that_the_data_cannot_give_are_refused_before_training(tmp_path, training, words):
     with pytest.raises(ValueError, match=words):

@@ -190,8 +190,9 @@ def _tensorboard(folder: Path) -> Callable[[Point], None]:
 
     def log(point: Point) -> None:
         writer = opened()
-        for name, value in asdict(point).items():
-            if name != "episode" and value is not None:
+        values = asdict(point)
+        for name, value in (values.pop("diagnostics") | values).items():
+            if name != "episode":
                 writer.add_scalar(name, value, point.episode)
         writer.flush()
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from tapnet.data import ImageSet
 from tapnet.data.batches import EpisodeImages, episode_images
-from tapnet.functional import class_prototypes, modified_references, null_space
+from tapnet.functional import class_prototypes, modified_references, null_space, reference_directions
 from tapnet.methods import Method, TapNet, TapNetVariant
 from tapnet.methods.base import way_of
 from tapnet.paper.tsne import Points, tsne
@@ -20,6 +20,7 @@ from tapnet.plotting import COLOURS, new_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_PLANE = "the plane of the three references that classify, to scale"
 _SIDE = 17.0  # of an image on the page, in points
 
 
@@ -29,20 +30,25 @@ def projection_figure(
     """t-SNE of one episode before and after its projection: the query images, and the references as circles.
 
     It shows directions. Lengths are no part of what the projection matches, and a short run leaves references so short
-    beside the features that all would lie in one place.
+    beside the features that all would lie in one place. Of three classes the projection space is shown exactly: in the
+    plane of their references, which holds all that tells the classes apart.
     """
     if not isinstance(method, TapNet):
         raise ValueError(f"Only TapNet has a projection to draw, this is {type(method).__name__}.")
     if way > len(COLOURS):
         raise ValueError(f"The figure tells {len(COLOURS)} classes apart, got way={way}.")
     episode = images.episodes(way, shot, query, seed)[0]
-    spaces = _spaces(method, episode_images(images, episode, next(method.parameters()).device))
+    embedded, inside, exact = _spaces(method, episode_images(images, episode, next(method.parameters()).device))
     pixels = images.gather(episode.query)  # (way, query, height, width, channels)
 
     figure, axes = new_figure(11, 6, columns=2)
-    for axis, points, title in zip(axes, spaces, ("Embedding space", "Projection space"), strict=True):
-        _draw(axis, tsne(points), pixels)
+    placed = tsne(embedded), tsne(inside) if exact is None else exact
+    for axis, points, title in zip(axes, placed, ("Embedding space", "Projection space"), strict=True):
+        _draw(axis, points, pixels)
         axis.set(title=title, xticks=[], yticks=[], xlabel="t-SNE 1", ylabel="t-SNE 2")
+    if exact is not None:
+        axes[1].set(xlabel=_PLANE, ylabel="")
+        axes[1].set_aspect("equal", adjustable="datalim")
     names = [images.class_names[label] for label in episode.classes]
     _legend(figure, axes[0], names, _projection_references(method))
     figure.suptitle(f"Directions of features, {way}-way {shot}-shot, {images.split} classes of {images.name}")
@@ -50,15 +56,22 @@ def projection_figure(
 
 
 @torch.inference_mode()
-def _spaces(method: TapNet, episode: EpisodeImages) -> tuple[Points, Points]:
-    """Directions of query features and then of the references that built the projection, as they are and projected."""
+def _spaces(method: TapNet, episode: EpisodeImages) -> tuple[Points, Points, Points | None]:
+    """Return directions of query features and then of the references that built the projection.
+
+    They are given as they are, projected, and for three classes in the plane of the references, else `None`.
+    """
     support, query = (method.embed(part) for part in (episode.support_images, episode.query_images))
     prototypes = class_prototypes(support, episode.support_labels, way_of(episode.support_labels))
     head = method.adapt_to(prototypes)
     references, modified = method.references[head.chosen], _projection_references(method) == "modified"
     points = torch.cat([query, modified_references(references) if modified else references])
     inside = points @ null_space(head.ordered_errors, method.projection_dim, head.first)
-    return F.normalize(points, dim=1).cpu().numpy(), F.normalize(inside, dim=1).cpu().numpy()
+    exact = None
+    if len(references) == 3 and method.projection_dim is None:
+        plane = reference_directions(head.references, head.errors)
+        exact = (torch.cat([query, head.references]) @ plane.mT).cpu().numpy()
+    return F.normalize(points, dim=1).cpu().numpy(), F.normalize(inside, dim=1).cpu().numpy(), exact
 
 
 def _projection_references(method: TapNet) -> str:
