@@ -124,6 +124,29 @@ def test_lite_metric_comes_out_of_a_checkpoint(tmp_path, images):
     assert found(images).shape == (3, 16)
 
 
+@torch.inference_mode()
+def test_lite_power_evens_out_the_features(images):
+    plain, rooted = (make_backbone(NAMES[0], (3, 64, 64), **options).eval() for options in ({}, {"power": 0.5}))
+    roots = plain(images).sqrt()
+    torch.testing.assert_close(rooted(images), 10 * roots / roots.norm(dim=1, keepdim=True), rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_lite_metric_is_computed_in_full_precision(images):
+    """With bf16 for the convolutions the metric still multiplies in float32."""
+    network = make_backbone(NAMES[0], (3, 64, 64), metric_dim=1280).eval()
+    with torch.autocast("cpu", torch.bfloat16):
+        maps = network.maps(images)
+        features = network.pool(maps)
+    assert torch.equal(features, network.pool(maps))
+
+
+@pytest.mark.parametrize("power", [0, -0.5, 1.5])
+def test_lite_names_a_wrong_power(power):
+    with pytest.raises(ValueError, match="`power` must be above 0"):
+        make_backbone(NAMES[0], (3, 64, 64), power=power)
+
+
 @pytest.mark.parametrize("size", [-1, 1281, True])
 def test_lite_names_a_wrong_metric_dim(size):
     with pytest.raises(ValueError, match="`metric_dim` must be between 0"):
