@@ -1,8 +1,10 @@
-"""Build the metric of the networks for photographs: a linear layer over the features of EfficientNet-Lite.
+r"""Build the metric of the networks for photographs: a linear layer over the features of EfficientNet-Lite.
 
-    python tools/build_metric.py efficientnet-lite0 cub flowers cifar mini --splits train val --out metric.safetensors
+    python tools/build_metric.py efficientnet-lite0 cub:train,val flowers:train,val cifar:train,val \
+        mini:train grocery:train --out metric.safetensors
 
-The sets are those that tools/split_photos.py sorts and `tapnet data prepare folder --fit crop --size SIDE` packs, SIDE
+Each argument names a set and the splits from whose classes the metric is learned. The sets are those that
+tools/split_photos.py sorts (with --halves) and `tapnet data prepare folder --fit crop --size SIDE` packs, SIDE
 being 224 for efficientnet-lite0 and 260 for efficientnet-lite2. The result is a checkpoint without references: a
 `--network` for the heads that need none. See `metric` for the formula.
 """
@@ -23,34 +25,33 @@ from tapnet.hardware import resolve_precision
 from tapnet.recipe import load_recipe
 
 POWER = 0.5  # of the features before the metric
-SHRINKAGE, BETWEEN_SHRINKAGE, SHOT = 3.0, 2.0, 5  # chosen on validation classes
+SHRINKAGE, BETWEEN_SHRINKAGE, SHOT = 1.0, 0.5, 5  # chosen on validation classes, as is the share
+PLAIN_SHARE = 0.4  # of the features without power and metric
 BATCH = 32
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("backbone", choices=[name for name in PRETRAINED if name != "hf"])
-    parser.add_argument("datasets", nargs="+")
-    parser.add_argument(
-        "--splits", nargs="+", default=["train"], help="the metric is learned from the classes of these"
-    )
+    parser.add_argument("datasets", nargs="+", metavar="SET:SPLIT[,SPLIT]")
     parser.add_argument("--root", help="folder of the prepared datasets")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     pairs, fingerprints = [], {}
-    for name in args.datasets:
-        sets = [load_dataset(name, split, args.root) for split in args.splits]
+    for argument in args.datasets:
+        name, _, splits = argument.partition(":")
+        sets = [load_dataset(name, split, args.root) for split in (splits or "train").split(",")]
         fingerprints |= {f"{name} {images.split}": images.fingerprint for images in sets}
         pairs.append(covariances(*features_and_labels(args.backbone, sets)))
         shape = sets[0].image_shape
         print(f"{name}: {sum(map(len, sets))} images, {sum(len(images.names) for images in sets)} classes")
     within, between = (torch.stack(each).mean(dim=0) for each in zip(*pairs, strict=True))
     weight = metric(within, between).half()
-    options = f"{{metric_dim: {len(weight)}, power: {POWER}}}"
+    options = f"{{metric_dim: {len(weight)}, power: {POWER}, plain_share: {PLAIN_SHARE}}}"
     recipe = load_recipe(
         "photos", [f"backbone={{name: {args.backbone}, options: {options}}}", "method={name: protonet}"]
     )
-    origin = f"built by tools/build_metric.py from {', '.join(args.datasets)} ({', '.join(args.splits)})"
+    origin = f"built by tools/build_metric.py from {' '.join(args.datasets)}"
     Checkpoint(Header(recipe, shape, 0, data=fingerprints, origin=origin), {METRIC: weight}).write(args.out)
     print(f"{args.out}: {args.out.stat().st_size:,} bytes")
 

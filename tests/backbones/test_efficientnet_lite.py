@@ -150,6 +150,26 @@ def test_lite_metric_is_computed_in_full_precision(images):
     assert torch.equal(features, network.pool(maps))
 
 
+@torch.inference_mode()
+def test_lite_plain_share_mixes_dot_products(images):
+    plain, rooted, both = (
+        make_backbone(NAMES[0], (3, 64, 64), **options).eval()(images)
+        for options in ({}, {"power": 0.5}, {"power": 0.5, "plain_share": 0.4})
+    )
+    assert both.shape == (3, 2560)
+    torch.testing.assert_close(both @ both.T, 0.4 * plain @ plain.T + 0.6 * rooted @ rooted.T, rtol=1e-4, atol=1e-3)
+
+
+def test_lite_knows_its_dimension_with_plain_features_beside_the_metric():
+    assert make_backbone(NAMES[0], (3, 64, 64), metric_dim=16, plain_share=0.4).dim == 1296
+
+
+@pytest.mark.parametrize("share", [-0.1, 1])
+def test_lite_names_a_wrong_plain_share(share):
+    with pytest.raises(ValueError, match="`plain_share` must be at least 0"):
+        make_backbone(NAMES[0], (3, 64, 64), plain_share=share)
+
+
 @pytest.mark.parametrize("power", [0, -0.5, 1.5])
 def test_lite_names_a_wrong_power(power):
     with pytest.raises(ValueError, match="`power` must be above 0"):

