@@ -25,7 +25,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from tapnet._version import __version__
-from tapnet.backbones import PRETRAINED, Backbone, ImageShape
+from tapnet.backbones import METRIC, PRETRAINED, Backbone, ImageShape
 from tapnet.errors import UserError
 from tapnet.methods import Method
 from tapnet.recipe import Recipe, recipe_from
@@ -78,22 +78,28 @@ class Checkpoint:
     optimizer: dict[str, Tensor] = field(default_factory=dict)
 
     def method(self) -> Method:
-        """The trained method in eval mode; a frozen backbone brings its own weights, half precision is widened."""
+        """The trained method in eval mode; half precision is widened. A frozen backbone brings its own weights, but not
+        its metric, which has to be in the checkpoint.
+        """
         frozen = self.header.recipe.backbone.name in PRETRAINED
         try:
             method = self.header.recipe.outline(self.header.image_shape)
         except (RuntimeError, TypeError, OverflowError, ArithmeticError) as error:
             raise ValueError(f"The recipe of the checkpoint describes no network that can be built: {error}.") from None
+        own = {
+            name: tensor
+            for name, tensor in method.state_dict().items()
+            if frozen and name.startswith("backbone.") and name != METRIC
+        }
+        whole = replace(self, weights=own | {name: _widened(tensor) for name, tensor in self.weights.items()})
+        whole.check_weights(method)
+        method.load_state_dict(whole.weights, assign=True)
         recorded = self.header.backbone_digest
         if frozen and recorded and recorded != (found := backbone_digest(method.backbone)):
             raise UserError(
                 f"The checkpoint was trained over a pretrained backbone with the digest {recorded[:12]}…, but the one "
                 f"installed here has {found[:12]}…: install the same weights and configuration, or train again."
             )
-        own = {name: tensor for name, tensor in method.state_dict().items() if frozen and name.startswith("backbone.")}
-        whole = replace(self, weights=own | {name: _widened(tensor) for name, tensor in self.weights.items()})
-        whole.check_weights(method)
-        method.load_state_dict(whole.weights, assign=True)
         return method.eval().requires_grad_(False)
 
     def check_weights(self, method: Method) -> None:

@@ -115,7 +115,10 @@ def test_frozen_run_refuses_a_method_with_nothing_to_learn(tmp_path):
     ("changed", "words"),
     [
         ({"augmentation": "affine"}, "features once, so training.augmentation needs to be none, got affine"),
-        ({"backbone": {"name": "conv4"}}, "needs to be pretrained: efficientnet-lite0 or hf, got conv4"),
+        (
+            {"backbone": {"name": "conv4"}},
+            "pretrained: efficientnet-lite0 or efficientnet-lite2 or hf, got conv4",
+        ),
     ],
 )
 def test_recipe_that_cannot_be_honoured_over_a_frozen_backbone_is_refused(changed, words):

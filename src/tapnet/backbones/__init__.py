@@ -7,7 +7,7 @@ from typing import Any
 
 from tapnet.backbones.base import Backbone, ImageShape
 from tapnet.backbones.conv4 import Conv4
-from tapnet.backbones.efficientnet_lite0 import EfficientNetLite0
+from tapnet.backbones.efficientnet_lite import EfficientNetLite0, EfficientNetLite2
 from tapnet.backbones.hugging_face import HuggingFace
 from tapnet.backbones.resnet12 import ResNet12, ResNet12Small
 from tapnet.registry import build
@@ -17,12 +17,24 @@ BACKBONES: dict[str, Callable[..., Backbone]] = {
     "resnet12": ResNet12,
     "resnet12-small": ResNet12Small,
     "efficientnet-lite0": EfficientNetLite0,
+    "efficientnet-lite2": EfficientNetLite2,
     "hf": HuggingFace,
 }
 
-PRETRAINED = ("efficientnet-lite0", "hf")  # frozen: checkpoints leave out their weights
+PRETRAINED = ("efficientnet-lite0", "efficientnet-lite2", "hf")  # frozen: checkpoints leave out their weights
+METRIC = "backbone.metric.weight"  # the exception: a linear layer over pretrained features is learned here
 
-__all__ = ["BACKBONES", "PRETRAINED", "Backbone", "Conv4", "ImageShape", "ResNet12", "ResNet12Small", "make_backbone"]
+__all__ = [
+    "BACKBONES",
+    "METRIC",
+    "PRETRAINED",
+    "Backbone",
+    "Conv4",
+    "ImageShape",
+    "ResNet12",
+    "ResNet12Small",
+    "make_backbone",
+]
 
 
 def make_backbone(name: str, image_shape: ImageShape, **options: Any) -> Backbone:

