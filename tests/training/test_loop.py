@@ -225,3 +225,9 @@ def test_a_run_with_auxiliary_classes_resumes_by_the_recipe_that_it_began_with(t
         train(small, tmp_path, device="cpu", watch=stop_at(2))
     train(small, tmp_path, device="cpu", resume=True)
     assert [point.episode for point in read_curve(tmp_path)] == [2, 4, 6]
+
+
+def test_a_run_is_not_calibrated_on_classes_that_it_was_trained_on(tmp_path):
+    both = changed(recipe(), ["data.train_split=trainval"])
+    assert read_checkpoint(train(both, tmp_path / "both", device="cpu", test=False)).header.calibration == {}
+    assert read_checkpoint(train(recipe(), tmp_path / "one", device="cpu", test=False)).header.calibration

@@ -27,7 +27,7 @@ def init_from(method: Method, path: str) -> str:
 def take_weights(method: Method, checkpoint: Checkpoint) -> str:
     """Give the method the weights of the checkpoint and return where they come from, in words.
 
-    The backbone needs to fit. Other parameters are taken where they have the same shape, and stay as they are elsewhere.
+    The backbone needs to fit. Other parameters are taken where they have the same shape.
     """
     given, own, header = checkpoint.method().state_dict(), method.state_dict(), checkpoint.header
     taken = {name: tensor for name, tensor in given.items() if name in own and own[name].shape == tensor.shape}

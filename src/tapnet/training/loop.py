@@ -111,7 +111,8 @@ def _train_to_end(
             if watch:
                 watch(Step(run.episode, loss, point))
         any_rank(False)  # from here on the best checkpoint is there for every process
-        calibrate_checkpoint(run.folder.path / BEST, run.validation_set, run.source.validation_features)
+        if not set(run.train_set.names) & set(run.validation_set.names):  # temperatures need classes not trained on
+            calibrate_checkpoint(run.folder.path / BEST, run.validation_set, run.source.validation_features)
 
 
 class Run:
