@@ -149,7 +149,7 @@ def content_digest(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
 def write_atomically(path: Path, content: bytes) -> None:
     """The file under a temporary name, flushed, then renamed: readers meet the old one or the new one."""
     if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "This is a folder, needed is the name of a file", str(path))
+        raise IsADirectoryError(errno.EISDIR, "Expected the name of a file, got a folder", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:

@@ -96,7 +96,7 @@ def class_prototypes(features: Tensor, labels: Tensor, way: int) -> Tensor:
     members = F.one_hot(labels, way).to(features.dtype)  # (..., n, way)
     shots = members.sum(dim=-2)
     if (shots == 0).any():
-        raise ValueError(f"Every one of the {way} classes needs a support image, got {shots.int().tolist()} a class.")
+        raise ValueError(f"Every one of the {way} classes needs a support image, got {shots.int().tolist()} per class.")
     return members.mT @ features / shots.unsqueeze(-1)
 
 

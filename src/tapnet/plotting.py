@@ -26,13 +26,13 @@ def new_canvas(width: float, height: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
-        raise ValueError("Pictures need matplotlib: pip install 'tapnet[figures]'.") from None
+        raise ValueError("Figures need matplotlib: pip install 'tapnet[figures]'.") from None
     return Figure(figsize=(width, height), layout="constrained", dpi=150)
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write the picture, whole or not at all; the format follows the ending of the name."""
-    picture = BytesIO()
-    figure.savefig(picture, format=path.suffix.removeprefix(".") or "png")
-    write_atomically(path, picture.getvalue())
+    """Write the figure, whole or not at all; the format follows the ending of the name."""
+    content = BytesIO()
+    figure.savefig(content, format=path.suffix.removeprefix(".") or "png")
+    write_atomically(path, content.getvalue())
     return path

@@ -1,4 +1,4 @@
-"""How numbers, and what they are of, are said."""
+"""Numbers with their nouns, differences and intervals as text."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_views_are_not_for_a_network_that_has_them_already(blobs):
 
 
 def test_oblong_images_are_not_turned():
-    with pytest.raises(ValueError, match="Only square images can be turned, got 16×20"):
+    with pytest.raises(ValueError, match="Only square images can be rotated, got 16×20"):
         FourRotations(make_backbone("conv4", (1, 16, 20)))
 
 

@@ -73,7 +73,7 @@ def _loaded(model: str) -> nn.Module:
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(
-            f"The model {model!r} cannot be loaded; needed is a vision model with safetensors weights, without code of "
+            f"The model {model!r} cannot be loaded; expected a vision model with safetensors weights, without code of "
             f"its own, from the hub or a folder: {reason}"
         ) from None
     return loaded

@@ -77,10 +77,10 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
         "--rotations", type=int, help="4: with rotations as classes, 1: without (default: the dataset's own)"
     )
     parser.add_argument("--classes", type=int, default=12, help="classes on the sheet (default: 12)")
-    parser.add_argument("--images", type=int, default=10, help="images a class on the sheet (default: 10)")
+    parser.add_argument("--images", type=int, default=10, help="images per class on the sheet (default: 10)")
     parser.add_argument("--way", type=int, help="classes of the episode (default: 5, or as many as there are)")
-    parser.add_argument("--shot", type=int, default=1, help="labelled images a class (default: 1)")
-    parser.add_argument("--query", type=int, help="further images a class (default: 5, or as many as there are)")
+    parser.add_argument("--shot", type=int, default=1, help="labeled images per class (default: 1)")
+    parser.add_argument("--query", type=int, help="further images per class (default: 5, or as many as there are)")
     parser.add_argument("--seed", type=int, default=0, help="which episodes (default: 0)")
     parser.add_argument("--episode", type=int, default=0, help="which episode of the seed (default: 0)")
 
@@ -226,7 +226,7 @@ def _show(args: argparse.Namespace) -> None:
         if getattr(args, option) < least:
             raise ValueError(f"--{option} needs at least {least}, got {getattr(args, option)}.")
     if args.out.is_dir():
-        raise ValueError(f"--out needs the name of a picture, and {args.out} is a folder.")
+        raise ValueError(f"--out needs the name of an image file, and {args.out} is a folder.")
     images = load_dataset(args.name, args.split, args.root, args.rotations)
     if args.out.suffix.lower() != ".png":
         raise ValueError(f"--out needs a name that ends in .png, got {args.out}.")

@@ -164,9 +164,9 @@ def markdown(result: Comparison, plot: str | None = None) -> str:
 
 def html(result: Comparison) -> str:
     """Return a page that needs no other file: its plot is part of it."""
-    picture = StringIO()
-    figure(result).savefig(picture, format="svg")
-    svg = picture.getvalue()
+    drawing = StringIO()
+    figure(result).savefig(drawing, format="svg")
+    svg = drawing.getvalue()
     body = [f"<h1>Comparison</h1><p>{escape(title(result))}</p>"]
     for table in tables(result):
         head = "".join(f"<th>{escape(cell)}</th>" for cell in table.headings)

@@ -106,7 +106,7 @@ def _tinted(image: NDArray[np.uint8], colour: str) -> tuple[NDArray[np.float64],
 
 
 def _legend(figure: Any, axis: Any, names: list[str], kind: str) -> None:
-    """One entry a class with its name, and what the circles are."""
+    """Draw one entry per class with its name, and what the circles are."""
     handles = [
         axis.scatter([], [], s=60, color=colour, marker="s", label=name)
         for colour, name in zip(COLOURS, names, strict=False)

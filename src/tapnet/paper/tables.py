@@ -142,8 +142,8 @@ def _command(recipe: str, tasks: list[Task]) -> str:
 def _essence(recipe: dict[str, Any]) -> dict[str, Any]:
     """A recipe without what does not change the experiment: its seed, and where its data and first weights lie."""
     training = recipe["training"]
-    begun = {"init_from": training.get("init_from") is not None}
-    return recipe | {"seed": None, "data": recipe["data"] | {"root": None}, "training": training | begun}
+    initialized = {"init_from": training.get("init_from") is not None}
+    return recipe | {"seed": None, "data": recipe["data"] | {"root": None}, "training": training | initialized}
 
 
 _SETTINGS = ("N_c", "N_q", "rate", "step", "by", "l2", "dropout")

@@ -172,7 +172,7 @@ class Run:
 
     @contextmanager
     def opened(self, resume: bool) -> Iterator[None]:
-        """The folder, held, fresh or restored; whatever ends the run is noted there and said with what to do."""
+        """Hold the folder, fresh or restored, while the run lasts; however the run ends is recorded there."""
         writes, first = distributed.rank() == 0, self.recipe.training.init_from
         if first is not None and not resume:
             self.origin = init_from(self.method, first)

@@ -16,7 +16,7 @@ from tapnet.training.run_folder import RunFolder
 
 @contextmanager
 def record_outcome(folder: RunFolder, saved_episode: Callable[[], int]) -> Iterator[None]:
-    """Inside runs the run; its end is noted in run.json, and a fault around it is said with where its state is."""
+    """Record in run.json how the run inside ends, and add to an error where its state is and how to resume."""
     started, before = time.monotonic(), folder.metadata().get("seconds", 0.0)
 
     def seconds() -> float:
@@ -34,7 +34,7 @@ def record_outcome(folder: RunFolder, saved_episode: Callable[[], int]) -> Itera
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, SystemExit):  # `distributed.raise_together` lets one process speak for all
-        return "Another process of this run was refused, and said why."
+        return "Another process of this run failed and printed why."
     return " ".join(str(error).split())
 
 

@@ -111,9 +111,9 @@ ABLATIONS: dict[str, Ablation] = {
         note="Transductive: the prediction for an image depends on the other images of its episode.",
     ),
     "views": Ablation(
-        "is an image seen once, or four times, turned by each quarter?",
+        "is an image seen once, or in four rotations?",
         measure_views,
-        note="Of use where the network was trained on turned images, as those of Omniglot are.",
+        note="Of use where the network was trained on rotated images, as those of Omniglot are.",
     ),
 }
 

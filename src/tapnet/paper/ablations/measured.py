@@ -127,25 +127,25 @@ class BatchStatistics(Method):
 
 
 def measure_views(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
-    """Every image as it is, or turned by each quarter, four heads on four features."""
+    """Every image as it is, or in four rotations with a head for each."""
     if not isinstance(evaluator.method, PrototypeMethod):
         raise ValueError(f"This ablation needs a method of class prototypes, the checkpoint is a {_kind(evaluator)}.")
     if evaluator.method.backbone.four_rotations:
         raise ValueError(
             "This backbone sees every image in its four turns already: give a checkpoint of one that does not."
         )
-    turned = Evaluator(RotatedViews(evaluator.method), evaluator.images, evaluator.precision, evaluator.cache)
-    return paired({"as it is": evaluator.accuracies(task), "four rotations": turned.accuracies(task)})
+    rotated = Evaluator(RotatedViews(evaluator.method), evaluator.images, evaluator.precision, evaluator.cache)
+    return paired({"as it is": evaluator.accuracies(task), "four rotations": rotated.accuracies(task)})
 
 
 class FourRotations(Backbone):
-    """A backbone that sees an image four times, each time turned by a further quarter; its features side by side."""
+    """A backbone that sees an image rotated by 0, 90, 180 and 270 degrees; its features side by side."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
         channels, height, width = backbone.image_shape
         if height != width:
-            raise ValueError(f"Only square images can be turned, got {height}×{width}.")
+            raise ValueError(f"Only square images can be rotated, got {height}×{width}.")
         self.once, self.image_shape, self.dim = backbone, (channels, height, width), 4 * backbone.dim
 
     def forward(self, images: Tensor) -> Tensor:
