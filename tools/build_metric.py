@@ -6,7 +6,7 @@ r"""Build the metric of the networks for photographs: a linear layer over the fe
 Each argument names a set and the splits from whose classes the metric is learned. The sets are those that
 tools/split_photos.py sorts (with --halves) and `tapnet data prepare folder --fit crop --size SIDE` packs, SIDE
 being 224 for efficientnet-lite0 and 260 for efficientnet-lite2. The result is a checkpoint without references: a
-`--network` for the heads that need none. See `metric` for the formula.
+`--network` for the heads that need none. See `metric` for the closed form and `trained` for what follows it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from tapnet.backbones import METRIC, PRETRAINED, make_backbone
 from tapnet.checkpoint import Checkpoint, Header
@@ -27,6 +28,7 @@ from tapnet.recipe import load_recipe
 POWER = 0.5  # of the features before the metric
 SHRINKAGE, BETWEEN_SHRINKAGE, SHOT = 1.0, 0.5, 5  # chosen on validation classes, as is the share
 PLAIN_SHARE = 0.4  # of the features without power and metric
+WAY, QUERY, EPISODES, RATE = 12, 6, 240, 3e-3  # of the training that follows; the rate is relative to the weights
 BATCH = 32
 
 
@@ -37,16 +39,17 @@ def main() -> None:
     parser.add_argument("--root", help="folder of the prepared datasets")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    pairs, fingerprints = [], {}
+    domains, fingerprints = [], {}
     for argument in args.datasets:
         name, _, splits = argument.partition(":")
         sets = [load_dataset(name, split, args.root) for split in (splits or "train").split(",")]
         fingerprints |= {f"{name} {images.split}": images.fingerprint for images in sets}
-        pairs.append(covariances(*features_and_labels(args.backbone, sets)))
+        domains.append(features_and_labels(args.backbone, sets))
         shape = sets[0].image_shape
         print(f"{name}: {sum(map(len, sets))} images, {sum(len(images.names) for images in sets)} classes")
+    pairs = [covariances(features, labels) for features, labels in domains]
     within, between = (torch.stack(each).mean(dim=0) for each in zip(*pairs, strict=True))
-    weight = metric(within, between).half()
+    weight = trained(metric(within, between).float(), domains).half()
     options = f"{{metric_dim: {len(weight)}, power: {POWER}, plain_share: {PLAIN_SHARE}}}"
     recipe = load_recipe(
         "photos", [f"backbone={{name: {args.backbone}, options: {options}}}", "method={name: protonet}"]
@@ -68,7 +71,7 @@ def features_and_labels(name: str, sets: list[ImageSet]) -> tuple[Tensor, Tensor
                 features.append(backbone(to_float_tensor(images.gather(rows.numpy()), torch.device("cpu"))).float())
         labels.append(torch.from_numpy(images.labels) + seen)
         seen += len(images.names)
-    return torch.nn.functional.normalize(torch.cat(features).double(), dim=1), torch.cat(labels)
+    return F.normalize(torch.cat(features).double(), dim=1), torch.cat(labels)
 
 
 def covariances(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -101,6 +104,39 @@ def metric(within: Tensor, between: Tensor) -> Tensor:
     ratios = ratios.clamp_min(1e-9)
     weights = SHOT * ratios / (SHOT * ratios + 1) / (1 + ratios / (SHOT * ratios + 1))
     return directions * weights.sqrt() @ directions.T @ whitening
+
+
+def trained(weight: Tensor, domains: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """Return the metric after some episodes of prototypical networks with cosines, each within one set, in turn.
+
+    The features are those of the backbone: plain ones (features squared, as `POWER` is a half) beside the metric's.
+    """
+    generator = torch.Generator().manual_seed(0)
+    learned, log_scale = weight.clone().requires_grad_(), torch.tensor(3.4, requires_grad=True)
+    rate = RATE * weight.abs().mean().item()
+    optimizer = torch.optim.Adam([{"params": [learned], "lr": rate}, {"params": [log_scale], "lr": 1e-2}])
+    answers = torch.arange(WAY).repeat_interleave(QUERY)
+    for episode in range(EPISODES):
+        features, labels = domains[episode % len(domains)]
+        shot = (1, 3)[episode // len(domains) % 2]
+        rows = episode_rows(labels, shot, generator)
+        roots = features[rows].float()  # (way, shot + query, dim)
+        plain, mapped = (F.normalize(each, dim=-1) for each in (roots.square(), roots @ learned.T))
+        both = torch.cat([PLAIN_SHARE**0.5 * plain, (1 - PLAIN_SHARE) ** 0.5 * mapped], dim=-1)
+        prototypes = F.normalize(both[:, :shot].mean(dim=1), dim=-1)
+        loss = F.cross_entropy(log_scale.exp() * both[:, shot:].flatten(0, 1) @ prototypes.T, answers)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return learned.detach()
+
+
+def episode_rows(labels: Tensor, shot: int, generator: torch.Generator) -> Tensor:
+    """Return rows (way, shot + query) of images of random classes."""
+    classes = labels.unique()
+    chosen = classes[torch.randperm(len(classes), generator=generator)[:WAY]]
+    rows = [(labels == each).nonzero()[:, 0] for each in chosen]
+    return torch.stack([each[torch.randperm(len(each), generator=generator)[: shot + QUERY]] for each in rows])
 
 
 if __name__ == "__main__":
