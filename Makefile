@@ -6,12 +6,12 @@ DEV    := $(VENV)/.ready-dev
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart compare test test-slow lint format bench bench-full results clean
+.PHONY: help quickstart compare rivals test test-slow lint format bench bench-full results clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-quickstart: $(READY)  ## train on the bundled drawings, evaluate, draw two pictures (minutes)
+quickstart: $(READY)  ## train on the bundled drawings, evaluate, save two plots (minutes)
 	$(BIN)/tapnet quickstart
 
 compare: $(READY)  ## the quickstart's recipe with Prototypical Networks beside TapNet, on the same episodes
@@ -19,6 +19,16 @@ compare: $(READY)  ## the quickstart's recipe with Prototypical Networks beside 
 	$(BIN)/tapnet quickstart --method protonet --out runs/quickstart-protonet
 	$(BIN)/tapnet compare runs/quickstart runs/quickstart-protonet --shot 1
 	$(BIN)/tapnet compare runs/quickstart runs/quickstart-protonet --shot 5
+
+RIVALS := omniglot-60way-gradient omniglot-60way-protonet $(foreach name, \
+	matching tadam-alpha tadam-tc relation tpn shifted-neurons maml snail,omniglot-$(name)-cpu)
+
+rivals: $(READY)  ## train every method on Omniglot (tapnet data download omniglot), compare, write runs/rivals.html
+	for name in $(RIVALS); do \
+		test -e runs/$$name/last.safetensors || $(BIN)/tapnet train $$name --no-test || exit; \
+		$(BIN)/tapnet train --resume runs/$$name --no-test || exit; \
+	done
+	$(BIN)/tapnet compare $(RIVALS:%=runs/%) --way 5 --shot 1 --query 5 --episodes 1000 --out runs/rivals.html
 
 test: lint  ## lint, types and tests
 	$(BIN)/pytest -n 2 --dist loadfile
