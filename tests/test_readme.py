@@ -27,7 +27,7 @@ def blocks(language):
 
 def commands():
     lines = [line.split("#")[0].split() for block in blocks("") for line in block.splitlines()]
-    return [line[1:] for line in lines if line[:1] == ["tapnet"]]
+    return [line[1:] for line in lines if line[:1] == ["tapnet"] and line[1:] != ["quickstart"]]
 
 
 @pytest.fixture(scope="module")
@@ -36,18 +36,18 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("readme")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        write_pictures(folder)
+        write_images(folder)
         for command in commands():
             assert main(smaller(command)) == 0, command
     return folder
 
 
-def write_pictures(folder):
+def write_images(folder):
     """Three classes of five drawings, some more to classify and some to score on."""
     drawings = load_dataset("quickdraw", "test")
     for label in range(3):
         for number, position in enumerate(np.flatnonzero(drawings.labels == label)[:8]):
-            place = "my_classes" if number < 5 else "labelled" if number < 7 else "new_photos"
+            place = "my_classes" if number < 5 else "labeled" if number < 7 else "new_photos"
             path = folder / place / ("new" if place == "new_photos" else drawings.names[label]) / f"{position}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(drawings.gather(np.array([position]))[0, ..., 0]).save(path)
@@ -72,9 +72,9 @@ def test_readme_python_runs(folder, monkeypatch):
     labels = torch.arange(20).repeat_interleave(13)
     names = {
         "labels": labels,
-        "pictures": load_dataset("quickdraw", "test").gather(np.arange(0, 400, 50)),
+        "images": load_dataset("quickdraw", "test").gather(np.arange(0, 400, 50)),
         "classes": np.repeat(list("abcd"), 2),
-        "more_pictures": load_dataset("quickdraw", "test").gather(np.arange(3)),
+        "more_images": load_dataset("quickdraw", "test").gather(np.arange(3)),
         "dataset": TensorDataset(torch.rand(260, 3, 8, 8), labels),
     }
     for block in blocks("python"):
@@ -82,4 +82,4 @@ def test_readme_python_runs(folder, monkeypatch):
         exec(short, names)
     assert names["logits"].shape == (5 * 15, 5)
     assert names["loss"].isfinite()
-    assert names["clf"].predict_proba(names["more_pictures"]).shape == (3, 4)
+    assert names["clf"].predict_proba(names["more_images"]).shape == (3, 4)

@@ -75,7 +75,7 @@ def test_maps_of_a_turned_resnet_stand_as_the_image_does(once_and_turned):
 
 
 def test_only_square_images_are_turned():
-    with pytest.raises(ValueError, match=r"Only square images can be `four_rotations`, got 28×40: leave it out"):
+    with pytest.raises(ValueError, match=r"`four_rotations` needs square images, got 28×40: leave it out"):
         make_backbone("resnet12", (1, 28, 40), four_rotations=True)
 
 

@@ -126,7 +126,7 @@ def test_where_the_first_network_began_is_kept():
 
 
 def test_over_a_frozen_backbone_nothing_is_taken():
-    with pytest.raises(ValueError, match=r"references begin at random, so training\.init_from"):
+    with pytest.raises(ValueError, match=r"the parameters start at random, so training\.init_from"):
         load_recipe("photos", ["training.frozen_backbone=true", "training.init_from=efficientnet-lite0"])
 
 

@@ -25,7 +25,15 @@ def photo_sets(monkeypatch, tmp_path):
         labels = np.repeat(np.arange(6), 6)
         colours = generator.integers(110, 146, (6, 1, 1, 3))[labels]
         pixels = (colours + generator.integers(-60, 61, (36, 32, 32, 3))).clip(0, 255).astype(np.uint8)
-        return ImageSet(name, split, pixels, np.arange(36), labels, tuple("abcdef"), fingerprint=split.ljust(64, "0"))
+        return ImageSet(
+            name,
+            split,
+            pixels,
+            np.arange(36),
+            labels,
+            tuple(split + str(k) for k in range(6)),
+            fingerprint=split.ljust(64, "0"),
+        )
 
     monkeypatch.setattr("tapnet.recipe.load_dataset", load)
     monkeypatch.setenv("TAPNET_CACHE", str(tmp_path / "cache"))
@@ -102,7 +110,7 @@ def test_frozen_runs_share_their_features_whatever_their_seed(tmp_path, monkeypa
 
 def test_frozen_run_stores_temperatures(tmp_path):
     tables = read_checkpoint(train(recipe(episodes=1), tmp_path, "cpu")).header.calibration
-    assert set(tables) == {"tapnet", "centroid", "logistic"}
+    assert set(tables) == {"tapnet", "centroid", "logistic", "protonet"}
 
 
 def test_frozen_run_refuses_a_method_with_nothing_to_learn(tmp_path):

@@ -90,7 +90,7 @@ class RunFolder:
                 f"{self.path} already holds a run: resume it with --resume {self.path}, or give another --out."
             )
         if (self.path / BEST).exists():
-            raise ValueError(f"{self.path} already holds a network ({BEST}): give another --out.")
+            raise ValueError(f"{self.path} already holds a network, {BEST}: give another --out.")
         self._write_recipe(recipe)
         self.update(**metadata)
         self.write_curve([])
@@ -192,6 +192,8 @@ def read_curve(folder: Path) -> list[Point]:
 
 def _point(values: dict[str, Any]) -> Point:
     """Return the point in a line of the curve; earlier versions kept TapNet's one diagnostic beside the others."""
+    if not isinstance(values, dict):
+        raise TypeError(f"expected an object, got {type(values).__name__}")
     distance = values.pop("reference_distance", None)
     return Point(**({} if distance is None else {"diagnostics": {"reference_distance": distance}}) | values)
 
