@@ -230,7 +230,7 @@ def test_a_mistake_with_images_ends_in_one_sentence(arguments, words, drawing_ta
         (["predict", "TASK", "in", "--out", "b.task"], "expected a name that ends in .csv or .json"),
         (
             ["score", "TASK", "in", "--out", "a.conf"],
-            "expected a name that ends in .png or .pdf or .svg or .jpg, got a.conf",
+            "ends in .png or .pdf or .svg or .jpg, got a.conf",
         ),
         (["explain", "TASK", "a.txt", "--out", "a.conf"], "expected a name that ends in .png"),
         (["export", "TASK", "--onnx", "a.task"], "expected a name that ends in .onnx, got a.task"),
