@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,15 @@ def example_images() -> dict[str, list[bytes]]:
         rows = np.flatnonzero(drawings.labels == drawings.names.index(thing))[list(chosen)]
         found[thing] = [_png(pixels) for pixels in drawings.gather(rows)]
     return found
+
+
+def random_drawing(name: str = "") -> bytes:
+    """Return a drawing that the example does not show, of the thing named or, if there is none, of any."""
+    drawings = load_dataset("quickdraw", "test")
+    known = name.lower() in drawings.names
+    label = drawings.names.index(name.lower()) if known else random.randrange(len(drawings.names))
+    rows = np.flatnonzero(drawings.labels == label)[max(max(each) for each in THINGS.values()) + 1 :]
+    return _png(drawings.gather(rows[[random.randrange(len(rows))]])[0])
 
 
 def _png(pixels: NDArray[np.uint8]) -> bytes:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
 from importlib.resources import files
+from typing import Annotated
 from urllib.parse import parse_qs
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse, RedirectResponse
 from sqlalchemy.exc import SQLAlchemyError
 
 from tapnet._version import __version__
 from tapnet.data.decoding import readable_formats
 from tapnet.web.bodies import About, LimitsBody, Status
+from tapnet.web.example import random_drawing
 from tapnet.web.problems import Problem, describe_problems
 from tapnet.web.security import COOKIE, is_token, session_of
 from tapnet.web.services import Parts
@@ -53,6 +56,12 @@ async def about(parts: Parts) -> About:
     values = asdict(parts.settings.limits)
     limits = LimitsBody(**{key: values[key] for key in LimitsBody.model_fields})
     return About(version=__version__, networks=parts.engine.networks, formats=list(readable_formats()), limits=limits)
+
+
+@router.get("/drawing", response_class=Response, responses={200: {"content": {"image/png": {}}}})
+async def drawing(name: Annotated[str, Query(max_length=100)] = "") -> Response:
+    """Get one of the bundled drawings at random, as a PNG file: of the thing named, or of any."""
+    return Response(await asyncio.to_thread(random_drawing, name), media_type="image/png")
 
 
 @pages.get("/")
