@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import webbrowser
+from typing import Any
 
 from tapnet.cli.progress import OUT
 from tapnet.errors import UserError
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
         threads=args.threads,
         limits=Limits(**limits, rate=args.rate, queue=args.queue),
     )
-    options = {
+    options: dict[str, Any] = {
         "host": settings.host,
         "port": settings.port,
         "log_level": "warning",

@@ -46,17 +46,20 @@ class TaskPlanes:
 def task_planes(task: Task, model: EmbeddingModel) -> TaskPlanes:
     """Return the planes in which to look at a task.
 
-    Inside the projection it is the plane in which the class centers differ most. For up to three classes nothing is
-    lost: whatever lies outside of that plane adds the same to the distances from all centers. In the embedding space
-    it is the plane of the largest variance of examples and centers. Its axes are rotated towards those of the other.
+    Inside the projection it is a plane among the directions in which the class centers differ. For up to three classes
+    there is one such plane, and nothing is lost: whatever lies outside of it adds the same to the distances from all
+    centers. For more it is the one in which the class means come closest to the corners of a regular polygon, so that
+    no class hides another. In the embedding space it is the plane of the largest variance of the examples, its axes
+    rotated towards those of the other.
     """
     head = adapted_head(task.examples, model, task.method, task.options)
     features, centers = task.examples.features, class_centers(task, head)
     inside, marks = projected(head, features), projected(head, centers)
-    projection = _plane(marks, inside)
-    embedding = _plane(np.concatenate([_flat(features), _flat(centers)]), _flat(features))
-    goal = np.concatenate([projection(inside), projection(marks)])
-    embedding = _aligned(embedding, np.concatenate([_flat(features), _flat(centers)]), goal)
+    means = np.stack([inside[task.examples.labels == k].mean(axis=0) for k in range(len(task.classes))])
+    projection = _polygon_plane(marks, means, inside)
+    origin = _flat(features).mean(axis=0)
+    embedding = Plane(origin, _filled(np.zeros((0, len(origin))), _flat(features) - origin))
+    embedding = _aligned(embedding, _flat(features), projection(inside))
     examples = embedding(_flat(features)), projection(inside)
     return TaskPlanes(head, embedding, projection, examples, (embedding(_flat(centers)), projection(marks)))
 
@@ -65,16 +68,26 @@ def _flat(features: NDArray[np.float32]) -> Points:
     return features.reshape(len(features), -1).astype(np.float64)
 
 
-def _plane(points: Points, others: Points) -> Plane:
-    """Return the plane of the largest variance of `points`, filled up by that of `others` if they lie on a line."""
-    origin = points.mean(axis=0)
-    _, lengths, directions = np.linalg.svd(points - origin, full_matrices=False)
-    kept = directions[: min(2, int((lengths > 1e-6 * max(lengths[0], 1e-12)).sum()))]
-    rest = others - origin
-    rest = rest - (rest @ kept.T) @ kept
+def _polygon_plane(centers: Points, means: Points, examples: Points) -> Plane:
+    """Return the plane among the differences of the centers that shows the means most like a regular polygon."""
+    origin = centers.mean(axis=0)
+    _, lengths, directions = np.linalg.svd(centers - origin, full_matrices=False)
+    basis = directions[: int((lengths > 1e-6 * max(lengths[0], 1e-12)).sum())]
+    if len(basis) > 2:
+        angles = 2 * np.pi * np.arange(len(centers)) / len(centers)
+        corners = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+        left, _, right = np.linalg.svd(corners.T @ (means - means.mean(axis=0)) @ basis.T, full_matrices=False)
+        basis = left @ right @ basis
+    return Plane(origin, _filled(basis, examples - origin))
+
+
+def _filled(directions: Points, vectors: Points) -> Points:
+    """Return two orthonormal directions: those given, then those of the largest variance of the vectors."""
+    rest = vectors - vectors.mean(axis=0)
+    rest = rest - (rest @ directions.T) @ directions
     more = np.linalg.svd(rest, full_matrices=False)[2]
-    both = np.concatenate([kept, more, np.eye(2, points.shape[1])])[:2]
-    return Plane(origin, _signed(both))
+    spare = np.eye(2, vectors.shape[1])  # where all examples are alike
+    return _signed(np.concatenate([directions, more, spare])[:2])
 
 
 def _signed(directions: Points) -> Points:

@@ -187,7 +187,7 @@ class Point(BaseModel):
     def of(cls, pair: Any, index: int) -> Point:
         """From coordinates (n, 2) in both planes."""
         rounded = [tuple(round(float(value), 5) for value in plane[index]) for plane in pair]
-        return cls(embedding=rounded[0], projection=rounded[1])  # type: ignore[arg-type]
+        return cls(embedding=rounded[0], projection=rounded[1])
 
 
 class Neighbor(BaseModel):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from filelock import FileLock
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import OperationalError
 
@@ -21,11 +22,15 @@ class Database:
     def __init__(self, address: str) -> None:
         self.engine = _sqlite(address) if address.startswith("sqlite") else _postgresql(address)
         try:
-            with self.write() as connection:
+            with _alone(address), self.write() as connection:
                 migrate(connection)
         except OperationalError as error:
             reason = str(error.orig).strip().splitlines()[0]
+            self.close()
             raise UserError(f"The store cannot be opened: {reason}.", parameter="store") from None
+        except UserError:
+            self.close()
+            raise
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -44,6 +49,11 @@ class Database:
         self.engine.dispose()
 
 
+def _alone(address: str) -> AbstractContextManager[Any]:
+    """Inside, no other process opens the same SQLite file: switching to WAL does not wait for others, it fails."""
+    return FileLock(f"{address.removeprefix('sqlite:///')}.lock") if address.startswith("sqlite") else nullcontext()
+
+
 def _postgresql(address: str) -> Engine:
     return create_engine(address, pool_pre_ping=True, pool_size=8, max_overflow=8, isolation_level="READ COMMITTED")
 
@@ -54,7 +64,7 @@ def _sqlite(address: str) -> Engine:
     @event.listens_for(engine, "connect")
     def set_up(connection: Any, _: Any) -> None:
         connection.isolation_level = None  # transactions begin below, not where the driver thinks best
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=30000"):
+        for pragma in ("busy_timeout=30000", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")

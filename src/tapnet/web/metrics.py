@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -63,6 +62,6 @@ class CountRequests:
             self.metrics.seconds.labels(route).observe(time.perf_counter() - began)
 
 
-def _route(scope: dict[str, Any]) -> str:
+def _route(scope: Scope) -> str:
     """Return the pattern of the path, not the path: ids would make a metric each."""
     return str(getattr(scope.get("route"), "path", "other"))

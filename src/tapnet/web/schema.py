@@ -98,7 +98,7 @@ def migrate(connection: Connection) -> int:
     newest = len(MIGRATIONS)
     if found > newest:
         raise UserError(
-            f"The store has version {found}, this version of tapnet knows {newest}: update tapnet, or use another store.",
+            f"The store has version {found}, this tapnet knows {newest}: update tapnet, or use another store.",
             parameter="store",
         )
     for migration in MIGRATIONS[found:]:

@@ -56,8 +56,7 @@ class Settings:
             )
         if self.token is not None and len(self.token) < 8:
             raise UserError(
-                f"Expected a token of at least 8 characters, got {len(self.token)}: `openssl rand -hex 16` makes a good "
-                "one.",
+                f"Expected a token of at least 8 characters, got {len(self.token)}: make one with `openssl rand -hex 16`.",
                 parameter="token",
             )
 
@@ -87,8 +86,8 @@ class Settings:
         """Return the settings that `to_environment` left."""
         values = json.loads(os.environ[ENVIRONMENT])
         limits = Limits(**values.pop("limits"))
-        pairs = {name: tuple(values.pop(name)) for name in ("allow_hosts", "networks")}
-        return cls(**values, **pairs, limits=limits)
+        values |= {name: tuple(values[name]) for name in ("allow_hosts", "networks")}
+        return cls(**values, limits=limits)
 
     @property
     def database(self) -> str:

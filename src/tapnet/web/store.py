@@ -66,7 +66,15 @@ class Store:
             ids = [row.id for row in rows]
             counts = [_counts(connection, table, ids) for table in (classes, examples)]
             found = [
-                Summary(row.id, row.name, *(c.get(row.id, 0) for c in counts), row.revision, row.created, row.updated)
+                Summary(
+                    id=row.id,
+                    name=row.name,
+                    classes=counts[0].get(row.id, 0),
+                    examples=counts[1].get(row.id, 0),
+                    revision=row.revision,
+                    created=row.created,
+                    updated=row.updated,
+                )
                 for row in rows
             ]
             return found, total
@@ -292,4 +300,5 @@ def _task(connection: Connection, task_id: str) -> StoredTask:
     where_class = classes.c.task_id == task_id, classes.c.present
     found = connection.execute(select(classes).where(*where_class).order_by(classes.c.position))
     stored = tuple(StoredClass(each.id, each.name, tuple(by_class.get(each.id, ()))) for each in found)
-    return StoredTask(*row, stored, *journal.steps(connection, task_id))
+    can_undo, can_redo = journal.steps(connection, task_id)
+    return StoredTask(**row._mapping, classes=stored, can_undo=can_undo, can_redo=can_redo)

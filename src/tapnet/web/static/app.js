@@ -8,8 +8,8 @@ import { Pad } from "./pad.js";
 
 const COLORS = ["#3566d6", "#d1495b", "#1a8a62", "#b7641a", "#7d4fc4", "#0f829c", "#b83d8f", "#6b7a1e", "#8a5a44", "#566079"];
 const METHODS = {
-  tapnet: "Task-adaptive projection (TapNet)",
-  protonet: "Distance to class means (ProtoNet)",
+  tapnet: "Adaptive projection (TapNet)",
+  protonet: "Class means (ProtoNet)",
   centroid: "Angle to class means",
   logistic: "Logistic regression",
 };
@@ -468,7 +468,7 @@ function describeMap() {
   if (!map) return;
   const after = view.goalSpace === 1;
   const learned = map.method === "tapnet" ? "Diamonds are what the classifier aims for, one for each class." : "Diamonds are the middles of the classes.";
-  const exact = map.exact ? "With up to three classes this view is exact: the nearest diamond wins." : "With more than three classes this is the view in which they differ most.";
+  const exact = map.exact ? "With up to three classes this view is exact: the nearest diamond wins." : "With more than three classes this is the view that keeps them best apart.";
   $("map-text").textContent = after ? `${learned} ${exact}` : `Your examples as the network sees any image, before it knows your classes. ${learned}`;
   $("map").setAttribute("aria-label", `Map of ${plural(map.examples.length, "example")} of ${plural(map.classes.length, "class")}, ${after ? "after" : "before"} adapting`);
 }
