@@ -48,6 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         flag = f"--max-{name.replace('_', '-')}"
         parser.add_argument(flag, type=int, default=default, metavar="N", help=f"most {words} (default: {default})")
     parser.add_argument("--rate", type=float, default=limits.rate, help="requests per second and client")
+    seconds = limits.body_seconds
+    parser.add_argument("--body-seconds", type=float, default=seconds, help="to send a request (default: 30)")
     parser.add_argument("--queue", type=int, default=limits.queue, help="requests that may wait for the network")
 
 
@@ -70,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
         networks=tuple(args.network),
         device=args.device,
         threads=args.threads,
-        limits=Limits(**limits, rate=args.rate, queue=args.queue),
+        limits=Limits(**limits, rate=args.rate, queue=args.queue, body_seconds=args.body_seconds),
     )
     options: dict[str, Any] = {
         "host": settings.host,

@@ -56,7 +56,7 @@ class Settings:
             )
         if self.token is not None and len(self.token) < 8:
             raise UserError(
-                f"Expected a token of at least 8 characters, got {len(self.token)}: make one with `openssl rand -hex 16`.",
+                f"Expected a token of 8 characters or more, got {len(self.token)}: `openssl rand -hex 16` makes one.",
                 parameter="token",
             )
 
