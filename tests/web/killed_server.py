@@ -1,41 +1,81 @@
-"""A server that is killed again and again while somebody teaches it, for test_killed.py."""
+"""A server that is killed again and again while somebody teaches it: python killed_server.py STORE KILLS.
 
-import threading
+Prints as JSON which examples were acknowledged, and which are there in the end. The servers are forked from a process
+that has loaded the network already, because that takes most of the time.
+"""
+
+import json
+import os
+import signal
+import sys
 import time
 
 import httpx
-from web_server import drawing, files, free_port, serving
+import uvicorn
+from web_server import drawing, files, free_port
+
+from tapnet.inference import load_network
+from tapnet.web.app import create_app
+from tapnet.web.settings import Settings
+
+ALIVE = 0.4  # seconds of additions before a kill
 
 
-def kill_and_look(store, kills, seconds=0.35):
-    """Kill a server `kills` times in the middle of additions; return what was acknowledged and what is there."""
-    port, acknowledged, seed = free_port(), set(), 0
-    with serving(store, port=port) as (address, _):
-        task = httpx.post(f"{address}/v1/tasks", json={"name": "kept"}).json()["id"]
-        added = httpx.post(f"{address}/v1/tasks/{task}/classes", json={"name": "circle"}).json()
-        target = f"/v1/tasks/{task}/classes/{added['classes'][0]['id']}/examples"
-    for _ in range(kills):
-        with serving(store, port=port) as (address, process):
-            stop = threading.Timer(seconds, process.kill)
-            stop.start()
-            seed = add_until_it_stops(address + target, acknowledged, seed)
-            process.wait()
-            stop.cancel()
-    with serving(store, port=port) as (address, _):
-        found = httpx.get(f"{address}/v1/tasks/{task}").json()
-        ready = httpx.get(f"{address}/v1/ready").status_code
-    return acknowledged, {each["id"] for each in found["classes"][0]["examples"]}, ready
+def start(store, port):
+    """Return the process id of a server that answers."""
+    process = os.fork()
+    if not process:
+        uvicorn.run(create_app(Settings(store=store, port=port)), port=port, log_level="critical")
+        os._exit(0)
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/v1/ready", timeout=5).status_code == 200:
+                return process
+        except httpx.TransportError:
+            time.sleep(0.02)
+    raise SystemExit("The server did not answer in time.")
 
 
-def add_until_it_stops(target, acknowledged, seed):
-    with httpx.Client(timeout=10) as client:
-        end = time.monotonic() + 20
+def kill(process):
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+
+
+def add_and_kill(process, target, acknowledged, seed):
+    """Add examples by one connection and begin one more that is not waited for, then kill the server."""
+    end = time.monotonic() + ALIVE
+    with httpx.Client(timeout=20) as client:
         while time.monotonic() < end:
             seed += 1
-            try:
-                answer = client.post(target, files=files(drawing("circle", seed)))
-            except httpx.TransportError:
-                break
+            answer = client.post(target, files=files(drawing("circle", seed)))
             if answer.status_code == 201:
                 acknowledged.update(answer.json()["added"])
-    return seed
+        seed += 1
+        try:  # in the middle of this one
+            client.post(target, files=files(*(drawing("circle", seed + n) for n in range(9))), timeout=0.03)
+        except httpx.TimeoutException:
+            pass
+        kill(process)
+    return seed + 9
+
+
+def main(store, kills):
+    load_network("drawings")
+    port, acknowledged, seed = free_port(), set(), 0
+    address = f"http://127.0.0.1:{port}/v1/tasks"
+    process = start(store, port)
+    task = httpx.post(address, json={"name": "kept"}).json()["id"]
+    added = httpx.post(f"{address}/{task}/classes", json={"name": "circle"}).json()
+    target = f"{address}/{task}/classes/{added['classes'][0]['id']}/examples"
+    for _ in range(kills):
+        seed = add_and_kill(process, target, acknowledged, seed)
+        process = start(store, port)
+    found = httpx.get(f"{address}/{task}").json()
+    kill(process)
+    there = [each["id"] for each in found["classes"][0]["examples"]]
+    print(json.dumps({"acknowledged": sorted(acknowledged), "there": there}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

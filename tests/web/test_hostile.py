@@ -84,7 +84,9 @@ def test_names_of_files_are_not_used(client, taught, name):
     assert client.get("/v1/ready").status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2fapp.py", "/v1/tasks/..%2f..%2f"])
+@pytest.mark.parametrize(
+    "path", ["/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2fapp.py", "/v1/tasks/..%2f..%2f"]
+)
 def test_paths_do_not_leave_the_page(client, path):
     assert client.get(path).status_code == 404
 
@@ -143,7 +145,12 @@ def test_local_host_is_accepted(client, host):
 
 @pytest.mark.parametrize(
     "headers",
-    [{"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}],
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
 )
 def test_pages_of_other_sites_change_nothing(client, headers):
     answer = client.post("/v1/tasks", json={}, headers=headers)
@@ -166,7 +173,9 @@ def test_token_is_asked_for_everywhere_but_health_and_login(tmp_path):
         assert client.get("/", follow_redirects=False).headers["location"] == "/login"
 
 
-@pytest.mark.parametrize("given", ["Bearer wrong", "Bearer ", "Basic correct", "correct horse", "Bearer correct hors", "Bearer ä"])
+@pytest.mark.parametrize(
+    "given", ["Bearer wrong", "Bearer ", "Basic correct", "correct horse", "Bearer correct hors", "Bearer ä"]
+)
 def test_wrong_token_is_refused(tmp_path, given):
     with application(tmp_path, token="correct horse") as client:
         assert client.get("/v1/tasks", headers={"authorization": given.encode()}).status_code == 401
