@@ -99,12 +99,15 @@ async function refreshMap() {
   while (mapWanted) {
     mapWanted = false;
     const id = task.id;
+    if (task.classes.filter((each) => each.examples.length).length < 2) {
+      showMap(null);
+      continue;
+    }
     try {
       const found = await call("GET", address("/map"));
       if (id === task.id) showMap(found);
     } catch (error) {
       if (error.status !== 409) toast(error.message);
-      map = null;
       showMap(null);
     }
   }
@@ -259,8 +262,11 @@ async function webcamPanel(panel, id, card) {
     }
   };
   const stop = () => { recording = false; };
-  hold.addEventListener("pointerdown", record);
-  for (const end of ["pointerup", "pointerleave", "pointercancel", "blur", "keyup"]) hold.addEventListener(end, stop);
+  hold.addEventListener("pointerdown", (event) => {
+    hold.setPointerCapture(event.pointerId); // the button moves when the first examples appear above it
+    record();
+  });
+  for (const end of ["pointerup", "pointercancel", "blur", "keyup"]) hold.addEventListener(end, stop);
   hold.addEventListener("keydown", (event) => (event.key === " " || event.key === "Enter") && record());
 }
 
