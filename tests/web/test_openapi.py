@@ -40,7 +40,9 @@ def search(described, known):
         if known and operation.label == "DELETE /v1/tasks/{task}":
             continue
 
-        @SEARCH
+        once = known and operation.method == "get"  # nothing is left to guess
+
+        @settings(SEARCH, max_examples=1 if once else 15)
         @given(case=operation.as_strategy())
         def answers(case):
             for name in set(case.path_parameters or ()) & set(known):

@@ -58,6 +58,7 @@ def run(args: argparse.Namespace) -> None:
         import uvicorn
 
         from tapnet.web.app import create_app
+        from tapnet.web.database import Database
     except ModuleNotFoundError as error:
         raise UserError(f"Serving needs {error.name}: pip install 'tapnet[web]'.") from None
     from tapnet.web.settings import Limits, Settings
@@ -93,7 +94,7 @@ def run(args: argparse.Namespace) -> None:
         return
     import tempfile
 
-    create_app(settings)  # a wrong setting or store is said once, here
+    Database(settings.database).close()  # a wrong store is said once, here
     settings.to_environment()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import json
@@ -57,7 +58,7 @@ async def read_uploads(request: Request, limits: Limits) -> list[bytes]:
     if kind == "multipart/form-data":
         images = await _from_form(request, limits)
     elif kind == "application/json":
-        images = _from_json(await request.body())
+        images = await asyncio.to_thread(_from_json, await request.body())
     else:
         raise Problem(415, f"Expected multipart/form-data or application/json, got {kind or 'no content type'}.")
     if not images:

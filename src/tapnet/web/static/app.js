@@ -474,7 +474,8 @@ function describeMap() {
   if (!map) return;
   const after = view.goalSpace === 1;
   const learned = map.method === "tapnet" ? "Diamonds are what the classifier aims for, one for each class." : "Diamonds are the middles of the classes.";
-  const exact = map.exact ? "With up to three classes this view is exact: the nearest diamond wins." : "With more than three classes this is the view that keeps them best apart.";
+  const flat = map.exact ? "With up to three classes this view is exact: the nearest diamond wins." : "";
+  const exact = map.classes.length > 3 ? "With more than three classes this is the view that keeps them best apart." : flat;
   $("map-text").textContent = after ? `${learned} ${exact}` : `Your examples as the network sees any image, before it knows your classes. ${learned}`;
   $("map").setAttribute("aria-label", `Map of ${plural(map.examples.length, "example")} of ${plural(map.classes.length, "class")}, ${after ? "after" : "before"} adapting`);
 }

@@ -160,25 +160,16 @@ export class MapView {
   regions(pen, width, height) {
     const centers = this.data.centers.map((_, label) => this.places.get(`center ${label}`));
     if (centers.some((each) => !each) || this.space < 0.02) return;
-    const cell = 6;
-    pen.globalAlpha = 0.13 * this.space;
-    for (let y = 0; y < height; y += cell) {
-      let begin = 0;
-      let winner = -1;
-      for (let x = 0; x <= width + cell; x += cell) {
-        let best = 0;
-        let least = Infinity;
-        centers.forEach((p, label) => {
-          const d = (p[0] - x) ** 2 + (p[1] - y) ** 2;
-          if (d < least) { least = d; best = label; }
-        });
-        if (best !== winner || x > width) {
-          if (winner >= 0) { pen.fillStyle = this.color(winner); pen.fillRect(begin, y, x - begin, cell); }
-          begin = x;
-          winner = best;
-        }
-      }
-    }
+    pen.globalAlpha = 0.14 * this.space;
+    centers.forEach((own, label) => {
+      let shape = [[0, 0], [width, 0], [width, height], [0, height]];
+      centers.forEach((other, index) => { if (index !== label) shape = nearerTo(own, other, shape); });
+      if (shape.length < 3) return;
+      pen.fillStyle = this.color(label);
+      pen.beginPath();
+      shape.forEach((point) => pen.lineTo(...point));
+      pen.fill();
+    });
     pen.globalAlpha = 1;
   }
 
@@ -276,4 +267,15 @@ function alignment(fresh, old) {
   const length = Math.hypot(x, y) || 1;
   const [k, s] = [x / length, y / length];
   return ([a, b]) => (mirror ? [k * a + s * b, s * a - k * b] : [k * a - s * b, s * a + k * b]);
+}
+
+// The part of a convex shape that is nearer to one point than to another.
+function nearerTo(own, other, shape) {
+  const side = ([x, y]) => (x - other[0]) ** 2 + (y - other[1]) ** 2 - (x - own[0]) ** 2 - (y - own[1]) ** 2;
+  return shape.flatMap((point, index) => {
+    const next = shape[(index + 1) % shape.length];
+    const [here, there] = [side(point), side(next)];
+    const kept = here >= 0 ? [point] : [];
+    return here >= 0 === there >= 0 ? kept : [...kept, mix(point, next, here / (here - there))];
+  });
 }

@@ -42,8 +42,6 @@ export class Pad {
     try { this.canvas.setPointerCapture(event.pointerId); } catch { /* the pointer is gone already */ }
     this.last = this.place(event);
     this.stroke(this.last);
-    event.preventDefault();
-    this.canvas.focus({ preventScroll: true });
   }
 
   move(event) {
