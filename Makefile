@@ -3,16 +3,20 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DEV    := $(VENV)/.ready-dev
+WEB    := $(VENV)/.ready-web
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart compare rivals test test-slow lint format bench bench-full results clean
+.PHONY: help quickstart serve compare rivals test test-slow lint format bench bench-full results clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 quickstart: $(READY)  ## train on the bundled drawings, evaluate, save two plots (minutes)
 	$(BIN)/tapnet quickstart
+
+serve: $(WEB)  ## the page on which to teach a classifier, in your browser
+	$(BIN)/tapnet serve
 
 compare: $(READY)  ## the quickstart's recipe with Prototypical Networks beside TapNet, on the same episodes
 	$(BIN)/tapnet quickstart --out runs/quickstart
@@ -61,6 +65,10 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tapnet needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) ".[figures]"
+	touch $@
+
+$(WEB): $(READY)
+	$(INSTALL) ".[web,photos,onnx]"
 	touch $@
 
 $(DEV): $(READY)

@@ -30,6 +30,7 @@ COMMANDS: dict[str, str] = {
     "score": "accuracy, mistakes and thresholds of a fitted task on labeled images",
     "explain": "why a task classifies an image as it does",
     "export": "a fitted task as one ONNX file",
+    "serve": "a page on which to teach a classifier, and the HTTP service behind it",
     "info": "what a task, checkpoint or ONNX file holds",
     "ablate": "what each part of the method does for the accuracy",
     "table": "a table of the paper with our results beside it",

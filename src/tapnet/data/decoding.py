@@ -82,6 +82,15 @@ def with_image(raw: Raw | Image.Image, use: Callable[[LoadedImage], T], side: in
         return Unreadable(_reason(raw, error))
 
 
+def image_size(raw: bytes) -> tuple[int, int] | Unreadable:
+    """Return the width and height that an image file declares, without decoding it, or why it cannot be read."""
+    try:
+        with _open(raw) as image:
+            return image.size
+    except Exception as error:  # decoders raise almost anything on damaged bytes
+        return Unreadable(_reason(raw, error))
+
+
 @contextmanager
 def quiet_decoders() -> Iterator[None]:
     """Inside, damaged metadata causes no warning and Pillow's warning about large images is an error."""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tapnet.inference.images import ImageInput
     from tapnet.inference.networks import load_network
     from tapnet.inference.onnx_export import export
+    from tapnet.inference.planes import TaskPlanes, task_planes
     from tapnet.inference.predictor import UNKNOWN, Prediction, Predictor, open_predictor
     from tapnet.inference.scoring import Score, score
     from tapnet.inference.task import LeaveOneOut, Task
@@ -53,6 +54,7 @@ _HOMES = {
     "Score": "scoring",
     "Skipped": "folders",
     "Task": "task",
+    "TaskPlanes": "planes",
     "UNKNOWN": "predictor",
     "add": "fitting",
     "choose_network": "content",
@@ -70,6 +72,7 @@ _HOMES = {
     "read_task": "task_file",
     "remove": "fitting",
     "score": "scoring",
+    "task_planes": "planes",
     "write_task": "task_file",
 }
 
@@ -85,6 +88,7 @@ __all__ = [
     "Score",
     "Skipped",
     "Task",
+    "TaskPlanes",
     "add",
     "choose_network",
     "class_folders",
@@ -101,6 +105,7 @@ __all__ = [
     "read_task",
     "remove",
     "score",
+    "task_planes",
     "write_task",
 ]
 

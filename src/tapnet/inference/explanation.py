@@ -86,29 +86,40 @@ def explain(task: Task, image: ImageInput, network: str | None = None, device: s
     example = read_image(image, predictor.preprocessing)
     if isinstance(example, Unreadable):
         raise UserError(f"{name_of(image)} cannot be read: {example.reason}.")
-    features = model.embed([example.pixels])
     head = adapted_head(task.examples, model, task.method, task.options)
+    return explain_features(predictor.task, head, model.embed([example.pixels]), image)
+
+
+def explain_features(task: Task, head: Head, features: NDArray[np.float32], image: ImageInput) -> Explanation:
+    """Return the explanation of one image from its features (1, *feature_shape) and the adapted head of the task."""
     return Explanation(
         task,
         image,
-        predictor.task.probabilities(features)[0],
-        _directions(head, torch.from_numpy(features).to(model.device))[0],
-        _directions(head, torch.from_numpy(task.examples.features).to(model.device)),
-        _centers(task, head, model.device),
+        task.probabilities(features)[0],
+        _directions(head, features)[0],
+        _directions(head, task.examples.features),
+        _directions(head, class_centers(task, head)),
     )
 
 
-def _directions(head: Head, features: torch.Tensor) -> Directions:
+def class_centers(task: Task, head: Head) -> NDArray[np.float32]:
+    """Return what stands for each class, (way, *feature_shape): the head's centers, else the means of the examples."""
+    if head.centers is not None:
+        return head.centers.detach().cpu().float().numpy()
+    features, labels = task.examples.features, task.examples.labels
+    return np.stack([features[labels == k].mean(axis=0) for k in range(len(task.classes))])
+
+
+def projected(head: Head, features: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return features as the head compares them, (n, dim)."""
+    anchor = head.centers
+    device = torch.device("cpu") if anchor is None else anchor.device
+    inside = head.project(torch.from_numpy(features).to(device).float())
+    return inside.flatten(1).double().detach().cpu().numpy()
+
+
+def _directions(head: Head, features: NDArray[np.float32]) -> Directions:
     """Return unit vectors inside the projection."""
-    inside = head.project(features.float()).flatten(1).double().detach().cpu().numpy()
+    inside = projected(head, features)
     unit: Directions = inside / np.maximum(np.linalg.norm(inside, axis=1, keepdims=True), 1e-12)
     return unit
-
-
-def _centers(task: Task, head: Head, device: torch.device) -> Directions:
-    """Return the directions of the head's centers, or of the means of the examples if it has none."""
-    if head.centers is not None:
-        return _directions(head, head.centers.detach())
-    features, labels = task.examples.features, task.examples.labels
-    means = np.stack([features[labels == k].mean(axis=0) for k in range(len(task.classes))])
-    return _directions(head, torch.from_numpy(means).to(device))

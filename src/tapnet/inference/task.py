@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -240,15 +240,16 @@ def leave_one_out(
     ranks = _ranks(once.labels)
     if np.bincount(once.labels, minlength=len(task.classes)).min() < 2:
         return None
-    hits, rounds = 0, min(int(ranks.max()) + 1, ROUNDS)
+    pairs: list[tuple[int, int]] = []
+    rounds = min(int(ranks.max()) + 1, ROUNDS)
     for held in range(rounds):
         head = adapt(once.kept(ranks != held), model, task.method, task.options)
         left = once.kept(ranks == held)
         guesses = head.logits(torch.from_numpy(left.features)).argmax(dim=-1).numpy()
-        hits += int((guesses == left.labels).sum())
+        pairs.extend(zip(left.labels.tolist(), guesses.tolist(), strict=True))
         if progress:
             progress(held + 1, rounds)
-    return LeaveOneOut(hits, int((ranks < rounds).sum()))
+    return LeaveOneOut(sum(truth == guess for truth, guess in pairs), len(pairs), tuple(pairs))
 
 
 def _ranks(labels: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -265,6 +266,7 @@ class LeaveOneOut:
 
     hits: int
     total: int
+    pairs: tuple[tuple[int, int], ...] = field(default=(), repr=False, compare=False)  # (true, predicted) labels
 
     @property
     def accuracy(self) -> float:

@@ -1,0 +1,106 @@
+"""`tapnet serve`: the page on which anybody teaches a classifier, and the HTTP service behind it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+import webbrowser
+from typing import Any
+
+from tapnet.cli.progress import OUT
+from tapnet.errors import UserError
+
+_EXAMPLES = """examples:
+  tapnet serve                                            opens http://127.0.0.1:8000
+  tapnet serve --store my_tasks --port 9000
+  tapnet serve --host 0.0.0.0 --token "$(openssl rand -hex 16)"
+  tapnet serve --store postgresql://user@db/tapnet --workers 4
+"""
+_LIMITS = {
+    "upload_bytes": "bytes of one request",
+    "pixels": "pixels of one image",
+    "images": "images of one request",
+    "tasks": "tasks in the store",
+    "classes": "classes of one task",
+    "examples": "examples of one task",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from tapnet.web.settings import Limits
+
+    limits = Limits()
+    parser.epilog = _EXAMPLES
+    parser.add_argument("--store", default="tapnet-store", help="folder of the tasks, or postgresql://…")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; beyond this machine with --token")
+    parser.add_argument("--port", type=int, default=8000, help="default: 8000")
+    parser.add_argument("--token", default=os.environ.get("TAPNET_TOKEN"), help="what clients have to know")
+    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="a name of this server")
+    parser.add_argument("--workers", type=int, default=1, help="server processes (default: 1)")
+    parser.add_argument("--threads", type=int, default=8, help="requests worked on at a time (default: 8)")
+    parser.add_argument("--network", action="append", default=[], help="a network besides the bundled ones")
+    parser.add_argument("--device", default="cpu", help="cpu (default), cuda, mps or auto")
+    parser.add_argument("--no-open", action="store_true", help="do not open the page in a browser")
+    for name, words in _LIMITS.items():
+        default = getattr(limits, name)
+        flag = f"--max-{name.replace('_', '-')}"
+        parser.add_argument(flag, type=int, default=default, metavar="N", help=f"most {words} (default: {default})")
+    parser.add_argument("--rate", type=float, default=limits.rate, help="requests per second and client")
+    seconds = limits.body_seconds
+    parser.add_argument("--body-seconds", type=float, default=seconds, help="to send a request (default: 30)")
+    parser.add_argument("--queue", type=int, default=limits.queue, help="requests that may wait for the network")
+
+
+def run(args: argparse.Namespace) -> None:
+    try:
+        import uvicorn
+
+        from tapnet.web.app import create_app
+        from tapnet.web.database import Database
+    except ModuleNotFoundError as error:
+        raise UserError(f"Serving needs {error.name}: pip install 'tapnet[web]'.") from None
+    from tapnet.web.settings import Limits, Settings
+
+    limits = {name: getattr(args, f"max_{name}") for name in _LIMITS}
+    settings = Settings(
+        store=args.store,
+        host=args.host,
+        port=args.port,
+        token=args.token,
+        allow_hosts=tuple(name.lower() for name in args.allow_host),
+        networks=tuple(args.network),
+        device=args.device,
+        threads=args.threads,
+        limits=Limits(**limits, rate=args.rate, queue=args.queue, body_seconds=args.body_seconds),
+    )
+    options: dict[str, Any] = {
+        "host": settings.host,
+        "port": settings.port,
+        "log_level": "warning",
+        "server_header": False,
+        "timeout_keep_alive": 15,
+        "timeout_graceful_shutdown": 30,
+    }
+    shown = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
+    address = f"http://{shown}:{settings.port}"
+    OUT.print(f"Serving on {address}, tasks in {_without_password(settings.store)}. Press Ctrl-C to stop.")
+    sys.stdout.flush()
+    if not args.no_open:
+        threading.Timer(1.5, webbrowser.open, [address]).start()
+    if args.workers == 1:
+        uvicorn.run(create_app(settings), **options)
+        return
+    import tempfile
+
+    Database(settings.database).close()  # a wrong store is said once, here
+    settings.to_environment()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+        uvicorn.run("tapnet.web.app:from_environment", factory=True, workers=args.workers, **options)
+
+
+def _without_password(store: str) -> str:
+    head, at, tail = store.rpartition("@")
+    return f"{head.split('://')[0]}://…@{tail}" if at and "://" in head else store

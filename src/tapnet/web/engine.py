@@ -1,0 +1,200 @@
+"""Everything that takes a network: embedding uploads, and answering by a task. Called from a pool of threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tapnet.checkpoint import bundled_checkpoints
+from tapnet.data.decoding import image_size
+from tapnet.data.source import Unreadable
+from tapnet.errors import UserError
+from tapnet.inference import choose_network, load_network
+from tapnet.inference.explanation import Explanation, explain_features
+from tapnet.inference.images import Example, read_images
+from tapnet.inference.planes import TaskPlanes, task_planes
+from tapnet.inference.predictor import Prediction
+from tapnet.inference.task import Examples, LeaveOneOut, Task, fit_task, leave_one_out
+from tapnet.inference.task_predictor import TaskPredictor
+from tapnet.methods import METHODS, PARAMETER_FREE
+from tapnet.web.batching import BatchedModel, Batcher
+from tapnet.web.problems import Problem
+from tapnet.web.records import NewExample, StoredTask
+from tapnet.web.settings import Settings
+from tapnet.web.store import Store
+
+T = TypeVar("T")
+_CACHED = 32  # fitted tasks kept in memory
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A task fitted to its stored examples; `example_ids` are in the order of the task's examples."""
+
+    stored: StoredTask
+    task: Task
+    model: BatchedModel
+    example_ids: tuple[str, ...]
+
+    @cached_property
+    def planes(self) -> TaskPlanes:
+        return task_planes(self.task, self.model)
+
+    @cached_property
+    def left_out(self) -> LeaveOneOut | None:
+        return leave_one_out(self.task, self.model)
+
+    def predict(self, images: list[bytes], top: int, reject: float) -> list[Prediction]:
+        return TaskPredictor(self.task, self.model).predict(images, min(top, len(self.task.classes)), reject)
+
+    def explain(self, image: bytes) -> tuple[Explanation, tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """Return why an image is classified as it is, and where it lies in the two planes."""
+        [(_, example)] = read_images([image], self.model.image_preprocessing)
+        if isinstance(example, Unreadable):
+            raise UserError(f"The image cannot be read: {example.reason}.")
+        features = self.model.embed([example.pixels])
+        return explain_features(self.task, self.planes.head, features, image), self.planes.locate(features)
+
+
+class Engine:
+    """The networks of a server, a pool of threads that use them, and the tasks that were fitted last."""
+
+    def __init__(self, settings: Settings, store: Store) -> None:
+        self.settings, self.store = settings, store
+        self.batcher = Batcher()
+        self.waiting = 0
+        self._pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="request")
+        self._fitted: OrderedDict[str, Fitted] = OrderedDict()
+        self._lock = threading.Lock()
+        self._models: dict[str, BatchedModel] = {}
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Return what a call returns, made in the pool; raise a problem if too many wait for it."""
+        if self.waiting >= self.settings.limits.queue:
+            raise Problem(503, f"The server is busy with {self.waiting} other requests: try again.", retry_after=1)
+        self.waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+        finally:
+            self.waiting -= 1
+
+    def close(self) -> None:
+        """Finish what was accepted, then stop."""
+        self._pool.shutdown()
+        self.batcher.close()
+
+    @property
+    def networks(self) -> list[str]:
+        """The networks that clients may name; no other name is ever looked up."""
+        return [*bundled_checkpoints(), *self.settings.networks]
+
+    def model(self, name: str) -> BatchedModel:
+        """Return a network by a name in `networks`; raise UserError for any other."""
+        if name not in self.networks:
+            raise UserError(f"This server has the networks {', '.join(self.networks)}, got {name!r}.")
+        with self._lock:
+            if name not in self._models:
+                self._models[name] = BatchedModel.of(load_network(name, self.settings.device), self.batcher)
+            return self._models[name]
+
+    def methods(self, name: str) -> list[str]:
+        """Return the methods that a network can be fitted by, its own first."""
+        model = self.model(name)
+        return list(dict.fromkeys((model.default_method, *PARAMETER_FREE)))
+
+    def check_method(self, stored: StoredTask, method: str | None, dim: int | None) -> None:
+        """Raise UserError if the task cannot be fitted by this method with a projection of this dimension."""
+        network = stored.network or stored.asked_network
+        if method is not None and network is None and method not in ("tapnet", *PARAMETER_FREE):
+            raise UserError(f"Expected the method tapnet, {', '.join(PARAMETER_FREE)}, got {method!r}.")
+        if network is None:
+            return
+        chosen = self.model(network).method_named(method)
+        if dim is not None and "projection_dim" in chosen.adapt_options():
+            most = self.most_dimensions(network)
+            if not 1 <= dim <= most:
+                raise UserError(f"Expected `projection_dim` from 1 to {most}, got {dim}.")
+
+    def most_dimensions(self, network: str) -> int:
+        """Return the largest projection that a network can have, whatever the number of classes."""
+        method = self.model(network).method
+        return method.backbone.dim - (method.max_way or 1)
+
+    def read(self, images: list[bytes]) -> None:
+        """Raise UserError unless every image says what it is and is small enough."""
+        for number, image in enumerate(images, 1):
+            size = image_size(image)
+            which = "The image" if len(images) == 1 else f"Image {number}"
+            if isinstance(size, Unreadable):
+                raise UserError(f"{which} cannot be read: {size.reason}.")
+            if size[0] * size[1] > self.settings.limits.pixels:
+                raise Problem(
+                    413,
+                    f"{which} has {size[0]}×{size[1]} pixels, more than {self.settings.limits.pixels:,}: reduce it.",
+                )
+
+    def embed(self, images: list[bytes], network: str | None) -> tuple[BatchedModel, list[NewExample]]:
+        """Return images ready to be stored, and the network; without one it is chosen by what they look like.
+
+        Raise UserError if an image cannot be read.
+        """
+        self.read(images)
+        model = self.model(network or choose_network(images).name)
+        examples = []
+        for number, (_, example) in enumerate(read_images(images, model.image_preprocessing, thumbnails=True), 1):
+            if not isinstance(example, Example):
+                which = "The image" if len(images) == 1 else f"Image {number}"
+                raise UserError(f"{which} cannot be read: {example.reason}.")
+            examples.append(example)
+        features = model.embed([example.pixels for example in examples])
+        return model, [
+            NewExample(example.sha256, row.tobytes(), example.thumbnail)
+            for example, row in zip(examples, features, strict=True)
+        ]
+
+    def fitted(self, task_id: str) -> Fitted:
+        """Return the task fitted to what is stored; kept until the task changes."""
+        revision = self.store.revision(task_id)
+        with self._lock:
+            found = self._fitted.get(task_id)
+        if found is None or found.stored.revision != revision:
+            found = self._fit(task_id)
+            with self._lock:
+                self._fitted[task_id] = found
+                self._fitted.move_to_end(task_id)
+                while len(self._fitted) > _CACHED:
+                    self._fitted.popitem(last=False)
+        return found
+
+    def _fit(self, task_id: str) -> Fitted:
+        stored, features, thumbnails = self.store.task_with_features(task_id)
+        full = sorted((each for each in stored.classes if each.examples), key=lambda each: each.name)
+        if len(full) < 2:
+            raise Problem(409, f"A task answers once 2 classes have an example; this one has {len(full)}.")
+        assert stored.network is not None
+        model = self.model(stored.network)
+        if model.sha256 != stored.network_sha256:
+            raise Problem(409, f"The task was taught with another version of the network {stored.network!r}.")
+        rows = [(label, each) for label, one in enumerate(full) for each in one.examples]
+        shape = model.method.feature_shape
+        examples = Examples(
+            np.stack([features[each.id].reshape(shape) for _, each in rows]),
+            np.array([label for label, _ in rows], np.int64),
+            tuple(each.sha256 for _, each in rows),
+            tuple(thumbnails[each.id] for _, each in rows),
+        )
+        method = stored.method or model.default_method
+        options = {}
+        if "projection_dim" in METHODS[method].adapt_options() and stored.projection_dim is not None:
+            options = {"projection_dim": stored.projection_dim}
+        task = fit_task([each.name for each in full], examples, model, method, options)
+        return Fitted(stored, task, model, tuple(each.id for _, each in rows))

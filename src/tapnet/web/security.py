@@ -1,0 +1,195 @@
+"""What every request passes before anything else: host, origin, token, rate and size; and what every answer carries."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import time
+from collections import OrderedDict
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tapnet.web.problems import problem_response
+from tapnet.web.settings import Settings
+
+COOKIE = "tapnet_session"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(self), microphone=(), geolocation=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_SAFE = ("GET", "HEAD", "OPTIONS")
+_OPEN = ("/login", "/v1/health", "/static/login.js", "/static/style.css", "/static/icon.svg")  # without a token
+_CLIENTS = 10_000  # whose rates are remembered
+
+
+def session_of(token: str) -> str:
+    """Return what the cookie of somebody who knows the token holds: not the token itself."""
+    return hmac.new(token.encode(), b"tapnet session", hashlib.sha256).hexdigest()
+
+
+def is_token(given: str, settings: Settings) -> bool:
+    """Return whether this is the token of the server, in a time that does not depend on it."""
+    return settings.token is not None and hmac.compare_digest(given.encode("utf-8", "replace"), settings.token.encode())
+
+
+class Refusal(Exception):
+    """Why a request goes no further."""
+
+    def __init__(self, status: int, detail: str, retry_after: int | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.retry_after = status, detail, retry_after
+
+
+class Gate:
+    """Checks a request before the application sees it."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self.app, self.settings, self._rates = app, settings, Rates(settings.limits.rate)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        headers, send = Headers(scope=scope), _with_headers(scope, send)
+        try:
+            self._check(scope, headers)
+            body = LimitedBody(receive, self.settings.limits.upload_bytes, self.settings.limits.body_seconds)
+            body.check_declared(headers)
+            if scope["method"] not in _SAFE:
+                receive = body.replay(await body.read())
+        except Refusal as refusal:
+            extra = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
+            if refusal.status in (408, 413):
+                extra["Connection"] = "close"  # what is left of the body is not read
+            if refusal.status == 401 and scope["path"] == "/":
+                response = problem_response(303, "Log in first.", headers={"Location": "/login"})
+            else:
+                response = problem_response(refusal.status, refusal.detail, refusal.retry_after, extra)
+            return await response(scope, receive, send)
+        return await self.app(scope, receive, send)
+
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        host = headers.get("host", "")
+        if not self.settings.accepts_host(host):
+            raise Refusal(421, f"This server does not answer for the host {host!r}; --allow-host adds a name.")
+        if scope["method"] not in _SAFE:
+            _check_origin(headers, host)
+        if scope["path"] not in _OPEN:
+            self._check_token(headers)
+        if scope["path"] != "/v1/health":
+            client = (scope.get("client") or ("",))[0]
+            if wait := self._rates.wait(client):
+                raise Refusal(429, "Too many requests from this address: wait a moment.", max(1, round(wait)))
+
+    def _check_token(self, headers: Headers) -> None:
+        if self.settings.token is None:
+            return
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and is_token(given.strip(), self.settings):
+            return
+        try:
+            morsel = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        except CookieError:
+            morsel = None
+        if morsel and hmac.compare_digest(morsel.value.encode(), session_of(self.settings.token).encode()):
+            return
+        raise Refusal(401, "Expected the server's token: `Authorization: Bearer TOKEN`, or log in at /login.")
+
+
+class Rates:
+    """A bucket of tokens per client: so many requests per second, and twice as many at once."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate, self._buckets = rate, OrderedDict[str, tuple[float, float]]()
+
+    def wait(self, client: str, now: float | None = None) -> float:
+        """Count a request; return 0 if it may pass, else the seconds until one may."""
+        now = time.monotonic() if now is None else now
+        left, last = self._buckets.pop(client, (2 * self.rate, now))
+        left = min(2 * self.rate, left + (now - last) * self.rate)
+        passes = left >= 1
+        self._buckets[client] = (left - passes, now)
+        while len(self._buckets) > _CLIENTS:
+            self._buckets.popitem(last=False)
+        return 0.0 if passes else (1 - left) / self.rate
+
+
+class LimitedBody:
+    """The body of a request: not more bytes than allowed, and not slower."""
+
+    def __init__(self, receive: Receive, most: int, seconds: float) -> None:
+        self.receive, self.most, self.seconds = receive, most, seconds
+
+    def check_declared(self, headers: Headers) -> None:
+        declared = headers.get("content-length", "0")
+        if not declared.isdecimal():
+            raise Refusal(400, f"Expected a length, got Content-Length: {declared}.")
+        self._check_size(int(declared))
+
+    async def read(self) -> bytes:
+        """Return the whole body; refuse it if it is too large or too slow."""
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(self.seconds):
+                while True:
+                    message = await self.receive()
+                    if message["type"] == "http.disconnect":
+                        raise Refusal(400, "The request ended before its body did.")
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    self._check_size(size)
+                    if not message.get("more_body"):
+                        return b"".join(parts)
+        except TimeoutError:
+            raise Refusal(408, f"The request took longer than {self.seconds:g} seconds to arrive.") from None
+
+    def replay(self, body: bytes) -> Receive:
+        """Return what gives the application the body that was read."""
+        given = False
+
+        async def receive() -> Message:
+            nonlocal given
+            if given:
+                return await self.receive()
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        return receive
+
+    def _check_size(self, size: int) -> None:
+        if size > self.most:
+            raise Refusal(413, f"Expected at most {self.most:,} bytes in one request.")
+
+
+def _check_origin(headers: Headers, host: str) -> None:
+    """Refuse what a page of another site makes a browser send."""
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        raise Refusal(403, f"Requests from pages of {origin} are refused.")
+    if site not in (None, "same-origin", "none"):
+        raise Refusal(403, "Requests from pages of other sites are refused.")
+
+
+def _with_headers(scope: Scope, send: Send) -> Send:
+    async def wrapped(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers[name] = value
+            if "cache-control" not in headers:
+                headers["Cache-Control"] = "no-store" if scope["path"].startswith("/v1") else "no-cache"
+        await send(message)
+
+    return wrapped

@@ -1,0 +1,113 @@
+"""What a server is told when it starts: where tasks are kept, who may ask, and how much."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from tapnet.errors import UserError
+
+ENVIRONMENT = "TAPNET_SERVE"  # by which worker processes get the settings
+LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one client may ask for; each is a flag of `tapnet serve`."""
+
+    upload_bytes: int = 20_000_000  # of one request
+    pixels: int = 40_000_000  # of one image
+    images: int = 100  # of one request
+    tasks: int = 1000
+    classes: int = 100  # of one task
+    examples: int = 2000  # of one task
+    rate: float = 200.0  # requests per second and client
+    queue: int = 64  # requests for the network that may wait
+    body_seconds: float = 30.0  # to send a request
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not value > 0:
+                raise UserError(f"Expected a limit above 0, got {value}.", parameter=f"max_{name}")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything a server needs to know; `store` is a folder, or the address of a PostgreSQL database."""
+
+    store: str = "tapnet-store"
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token: str | None = None
+    allow_hosts: tuple[str, ...] = ()
+    networks: tuple[str, ...] = ()  # besides the bundled ones
+    device: str = "cpu"
+    threads: int = 8  # requests that are worked on at a time
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if not self.is_local and not self.token:
+            raise UserError(
+                f"Listening on {self.host} lets other machines in: give a token that they have to know.",
+                parameter="token",
+            )
+        if self.token is not None and len(self.token) < 8:
+            raise UserError(
+                f"Expected a token of 8 characters or more, got {len(self.token)}: `openssl rand -hex 16` makes one.",
+                parameter="token",
+            )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can connect."""
+        return self.host == "localhost" or (_is_address(self.host) and ipaddress.ip_address(self.host).is_loopback)
+
+    def accepts_host(self, header: str) -> bool:
+        """Return whether a Host header names this server.
+
+        Another site's name that was made to resolve to this machine does not; beyond this machine any address does,
+        because no site's name is an address.
+        """
+        name = header.rsplit(":", 1)[0] if not header.endswith("]") else header
+        name = name.lower()
+        if name in LOCAL_NAMES or name in self.allow_hosts or name == self.host:
+            return True
+        return not self.is_local and _is_address(name.strip("[]"))
+
+    def to_environment(self) -> None:
+        """Leave the settings where worker processes find them."""
+        os.environ[ENVIRONMENT] = json.dumps(asdict(self))
+
+    @classmethod
+    def from_environment(cls) -> Settings:
+        """Return the settings that `to_environment` left."""
+        values = json.loads(os.environ[ENVIRONMENT])
+        limits = Limits(**values.pop("limits"))
+        values |= {name: tuple(values[name]) for name in ("allow_hosts", "networks")}
+        return cls(**values, limits=limits)
+
+    @property
+    def database(self) -> str:
+        """The address of the database; a folder is made if there is none."""
+        if "://" in self.store:
+            if not self.store.startswith(("postgresql://", "postgresql+psycopg://")):
+                scheme = self.store.split("://")[0]
+                raise UserError(f"Expected a folder or postgresql://…, got {scheme}://….", parameter="store")
+            return self.store.replace("postgresql://", "postgresql+psycopg://", 1)
+        folder = Path(self.store)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise UserError(f"{folder} is a file, expected a folder for the tasks.", parameter="store") from None
+        return f"sqlite:///{folder.resolve() / 'tasks.sqlite'}"
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,183 @@
+"""Tasks, their classes and examples: create, list, get, change, delete, undo."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from tapnet.web.bodies import (
+    Added,
+    ExampleList,
+    ListedExample,
+    NewClass,
+    NewTask,
+    SummaryBody,
+    TaskBody,
+    TaskChange,
+    TaskList,
+)
+from tapnet.web.example import NAME, example_images
+from tapnet.web.problems import Problem, describe_problems
+from tapnet.web.records import StoredTask
+from tapnet.web.services import Id, Parts, Services
+from tapnet.web.store import NetworkChanged
+from tapnet.web.uploads import IMAGES_BODY, read_uploads
+
+router = APIRouter(prefix="/v1/tasks")
+CREATED = describe_problems(409)
+UPLOAD = describe_problems(409, 415, 503)
+
+
+@router.post("", status_code=201, tags=["tasks"], responses=describe_problems(409, 503))
+async def create_task(body: NewTask, parts: Parts) -> TaskBody:
+    """Create a task, empty or the ready example."""
+    if body.example:
+        return TaskBody.of(await parts.engine.run(partial(_ready_example, parts, body.name)))
+    if body.network is not None and body.network not in parts.engine.networks:
+        raise Problem(422, f"This server has the networks {', '.join(parts.engine.networks)}, got {body.network!r}.")
+    empty = StoredTask("", "", body.network, None, None, None, None, 0, 0, 0)
+    if body.method is not None:
+        await parts.engine.run(partial(parts.engine.check_method, empty, body.method, None))
+    return TaskBody.of(await parts.stored(partial(parts.store.create_task, body.name, body.network, body.method)))
+
+
+@router.get("", tags=["tasks"])
+async def list_tasks(
+    parts: Parts,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
+) -> TaskList:
+    """List the tasks, the last changed first."""
+    found, total = await parts.stored(partial(parts.store.list_tasks, limit, offset))
+    return TaskList(tasks=[SummaryBody.of(each) for each in found], total=total)
+
+
+@router.get("/{task}", tags=["tasks"])
+async def get_task(task: Id, parts: Parts) -> TaskBody:
+    """Get a task with its classes and examples."""
+    return TaskBody.of(await parts.stored(partial(parts.store.get_task, task)))
+
+
+@router.patch("/{task}", tags=["tasks"], responses=describe_problems(503))
+async def change_task(task: Id, body: TaskChange, parts: Parts) -> TaskBody:
+    """Rename a task, or change how it compares images."""
+    values = body.model_dump(exclude_unset=True)
+    if values.get("name", "") is None:
+        raise Problem(422, "name: expected a name, got null.")
+    if {"method", "projection_dim"} & values.keys():
+        stored = await parts.stored(partial(parts.store.get_task, task))
+        method, dim = values.get("method", stored.method), values.get("projection_dim", stored.projection_dim)
+        await parts.engine.run(partial(parts.engine.check_method, stored, method, dim))
+    return TaskBody.of(await parts.stored(partial(parts.store.change_settings, task, values)))
+
+
+@router.delete("/{task}", status_code=204, tags=["tasks"])
+async def delete_task(task: Id, parts: Parts) -> None:
+    """Delete a task with everything in it, for good."""
+    await parts.stored(partial(parts.store.delete_task, task))
+
+
+@router.post("/{task}/undo", tags=["tasks"], responses=CREATED)
+async def undo(task: Id, parts: Parts) -> TaskBody:
+    """Take the last change of classes or examples back."""
+    return TaskBody.of(await parts.stored(partial(parts.store.undo, task)))
+
+
+@router.post("/{task}/redo", tags=["tasks"], responses=CREATED)
+async def redo(task: Id, parts: Parts) -> TaskBody:
+    """Make the last change that was undone again."""
+    return TaskBody.of(await parts.stored(partial(parts.store.redo, task)))
+
+
+@router.post("/{task}/classes", status_code=201, tags=["classes"], responses=CREATED)
+async def add_class(task: Id, body: NewClass, parts: Parts) -> TaskBody:
+    """Add a class; it counts once it has an example."""
+    return TaskBody.of(await parts.stored(partial(parts.store.add_class, task, body.name)))
+
+
+@router.patch("/{task}/classes/{class_id}", tags=["classes"], responses=CREATED)
+async def rename_class(task: Id, class_id: Id, body: NewClass, parts: Parts) -> TaskBody:
+    """Rename a class."""
+    return TaskBody.of(await parts.stored(partial(parts.store.rename_class, task, class_id, body.name)))
+
+
+@router.delete("/{task}/classes/{class_id}", tags=["classes"])
+async def delete_class(task: Id, class_id: Id, parts: Parts) -> TaskBody:
+    """Delete a class with its examples; undo brings them back."""
+    return TaskBody.of(await parts.stored(partial(parts.store.delete_class, task, class_id)))
+
+
+@router.post(
+    "/{task}/classes/{class_id}/examples",
+    status_code=201,
+    tags=["examples"],
+    responses=UPLOAD,
+    openapi_extra=IMAGES_BODY,
+)
+async def add_examples(task: Id, class_id: Id, request: Request, parts: Parts) -> Added:
+    """Add images to a class: all of them, or none if one cannot be read."""
+    images = await read_uploads(request, parts.settings.limits)
+    stored, ids = await parts.engine.run(partial(_add, parts, task, class_id, images))
+    return Added(added=ids, task=TaskBody.of(stored))
+
+
+@router.get("/{task}/examples", tags=["examples"])
+async def list_examples(task: Id, parts: Parts) -> ExampleList:
+    """List the examples of all classes, with the addresses of their thumbnails."""
+    stored = await parts.stored(partial(parts.store.get_task, task))
+    return ExampleList(
+        examples=[
+            ListedExample(
+                id=each.id,
+                sha256=each.sha256,
+                class_id=one.id,
+                class_name=one.name,
+                thumbnail=f"/v1/tasks/{task}/examples/{each.id}/thumbnail",
+            )
+            for one in stored.classes
+            for each in one.examples
+        ]
+    )
+
+
+@router.get(
+    "/{task}/examples/{example}/thumbnail",
+    tags=["examples"],
+    response_class=Response,
+    responses={200: {"content": {"image/jpeg": {}}}},
+)
+async def thumbnail(task: Id, example: Id, parts: Parts) -> Response:
+    """Get an example as a small JPEG."""
+    content = await parts.stored(partial(parts.store.thumbnail, task, example))
+    return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=86400, immutable"})
+
+
+@router.delete("/{task}/examples/{example}", tags=["examples"])
+async def delete_example(task: Id, example: Id, parts: Parts) -> TaskBody:
+    """Delete an example; undo brings it back."""
+    return TaskBody.of(await parts.stored(partial(parts.store.delete_example, task, example)))
+
+
+def _add(parts: Services, task: str, class_id: str, images: list[bytes]) -> tuple[StoredTask, list[str]]:
+    """Embed images with the network of the task, and store them."""
+    while True:
+        stored = parts.store.get_task(task)
+        if not any(each.id == class_id for each in stored.classes):
+            raise Problem(404, f"There is no class {class_id!r}.")
+        model, new = parts.engine.embed(images, stored.network or stored.asked_network)
+        parts.metrics.images.inc(len(new))
+        try:
+            return parts.store.add_examples(task, class_id, model.name, model.sha256, new)
+        except NetworkChanged:  # somebody added the first examples, of another kind, in the meantime
+            continue
+
+
+def _ready_example(parts: Services, name: str) -> StoredTask:
+    content, images = [], example_images()
+    for thing, drawings in images.items():
+        model, new = parts.engine.embed(drawings, "drawings")
+        content.append((thing, new))
+    shown = NAME if name == "Untitled" else name
+    return parts.store.import_task(shown, model.name, model.sha256, model.default_method, None, content)

@@ -1,0 +1,168 @@
+"""The REST interface: what it does, and how it says no."""
+
+import base64
+import io
+
+import pytest
+from PIL import Image
+from web_server import drawing, files
+
+from tapnet.inference import open_predictor
+
+
+def problem(response, status):
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.json()["status"] == status
+    return response.json()["detail"]
+
+
+def test_predict_names_the_class_that_was_taught(client, taught):
+    sent = files(drawing("circle", 10), drawing("cross", 11))
+    found = client.post(f"{taught}/predict", files=sent).json()["predictions"]
+    assert [each["label"] for each in found] == ["circle", "cross"]
+
+
+def test_predict_takes_json_with_base64(client, taught):
+    body = {"images": [base64.b64encode(drawing("cross", 12)).decode()]}
+    assert client.post(f"{taught}/predict", json=body).json()["predictions"][0]["label"] == "cross"
+
+
+def test_predict_says_unknown_below_the_threshold(client, taught):
+    found = client.post(f"{taught}/predict", params={"reject": 1}, files=files(drawing("circle", 10))).json()
+    assert found["predictions"][0]["label"] == "unknown"
+
+
+def test_predict_needs_two_classes(client):
+    task = client.post("/v1/tasks", json={}).json()
+    detail = problem(client.post(f"/v1/tasks/{task['id']}/predict", files=files(drawing("circle", 1))), 409)
+    assert "2 classes" in detail
+
+
+def test_ready_example_has_five_drawings_of_five_things(client):
+    task = client.post("/v1/tasks", json={"example": True}).json()
+    assert [len(each["examples"]) for each in task["classes"]] == [5] * 5
+    found = client.get(f"/v1/tasks/{task['id']}/map").json()
+    assert found["leave_one_out"]["accuracy"] > 0.6
+
+
+def test_map_has_every_example_in_both_planes(client, taught):
+    found = client.get(f"{taught}/map").json()
+    assert len(found["examples"]) == 6
+    assert len(found["centers"]) == 2
+    assert found["exact"]
+    assert sum(map(sum, found["leave_one_out"]["confusion"])) == 6
+
+
+def test_map_changes_with_method_and_dimension(client, taught):
+    first = client.get(f"{taught}/map").json()
+    client.patch(taught, json={"projection_dim": 8})
+    assert client.get(f"{taught}/map").json()["projection_dim"] == 8
+    client.patch(taught, json={"method": "centroid", "projection_dim": None})
+    second = client.get(f"{taught}/map").json()
+    assert (first["method"], second["method"], second["dimensions"]) == ("tapnet", "centroid", 0)
+
+
+def test_explain_names_the_nearest_examples(client, taught):
+    found = client.post(f"{taught}/explain", files=files(drawing("circle", 10))).json()
+    assert found["label"] == "circle"
+    assert found["nearest"][0]["label"] == "circle"
+    assert {"embedding", "projection"} == set(found["point"])
+
+
+def test_undo_and_redo_walk_through_the_changes(client, taught):
+    count = lambda task: sum(len(each["examples"]) for each in task["classes"])  # noqa: E731
+    example = client.get(taught).json()["classes"][0]["examples"][0]["id"]
+    assert count(client.delete(f"{taught}/examples/{example}").json()) == 5
+    assert count(client.post(f"{taught}/undo").json()) == 6
+    assert count(client.post(f"{taught}/redo").json()) == 5
+    while client.get(taught).json()["can_undo"]:
+        client.post(f"{taught}/undo")
+    assert client.get(taught).json()["classes"] == []
+    problem(client.post(f"{taught}/undo"), 409)
+
+
+def test_deleted_class_comes_back_with_its_examples(client, taught):
+    class_id = client.get(taught).json()["classes"][0]["id"]
+    assert len(client.delete(f"{taught}/classes/{class_id}").json()["classes"]) == 1
+    assert len(client.post(f"{taught}/undo").json()["classes"][0]["examples"]) == 3
+
+
+def test_task_file_goes_out_and_in_again(client, taught, tmp_path):
+    content = client.get(f"{taught}/file").content
+    (tmp_path / "shapes.task").write_bytes(content)
+    assert open_predictor(tmp_path / "shapes.task").predict([drawing("cross", 20)])[0].label == "cross"
+    copy = client.post("/v1/tasks/file", params={"name": "copy"}, content=content).json()
+    assert [(each["name"], len(each["examples"])) for each in copy["classes"]] == [("circle", 3), ("cross", 3)]
+    found = client.post(f"/v1/tasks/{copy['id']}/predict", files=files(drawing("cross", 20))).json()
+    assert found["predictions"][0]["label"] == "cross"
+
+
+def test_uploaded_task_of_a_network_elsewhere_is_refused(client, taught, tmp_path):
+    from dataclasses import replace
+
+    from tapnet.inference import read_task, write_task
+
+    (tmp_path / "a.task").write_bytes(client.get(f"{taught}/file").content)
+    write_task(replace(read_task(tmp_path / "a.task"), network="/etc/passwd"), tmp_path / "b.task")
+    detail = problem(client.post("/v1/tasks/file", content=(tmp_path / "b.task").read_bytes()), 422)
+    assert "networks" in detail
+
+
+def test_same_image_twice_is_one_example(client, taught):
+    class_id = client.get(taught).json()["classes"][0]["id"]
+    again = client.post(f"{taught}/classes/{class_id}/examples", files=files(drawing("circle", 0)))
+    assert again.status_code == 201
+    assert again.json()["added"] == []
+
+
+def test_image_of_another_class_is_a_conflict(client, taught):
+    class_id = client.get(taught).json()["classes"][1]["id"]
+    detail = problem(client.post(f"{taught}/classes/{class_id}/examples", files=files(drawing("circle", 0))), 409)
+    assert "'circle'" in detail
+
+
+def test_names_differ_in_more_than_case(client, taught):
+    problem(client.post(f"{taught}/classes", json={"name": "CIRCLE"}), 409)
+
+
+@pytest.mark.parametrize("name", ["", "   ", "\n", "x" * 101, None, 5, "\ud800"])
+def test_name_has_something_to_show(client, taught, name):
+    import json
+
+    body = json.dumps({"name": name})
+    problem(client.post(f"{taught}/classes", content=body, headers={"content-type": "application/json"}), 422)
+
+
+@pytest.mark.parametrize("address", ["/v1/tasks/00", "/v1/tasks/00/map", "/v1/tasks/00/file", "/v1/nothing"])
+def test_what_is_not_there_is_404(client, address):
+    problem(client.get(address), 404)
+
+
+def test_thumbnail_is_a_jpeg_and_says_so(client, taught):
+    listed = client.get(f"{taught}/examples").json()["examples"]
+    answer = client.get(listed[0]["thumbnail"])
+    assert answer.headers["content-type"] == "image/jpeg"
+    assert Image.open(io.BytesIO(answer.content)).format == "JPEG"
+
+
+def test_onnx_answers_as_the_server_does(client, taught, tmp_path):
+    (tmp_path / "shapes.onnx").write_bytes(client.get(f"{taught}/onnx").content)
+    assert open_predictor(tmp_path / "shapes.onnx").predict([drawing("circle", 20)])[0].label == "circle"
+
+
+def test_metrics_count_requests(client, taught):
+    client.post(f"{taught}/predict", files=files(drawing("circle", 10)))
+    text = client.get("/v1/metrics").text
+    assert 'tapnet_requests_total{method="POST",route="/v1/tasks/{task}/predict",status="200"} 1.0' in text
+
+
+def test_health_and_readiness_answer(client):
+    assert client.get("/v1/health").json() == {"status": "ok"}
+    assert client.get("/v1/ready").json() == {"status": "ready"}
+
+
+def test_deleted_task_is_gone(client, taught):
+    assert client.delete(taught).status_code == 204
+    problem(client.get(taught), 404)
+    assert client.get("/v1/tasks").json()["total"] == 0

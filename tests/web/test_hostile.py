@@ -1,0 +1,222 @@
+"""Hostile input: each is refused with the right status, and the service is still up."""
+
+import io
+import struct
+import zlib
+from contextlib import contextmanager
+
+import pytest
+from fastapi.testclient import TestClient
+from PIL import Image
+from web_server import drawing, files, png
+
+from tapnet.errors import UserError
+from tapnet.web.app import create_app
+from tapnet.web.security import Rates
+from tapnet.web.settings import Limits, Settings
+
+BASE = "http://127.0.0.1:8000"
+
+
+@contextmanager
+def application(tmp_path, base_url=BASE, **settings):
+    with TestClient(create_app(Settings(store=str(tmp_path / "s"), **settings)), base_url=base_url) as client:
+        yield client
+
+
+def bomb():
+    """A PNG of a few hundred bytes that claims to have 10⁹ pixels."""
+
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", 50_000, 20_000, 8, 0, 0, 0, 0)
+    pixels = zlib.compress(bytes(1000))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+
+
+def as_format(name):
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(stream, name)
+    return stream.getvalue()
+
+
+BROKEN = {
+    "nothing": b"",
+    "text": b"not an image",
+    "truncated": drawing("circle", 1)[:150],
+    "svg": b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>',
+    "pdf": b"%PDF-1.4\n%\xe2\xe3",
+    "eps": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
+    "format outside of the list": as_format("ICO"),
+    "polyglot": b"GIF89a/*<script>*/=1;" + bytes(40),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_file_that_is_no_image_is_refused(client, taught, kind):
+    class_id = client.get(taught).json()["classes"][0]["id"]
+    for address in (f"{taught}/predict", f"{taught}/classes/{class_id}/examples"):
+        answer = client.post(address, files=files(BROKEN[kind]))
+        assert answer.status_code == 422, answer.text
+        assert answer.headers["content-type"] == "application/problem+json"
+    assert client.get("/v1/ready").status_code == 200
+
+
+def test_bomb_is_refused_before_it_is_decoded(client, taught):
+    assert client.post(f"{taught}/predict", files=files(bomb())).status_code in (413, 422)
+
+
+def test_image_with_a_page_behind_it_is_kept_as_a_jpeg_only(client, taught):
+    class_id = client.get(taught).json()["classes"][0]["id"]
+    sent = files(drawing("circle", 9) + b"<html><script>alert(1)</script>")
+    added = client.post(f"{taught}/classes/{class_id}/examples", files=sent).json()["added"]
+    answer = client.get(f"{taught}/examples/{added[0]}/thumbnail")
+    assert b"script" not in answer.content
+    assert answer.headers["content-type"] == "image/jpeg"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "a\x00b.png", "C:\\x.png", "<script>.png"])
+def test_names_of_files_are_not_used(client, taught, name):
+    sent = [("images", (name, drawing("cross", 5), "image/png"))]
+    assert client.post(f"{taught}/predict", files=sent).status_code in (200, 400)
+    assert client.get("/v1/ready").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2fapp.py", "/v1/tasks/..%2f..%2f"]
+)
+def test_paths_do_not_leave_the_page(client, path):
+    assert client.get(path).status_code == 404
+
+
+def test_script_in_a_class_name_is_text(client, taught):
+    name = "<img src=x onerror=alert(1)>"
+    made = client.post(f"{taught}/classes", json={"name": name})
+    assert made.json()["classes"][-1]["name"] == name
+    assert made.headers["content-type"] == "application/json"
+    assert "script-src 'self'" in made.headers["content-security-policy"]
+
+
+def test_name_of_a_download_has_plain_letters_only(client, taught):
+    client.patch(taught, json={"name": 'a"; filename="../../x\r\nSet-Cookie: a=b'})
+    answer = client.get(f"{taught}/file")
+    assert answer.headers["content-disposition"] == 'attachment; filename="a-filename-x-Set-Cookie-a-b.task"'
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\xff" * 100, struct.pack("<Q", 2**60) + b"{}"])
+def test_damaged_task_file_is_refused(client, content):
+    assert client.post("/v1/tasks/file", content=content).status_code == 422
+
+
+def test_oversized_body_is_refused_by_its_length_and_by_what_comes(tmp_path):
+    with application(tmp_path, limits=Limits(upload_bytes=10_000)) as client:
+        assert client.post("/v1/tasks/file", content=bytes(10_001)).status_code == 413
+        parts = (bytes(1000) for _ in range(20))  # sent in chunks, without a length
+        assert client.post("/v1/tasks/file", content=parts).status_code == 413
+        assert client.get("/v1/ready").status_code == 200
+
+
+def test_too_many_images_are_refused(tmp_path):
+    with application(tmp_path, limits=Limits(images=2)) as client:
+        task = client.post("/v1/tasks", json={"example": True}).json()["id"]
+        sent = files(*(drawing("circle", seed) for seed in range(3)))
+        assert client.post(f"/v1/tasks/{task}/predict", files=sent).status_code in (400, 413)
+
+
+def test_large_image_is_refused(tmp_path):
+    with application(tmp_path, limits=Limits(pixels=100)) as client:
+        task = client.post("/v1/tasks", json={}).json()["id"]
+        class_id = client.post(f"/v1/tasks/{task}/classes", json={"name": "a"}).json()["classes"][0]["id"]
+        sent = files(png(Image.new("L", (11, 10))))
+        assert client.post(f"/v1/tasks/{task}/classes/{class_id}/examples", files=sent).status_code == 413
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "evil.example:8000", "", "localhost.evil"])
+def test_forged_host_is_refused(client, host):
+    assert client.get("/v1/tasks", headers={"host": host}).status_code == 421
+
+
+@pytest.mark.parametrize("host", ["localhost:8000", "127.0.0.1", "[::1]:8000"])
+def test_local_host_is_accepted(client, host):
+    assert client.get("/v1/tasks", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+)
+def test_pages_of_other_sites_change_nothing(client, headers):
+    answer = client.post("/v1/tasks", json={}, headers=headers)
+    assert answer.status_code == 403
+    assert client.get("/v1/tasks").json()["total"] == 0
+
+
+def test_own_page_may_change_things(client):
+    headers = {"origin": BASE, "sec-fetch-site": "same-origin"}
+    assert client.post("/v1/tasks", json={}, headers=headers).status_code == 201
+
+
+def test_token_is_asked_for_everywhere_but_health_and_login(tmp_path):
+    with application(tmp_path, token="correct horse") as client:
+        assert client.get("/v1/health").status_code == 200
+        for path in ("/v1/tasks", "/v1/openapi.json", "/v1/metrics", "/static/app.js"):
+            answer = client.get(path)
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"] == "Bearer"
+        assert client.get("/", follow_redirects=False).headers["location"] == "/login"
+
+
+@pytest.mark.parametrize(
+    "given", ["Bearer wrong", "Bearer ", "Basic correct", "correct horse", "Bearer correct hors", "Bearer ä"]
+)
+def test_wrong_token_is_refused(tmp_path, given):
+    with application(tmp_path, token="correct horse") as client:
+        assert client.get("/v1/tasks", headers={"authorization": given.encode()}).status_code == 401
+
+
+def test_token_opens_by_header_and_by_login(tmp_path):
+    with application(tmp_path, token="correct horse") as client:
+        assert client.get("/v1/tasks", headers={"authorization": "Bearer correct horse"}).status_code == 200
+        wrong = client.post("/login", data={"token": "wrong"}, follow_redirects=False)
+        assert wrong.headers["location"] == "/login?wrong"
+        right = client.post("/login", data={"token": "correct horse"}, follow_redirects=False)
+        cookie = right.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=strict" in cookie
+        assert "correct" not in cookie
+        assert client.get("/v1/tasks").status_code == 200
+
+
+def test_listening_beyond_this_machine_needs_a_token():
+    with pytest.raises(UserError, match="token"):
+        Settings(host="0.0.0.0")
+
+
+def test_rate_is_limited_per_client(tmp_path):
+    with application(tmp_path, limits=Limits(rate=2)) as client:
+        statuses = [client.get("/v1/tasks").status_code for _ in range(12)]
+        assert statuses[:4] == [200] * 4
+        assert 429 in statuses
+        assert client.get("/v1/health").status_code == 200
+
+
+def test_rates_fill_up_again():
+    rates = Rates(1)
+    assert [rates.wait("a", now=0) > 0 for _ in range(3)] == [False, False, True]
+    assert rates.wait("b", now=0) == 0
+    assert rates.wait("a", now=1.5) == 0
+
+
+def test_every_answer_carries_the_security_headers(client):
+    for path in ("/", "/v1/tasks", "/static/app.js", "/nothing"):
+        headers = client.get(path).headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["referrer-policy"] == "no-referrer"

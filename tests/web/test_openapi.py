@@ -1,0 +1,85 @@
+"""The service against its own description: no 5xx, and no answer that the description does not have."""
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from web_server import drawing, files
+
+from tapnet.web.app import create_app
+from tapnet.web.settings import Limits, Settings
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+HOST = {"host": "127.0.0.1"}
+SEARCH = settings(
+    max_examples=15,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture
+def described(tmp_path):
+    app = create_app(Settings(store=str(tmp_path / "store"), limits=Limits(rate=1e6, tasks=100_000)))
+    return schemathesis.openapi.from_asgi("/v1/openapi.json", app, headers=HOST)
+
+
+def search(described, known):
+    """Call every operation; `known` replaces ids in paths by such that are there."""
+    operations = [found.ok() for found in described.get_all_operations()]
+    assert len(operations) >= 20
+    for operation in operations:
+        if known and operation.label == "DELETE /v1/tasks/{task}":
+            continue
+
+        once = known and operation.method == "get"  # nothing is left to guess
+
+        @settings(SEARCH, max_examples=1 if once else 15)
+        @given(case=operation.as_strategy())
+        def answers(case):
+            for name in set(case.path_parameters or ()) & set(known):
+                case.path_parameters[name] = known[name]
+            case.call_and_validate(checks=CHECKS, headers=HOST)
+
+        answers()
+
+
+def test_service_answers_as_described(described):
+    search(described, {})
+
+
+def test_service_answers_about_a_real_task_as_described(described):
+    ready = described["/v1/tasks"]["POST"].Case(body={"example": True}, media_type="application/json")
+    task = ready.call(headers=HOST).json()
+    first, last = task["classes"][0], task["classes"][-1]
+    search(described, {"task": task["id"], "class_id": first["id"], "example": last["examples"][0]["id"]})
+
+
+def test_answers_about_a_real_task_are_described(client, taught):
+    """What guessing never finds: a task that is there. Each of its answers has a status that the description names."""
+    described = client.get("/v1/openapi.json").json()["paths"]
+    example = client.get(taught).json()["classes"][0]["examples"][0]["id"]
+    calls = [
+        ("get", "", "", {}),
+        ("get", "/map", "/map", {}),
+        ("get", "/examples", "/examples", {}),
+        ("get", f"/examples/{example}/thumbnail", "/examples/{example}/thumbnail", {}),
+        ("post", "/explain", "/explain", {"files": files(drawing("cross", 9))}),
+        ("post", "/undo", "/undo", {}),
+        ("post", "/redo", "/redo", {}),
+        ("get", "/file", "/file", {}),
+    ]
+    for method, path, pattern, arguments in calls:
+        answer = client.request(method, taught + path, **arguments)
+        responses = described["/v1/tasks/{task}" + pattern][method]["responses"]
+        assert answer.status_code == 200
+        kind = answer.headers["content-type"].split(";")[0]
+        assert kind in responses["200"]["content"], pattern

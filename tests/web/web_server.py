@@ -1,0 +1,80 @@
+"""A server for the tests: drawings to send, and `tapnet serve` in a process of its own."""
+
+import io
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import httpx
+import numpy as np
+from PIL import Image, ImageDraw
+
+
+def png(image):
+    stream = io.BytesIO()
+    image.save(stream, "PNG")
+    return stream.getvalue()
+
+
+def drawing(shape, seed):
+    """A circle or a cross as somebody might draw it, as a PNG file."""
+    generator = np.random.default_rng(seed)
+    image = Image.new("L", (120, 120), 255)
+    pen = ImageDraw.Draw(image)
+    left, top, right, bottom = (int(v) for v in generator.integers(8, 24, 4))
+    box = left, top, 120 - right, 120 - bottom
+    if shape == "circle":
+        pen.ellipse(box, outline=0, width=5)
+    else:
+        pen.line(box, fill=0, width=5)
+        pen.line((box[0], box[3], box[2], box[1]), fill=0, width=5)
+    return png(image)
+
+
+def files(*contents):
+    return [("images", (f"{number}.png", content, "image/png")) for number, content in enumerate(contents)]
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@contextmanager
+def serving(store, *flags, port=None):
+    """`tapnet serve` in a process of its own; yields its address and the process."""
+    port = port or free_port()
+    command = [sys.executable, "-m", "tapnet", "serve", "--no-open", "--store", str(store), "--port", str(port), *flags]
+    process = subprocess.Popen(
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    address = f"http://127.0.0.1:{port}"
+    try:
+        wait_until_up(address, process)
+        yield address, process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
+def wait_until_up(address, process, seconds=60):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            raise AssertionError(f"The server ended: {process.stdout.read().decode()}")
+        try:
+            if httpx.get(f"{address}/v1/health", timeout=2).status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.1)
+    raise AssertionError("The server did not answer in time.")
