@@ -367,7 +367,7 @@ def test_fit_chooses_the_network_by_the_images(drawing_folders, tmp_path, capsys
         Image.new("RGB", (60, 60), colour).save(tmp_path / "in" / name / "1.jpg")
     assert run("fit", tmp_path / "in", "--out", tmp_path / "a.task") == 0
     printed = capsys.readouterr().out
-    assert "Chose the network efficientnet-lite0 by content (2 of 2 images looked at: photographs)" in printed
+    assert "Chose the network photos by content (2 of 2 images looked at: photographs)" in printed
     assert run("fit", drawing_folders / "fit", "--out", tmp_path / "b.task") == 0
     assert "Chose the network drawings by content (12 of 12 images looked at: line drawings)" in capsys.readouterr().out
 

@@ -63,6 +63,7 @@ class Task:
     network: str
     network_sha256: str
     label_kind: str = "str"  # what the class names were before they became text, one of LABEL_KINDS
+    precision: str = "float32"  # in which its examples were embedded, and in which images have to be
 
     def logits(self, features: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return scores (n, way) in float64; if the head is linear, an image's do not depend on the others given."""
@@ -116,7 +117,7 @@ def network_of(task: Task, network: str | None = None, device: str = "cpu") -> E
             parameter="network",
         ) from None
     task.check_network(model)
-    return model
+    return model.in_precision(task.precision)
 
 
 def fit_task(
@@ -138,7 +139,8 @@ def fit_task(
     head = adapt(examples, model, name, options)
     shots = np.bincount(examples.labels, minlength=way).tolist()
     temperature = model.calibration.temperature(name, shots) * _dimension_factor(model, options, way)
-    return Task(tuple(classes), examples, head, temperature, name, options, model.name, model.sha256, label_kind)
+    names = name, options, model.name, model.sha256, label_kind, model.precision
+    return Task(tuple(classes), examples, head, temperature, *names)
 
 
 def adapt(examples: Examples, model: EmbeddingModel, method: str, options: Mapping[str, Any]) -> Head:
