@@ -97,6 +97,13 @@ class EmbeddingModel:
             )
         return method.with_options(**method.order_free_options | dict(options or {}))
 
+    def offered_methods(self, way: int) -> tuple[str, ...]:
+        """Return the methods that can be fitted to so many classes, the network's own first."""
+        limit = self.method.max_way
+        own = () if limit is not None and way > limit else (self.default_method,)
+        others = () if self.method.task_features or self.method.feature_maps else PARAMETER_FREE
+        return tuple(dict.fromkeys((*own, *others)))
+
     @property
     def image_preprocessing(self) -> Preprocessing:
         """How images are prepared; raise UserError where features come from elsewhere."""
