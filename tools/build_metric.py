@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tapnet.backbones import METRIC, PRETRAINED, make_backbone
+from tapnet.backbones import METRIC, PRETRAINED, ImageShape, make_backbone
 from tapnet.checkpoint import Checkpoint, Header
 from tapnet.data import ImageSet, load_dataset
 from tapnet.data.batches import to_float_tensor
+from tapnet.data.preprocessing import Preprocessing
 from tapnet.hardware import resolve_precision
 from tapnet.recipe import load_recipe
 
@@ -50,13 +51,27 @@ def main() -> None:
     pairs = [covariances(features, labels) for features, labels in domains]
     within, between = (torch.stack(each).mean(dim=0) for each in zip(*pairs, strict=True))
     weight = trained(metric(within, between).float(), domains).half()
-    options = f"{{metric_dim: {len(weight)}, power: {POWER}, plain_share: {PLAIN_SHARE}}}"
-    recipe = load_recipe(
-        "photos", [f"backbone={{name: {args.backbone}, options: {options}}}", "method={name: protonet}"]
-    )
     origin = f"built by tools/build_metric.py from {' '.join(args.datasets)}"
-    Checkpoint(Header(recipe, shape, 0, data=fingerprints, origin=origin), {METRIC: weight}).write(args.out)
+    checkpoint(args.backbone, shape, weight, fingerprints, origin).write(args.out)
     print(f"{args.out}: {args.out.stat().st_size:,} bytes")
+
+
+def checkpoint(
+    backbone: str, shape: ImageShape, weight: Tensor, fingerprints: dict[str, str], origin: str
+) -> Checkpoint:
+    """Return the network with this metric, fitted by logistic regression, for square crops of photographs."""
+    options = f"{{metric_dim: {len(weight)}, power: {POWER}, plain_share: {PLAIN_SHARE}}}"
+    changes = [f"backbone={{name: {backbone}, options: {options}}}", "method={name: logistic}"]
+    channels, height, width = shape
+    header = Header(
+        load_recipe("photos", changes),
+        shape,
+        episode=0,
+        data=fingerprints,
+        preprocessing=Preprocessing(height, width, channels, fit="crop").as_dict(),
+        origin=origin,
+    )
+    return Checkpoint(header, {METRIC: weight})
 
 
 @torch.inference_mode()

@@ -1,8 +1,11 @@
 """Methods on the same features and the same episodes of test classes:
 
-    python tools/measure_methods.py cub flowers cifar --root DATA --out results/own-images/heads.json
+    python tools/measure_methods.py cub flowers cifar textures:train,val,test --root DATA \
+        --json results/own-images/methods-photos.json
 
-DATA holds the sets that tools/split_photos.py sorts and `tapnet data prepare folder` packs.
+DATA holds the sets that tools/split_photos.py sorts and `tapnet data prepare folder` packs; of a set without splits of
+its own all classes are taken by naming all three. If the network has a learned metric, logistic regression and the
+cosine centroid are measured over its plain features, too.
 """
 
 from __future__ import annotations
@@ -10,10 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from tapnet.data import load_dataset
 from tapnet.data.batches import class_labels
@@ -21,52 +26,69 @@ from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.evaluation.embedding import cached_features, default_cache
 from tapnet.evaluation.intervals import mean_and_ci95
 from tapnet.inference import load_network
-from tapnet.methods import PARAMETER_FREE, Method
+from tapnet.inference.networks import EmbeddingModel
+from tapnet.methods import METHODS, PARAMETER_FREE, Method
 from tapnet.training.provenance import provenance
 
-TASKS = ((5, 1), (5, 5))
+WAY, SHOTS = 5, (1, 2, 5, 10)
 QUERY, EPISODES, SEED = 15, 600, 0
+Methods = dict[str, tuple[Method, slice]]  # the method, and which features it sees
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("datasets", nargs="+")
-    parser.add_argument("--network", default="efficientnet-lite0")
+    parser.add_argument("datasets", nargs="+", metavar="SET[:SPLIT,SPLIT]")
+    parser.add_argument("--network", default="photos")
     parser.add_argument("--root")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--json", type=Path, required=True, help="the file to write")
     args = parser.parse_args()
-    network = load_network(args.network)
-    methods = {name: network.method_named(name) for name in (network.default_method, *PARAMETER_FREE)}
-    rows = []
-    for name in args.datasets:
-        images = load_dataset(name, "test", args.root)
-        features = cached_features(network.method.backbone, images, "float32", default_cache())
-        for way, shot in TASKS:
-            accuracies = measure(methods, features, images.labels, EpisodeSpec(way, shot, QUERY, EPISODES, SEED))
-            cells = {
-                method: dict(zip(("accuracy", "ci95"), mean_and_ci95(values), strict=True))
-                for method, values in accuracies.items()
-            }
-            rows.append({"dataset": name, "data_sha256": images.fingerprint, "way": way, "shot": shot, "heads": cells})
-            print(name, f"{way}-way {shot}-shot", {key: f"{100 * cell['accuracy']:.2f}" for key, cell in cells.items()})
+    network, rows = load_network(args.network), []
+    methods = methods_of(network)
+    for argument in args.datasets:
+        name, _, splits = argument.partition(":")
+        sets = [load_dataset(name, split, args.root) for split in (splits or "test").split(",")]
+        features, labels, seen = [], [], 0
+        for images in sets:
+            features.append(cached_features(network.method.backbone, images, network.precision, default_cache()))
+            labels.append(images.labels + seen)
+            seen += len(images.names)
+        fingerprints = {images.split: images.fingerprint for images in sets}
+        for shot in SHOTS:
+            spec = EpisodeSpec(WAY, shot, QUERY, EPISODES, SEED)
+            found = measure(methods, torch.cat(features), np.concatenate(labels), spec)
+            rows.append({"dataset": name, "data_sha256": fingerprints, "way": WAY, "shot": shot} | summary(found))
+            print(name, f"{shot}-shot", {each: f"{100 * values.mean():.2f}" for each, values in found.items()})
     content = {
-        "command": "python tools/measure_methods.py " + " ".join(args.datasets),
+        "command": f"python tools/measure_methods.py {' '.join(args.datasets)} --network {args.network}",
         "network": args.network,
+        "network_sha256": network.sha256,
+        "precision": network.precision,
+        "default": network.default_method,
         "query": QUERY,
         "episodes": EPISODES,
         "seed": SEED,
-        "split": "test",
         "pretraining_may_overlap": True,
         "commit": provenance().get("commit"),
         "rows": rows,
     }
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def methods_of(network: EmbeddingModel) -> Methods:
+    """Return the methods of a network, its own first."""
+    names = dict.fromkeys((network.default_method, *PARAMETER_FREE))
+    methods = {name: (network.method_named(name), slice(None)) for name in names}
+    if getattr(network.method.backbone, "plain_share", 0):  # the plain features stand first
+        plain = slice(network.method.backbone.pooled_dim)
+        for name in ("logistic", "centroid"):
+            methods[f"{name}, plain features"] = METHODS[name](network.method.backbone).eval(), plain
+    return methods
 
 
 @torch.inference_mode()
 def measure(
-    methods: dict[str, Method], features: torch.Tensor, labels: NDArray[np.int64], spec: EpisodeSpec
+    methods: Methods, features: Tensor, labels: NDArray[np.int64], spec: EpisodeSpec
 ) -> dict[str, NDArray[np.float64]]:
     """Return the accuracy of each method on each of the same episodes."""
     sampler = EpisodeSampler(labels, spec)
@@ -74,10 +96,23 @@ def measure(
     found: dict[str, list[float]] = {name: [] for name in methods}
     for index in range(spec.episodes):
         support, query = features[sampler[index].indices].split([len(support_labels), len(answers)])
-        for name, method in methods.items():
-            guesses = method.logits(support, support_labels, query).argmax(dim=1)
+        for name, (method, seen) in methods.items():
+            guesses = method.logits(support[:, seen], support_labels, query[:, seen]).argmax(dim=1)
             found[name].append((guesses == answers).double().mean().item())
     return {name: np.array(values) for name, values in found.items()}
+
+
+def summary(found: dict[str, NDArray[np.float64]]) -> dict[str, Any]:
+    """Return accuracies, and by how much the first method is above each other one on the same episodes."""
+    first, *others = found
+    parts = "accuracy", "ci95"
+    return {
+        "methods": {name: dict(zip(parts, mean_and_ci95(values), strict=True)) for name, values in found.items()},
+        "default_minus": {
+            name: dict(zip(("difference", "ci95"), mean_and_ci95(found[first] - found[name]), strict=True))
+            for name in others
+        },
+    }
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
-from tapnet.checkpoint import read_checkpoint
+from tapnet.checkpoint import find_checkpoint, read_header
 from tapnet.data import load_dataset
-from tapnet.evaluation.calibration import Calibration
 from tapnet.evaluation.embedding import cached_features, default_cache
+from tapnet.inference import load_network
 from tapnet.inference.unknowns import measure_unknowns
 from tapnet.training.provenance import provenance
 
@@ -23,14 +23,14 @@ def main() -> None:
     parser.add_argument("--root")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    checkpoint = read_checkpoint(args.network)
-    method, calibration = checkpoint.method(), Calibration(checkpoint.header.calibration)
-    images = load_dataset(args.dataset or checkpoint.header.recipe.data.name, "test", args.root)
-    features = cached_features(method.backbone, images, "float32", default_cache()).numpy()
-    method = method.with_options(**method.order_free_options)
+    network = load_network(args.network)
+    images = load_dataset(
+        args.dataset or read_header(find_checkpoint(args.network)).recipe.data.name, "test", args.root
+    )
+    features = cached_features(network.method.backbone, images, network.precision, default_cache()).numpy()
+    method = network.method_named()
     rows = [
-        measure_unknowns(method, features, images.labels, calibration, way, shot).as_dict()
-        for way, shot in ((5, 1), (5, 5))
+        measure_unknowns(method, features, images.labels, network.calibration, 5, shot).as_dict() for shot in (1, 5, 10)
     ]
     content = {
         "command": f"python tools/measure_unknowns.py {args.network} --dataset {images.name}",

@@ -1,14 +1,14 @@
 r"""Sort public sets of photographs into train/, val/ and test/ folders for `tapnet data prepare folder`.
 
     python tools/split_photos.py OUT --cub CUB --flowers FLOWERS --cifar CIFAR/train [--mini MINI] \
-        [--grocery GROCERY/dataset] [--halves]
+        [--grocery GROCERY/dataset] [--textures DTD] [--clothing CLOTHING/train] [--halves]
 
 Each is a folder in which every class has a folder of images, at any depth (halves such as train/ and test/ are joined).
 The first 40 images of each class, in the order of their paths, are linked. CUB and Flowers: every second class in order
 trains, of the others every second validates; with --halves the first half of the classes trains and validates (three
 to two) and the second half tests. CIFAR-FS and miniImageNet: the published class lists. Grocery Store: every second
-class trains, the others test. OUT/photos joins the training and the validation classes of CUB and Flowers, on which the
-references for photographs are trained and chosen.
+class trains, the others test. Textures and clothing: all classes test. OUT/photos joins the training and the validation
+classes of CUB and Flowers, on which the references of efficientnet-lite0 are trained and chosen.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from pathlib import Path
 from tapnet.data.dataset import listed_splits
 
 IMAGES_PER_CLASS = 40
-OPTIONAL = ("mini", "grocery")
+OPTIONAL = ("mini", "grocery", "textures", "clothing")
+ONLY_TEST = ("textures", "clothing")
 PUBLISHED = {"cifar": "cifar-fs", "mini": "mini-imagenet"}
 
 
@@ -67,7 +68,9 @@ def main() -> None:
         classes = grocery_classes(root) if part == "grocery" else classes_below(root)
         published = published_splits(part) if part in PUBLISHED else {}
         for index, (name, files) in enumerate(classes.items()):
-            if part == "grocery":
+            if part in ONLY_TEST:
+                split = "test"
+            elif part == "grocery":
                 split = "train" if index % 2 == 0 else "test"
             elif published:
                 split = published[name]

@@ -226,14 +226,11 @@ def test_a_mistake_with_images_ends_in_one_sentence(arguments, words, drawing_ta
         (["fit", "in", "--out", "a.txt/b.task"], "a.txt is a file, expected a folder"),
         (["predict", "TASK", "in", "--out", "in"], "in is a folder: give the name of a file in it"),
         (["predict", "TASK", "in", "--sort-into", "a.txt"], "a.txt is a file, expected a folder"),
-        (["predict", "TASK", "in", "--out", "in/0.png"], "expected a name that ends in .csv or .json"),
-        (["predict", "TASK", "in", "--out", "b.task"], "expected a name that ends in .csv or .json"),
-        (
-            ["score", "TASK", "in", "--out", "a.conf"],
-            "ends in .png or .pdf or .svg or .jpg, got a.conf",
-        ),
-        (["explain", "TASK", "a.txt", "--out", "a.conf"], "expected a name that ends in .png"),
-        (["export", "TASK", "--onnx", "a.task"], "expected a name that ends in .onnx, got a.task"),
+        (["predict", "TASK", "in", "--out", "in/0.png"], "ends in .csv or .json"),
+        (["predict", "TASK", "in", "--out", "b.task"], "ends in .csv or .json"),
+        (["score", "TASK", "in", "--out", "a.conf"], "ends in .png or .pdf or .svg or .jpg, got a.conf"),
+        (["explain", "TASK", "a.txt", "--out", "a.conf"], "ends in .png"),
+        (["export", "TASK", "--onnx", "a.task"], "ends in .onnx, got a.task"),
     ],
 )
 def test_a_place_that_cannot_be_written_is_refused_before_any_work(arguments, words, tmp_path, monkeypatch, capsys):
@@ -370,7 +367,7 @@ def test_fit_chooses_the_network_by_the_images(drawing_folders, tmp_path, capsys
         Image.new("RGB", (60, 60), colour).save(tmp_path / "in" / name / "1.jpg")
     assert run("fit", tmp_path / "in", "--out", tmp_path / "a.task") == 0
     printed = capsys.readouterr().out
-    assert "Chose the network efficientnet-lite0 by content (2 of 2 images looked at: photographs)" in printed
+    assert "Chose the network photos by content (2 of 2 images looked at: photographs)" in printed
     assert run("fit", drawing_folders / "fit", "--out", tmp_path / "b.task") == 0
     assert "Chose the network drawings by content (12 of 12 images looked at: line drawings)" in capsys.readouterr().out
 
@@ -548,3 +545,138 @@ def test_fit_predict_and_train_run_without_the_modules_of_posix(drawing_folders,
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) > 8
+
+
+def test_fit_compares_the_methods_and_says_how_to_take_another(drawing_folders, tmp_path, capsys):
+    out = tmp_path / "a.task"
+    assert run("fit", drawing_folders / "fit", "--network", "drawings", "--out", out) == 0
+    printed = capsys.readouterr().out.splitlines()
+    start = next(
+        number for number, line in enumerate(printed) if line.startswith("Leave-one-out accuracy of 12 images")
+    )
+    rows = printed[start + 1 : start + 5]
+    assert rows[0].endswith("  tapnet (the method of this task)")
+    assert {row.split()[-1] for row in rows[1:]} == {"protonet", "centroid", "logistic"}
+    again = f"Another method: tapnet fit {drawing_folders / 'fit'} --network drawings --method "
+    assert printed[start + 5].startswith(again)
+
+
+@pytest.fixture
+def label_files(drawing_folders):
+    """CSV and JSON lines files that label fit/ and new/ with paths relative to them."""
+    for part in ("fit", "new"):
+        rows = [(f"{part}/{path.parent.name}/{path.name}", path.parent.name) for path in _images(drawing_folders, part)]
+        with (drawing_folders / f"{part}.csv").open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([("path", "label"), *rows])
+        lines = [json.dumps({"file": path, "class": label}) for path, label in rows]
+        (drawing_folders / f"{part}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    return drawing_folders
+
+
+def _images(root, part):
+    return sorted((root / part).glob("*/*.png"))
+
+
+def test_fit_by_labels_gives_the_task_of_the_folders(label_files, drawing_task, tmp_path):
+    for form in ("csv", "jsonl"):
+        out = tmp_path / f"{form}.task"
+        assert run("fit", "--labels", label_files / f"fit.{form}", "--network", "drawings", "--out", out) == 0
+        assert out.read_bytes() == drawing_task.read_bytes()
+
+
+def test_add_and_score_take_labels(label_files, task_copy, capsys):
+    assert run("score", task_copy, "--labels", label_files / "new.csv", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["images"] == 8
+    assert run("add", task_copy, "--labels", label_files / "new.jsonl") == 0
+    assert len(read_task(task_copy).examples) == 12 + 8
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("fit", "--out", "a.task"), ("score", "TASK"), ("add", "TASK"), ("score", "TASK", "in", "--labels", "LABELS")],
+)
+def test_labels_and_folders_are_not_mixed(arguments, label_files, drawing_task, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    places = {"TASK": drawing_task, "LABELS": label_files / "new.csv"}
+    assert run(*(places.get(argument, argument) for argument in arguments)) == 2
+    assert "--labels FILE, got" in capsys.readouterr().err
+
+
+def test_wrong_row_of_labels_ends_in_one_sentence_with_its_line(drawing_task, tmp_path, capsys):
+    (tmp_path / "labels.csv").write_text("path,label\nnowhere.png,circle\n")
+    assert run("score", drawing_task, "--labels", tmp_path / "labels.csv") == 2
+    assert f"{tmp_path / 'labels.csv'}, line 2: there is no file nowhere.png" in capsys.readouterr().err
+
+
+def test_predictions_come_back_as_labels(drawing_folders, task_copy, tmp_path, capsys):
+    out = tmp_path / "found" / "new.csv"
+    assert run("predict", task_copy, drawing_folders / "new", "--reject", 0.5, "--out", out) == 0
+    with out.open(encoding="utf-8") as file:
+        named = [row for row in csv.DictReader(file) if row["class"] != "unknown"]
+    assert run("add", task_copy, "--labels", out) == 0
+    assert len(read_task(task_copy).examples) == 12 + len(named)
+    capsys.readouterr()
+
+
+def test_predict_sorts_the_least_certain_first(drawing_folders, drawing_task, capsys):
+    assert run("predict", drawing_task, drawing_folders / "new", "--sort", "confidence", "--json") == 0
+    found = [json.loads(line)["probability"] for line in capsys.readouterr().out.splitlines()]
+    assert len(found) == 8
+    assert found == sorted(found)
+
+
+@pytest.fixture(scope="module")
+def five_shot_task(drawing_folders, tmp_path_factory):
+    """A task with five examples of each class: those of fit/ and new/."""
+    path = tmp_path_factory.mktemp("five") / "a.task"
+    shutil.copy(drawing_folders / "drawings.task", path)
+    assert run("add", path, drawing_folders / "new") == 0
+    return path
+
+
+def test_reject_auto_asks_for_five_images_per_class_in_one_sentence(drawing_folders, drawing_task, capsys):
+    for command in ("predict", "score"):
+        assert run(command, drawing_task, drawing_folders / "new", "--reject", "auto") == 2
+        error = capsys.readouterr().err
+        assert "needs 5 different images of every class, got 3" in error
+        assert error.rstrip().endswith("(--reject)")
+
+
+def test_predict_rejects_by_the_examples_and_keeps_the_best_guess(drawing_folders, five_shot_task, capsys):
+    counts = []
+    for lose in ("1%", "0.9"):
+        arguments = "--reject", "auto", "--lose", lose, "--json"
+        assert run("predict", five_shot_task, drawing_folders / "new", *arguments) == 0
+        rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert {row["best_guess"] for row in rows} <= set(read_task(five_shot_task).classes)
+        counts.append(sum(row["class"] == "unknown" for row in rows))
+    assert counts[0] < counts[1]
+
+
+def test_score_says_what_rejecting_by_the_examples_does(drawing_folders, five_shot_task, capsys):
+    assert run("score", five_shot_task, drawing_folders / "new", "--reject", "auto", "--json") == 0
+    found = json.loads(capsys.readouterr().out)["rejection"]
+    assert found["reject"] == "auto"
+    assert 0 <= found["correct_rejected"] <= 1
+    assert run("score", five_shot_task, drawing_folders / "new", "--reject", "auto") == 0
+    assert any(" auto " in line for line in capsys.readouterr().out.splitlines())
+
+
+@pytest.mark.parametrize("lose", ["5", "0", "100%", "some"])
+def test_lose_takes_a_share(lose, drawing_folders, drawing_task, capsys):
+    assert run("predict", drawing_task, drawing_folders / "new", "--reject", "auto", "--lose", lose) == 2
+    assert "expected a share such as 5% or 0.05" in capsys.readouterr().err
+
+
+def test_fit_of_heic_photographs_says_what_to_install(tmp_path, monkeypatch, capsys):
+    pillow_heif = pytest.importorskip("pillow_heif")
+    from tapnet.data import decoding
+
+    for name, value in (("a", 40), ("b", 200)):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        photograph = pillow_heif.from_pillow(Image.new("RGB", (64, 64), (value, 90, 30)))
+        photograph.save(tmp_path / "in" / name / "1.heic")
+    assert run("fit", tmp_path / "in", "--network", "photos-fast", "--out", tmp_path / "a.task") == 0
+    monkeypatch.setattr(decoding, "readable_formats", lambda: ("JPEG", "PNG"))
+    assert run("fit", tmp_path / "in", "--network", "photos-fast", "--out", tmp_path / "b.task") == 2
+    assert "1.heic: HEIF and AVIF images need another package: pip install 'tapnet[heif]'" in capsys.readouterr().err

@@ -31,7 +31,7 @@ def _installed(monkeypatch):
 
 @pytest.mark.parametrize("color", [False, True])
 def test_photographs_get_the_network_for_photographs_in_color_and_in_gray(color):
-    assert choose_network(list(photographs(8, color))).name == "efficientnet-lite0"
+    assert choose_network(list(photographs(8, color))).name == "photos"
 
 
 @pytest.mark.parametrize("values", [(0, 255), (255, 0), (60, 230)])

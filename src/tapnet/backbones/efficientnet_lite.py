@@ -108,6 +108,7 @@ class EfficientNetLite(Backbone):
         if not 0 <= plain_share < 1:
             raise ValueError(f"`plain_share` must be at least 0 and below 1, got {plain_share}.")
         self.image_shape, self.power, self.plain_share = image_shape, power, plain_share
+        self.bf16_maps = metric_dim > 0  # without a metric as ever, so that tasks of earlier versions change in no bit
         self.dim = (metric_dim or self.pooled_dim) + (self.pooled_dim if plain_share else 0)
         self.layers = _layers(self.variant, self.pooled_dim)
         self.load_state_dict(_pretrained(self.variant, list(self.state_dict())))

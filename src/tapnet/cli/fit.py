@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from tapnet.cli.options import output_file, percent
-from tapnet.cli.progress import OUT, ImageProgress, input_path
+from tapnet.cli.options import command, output_file, percent
+from tapnet.cli.progress import OUT, ImageProgress, add_labels, input_path, labeled_images
 from tapnet.wording import pluralize
+
+if TYPE_CHECKING:
+    from tapnet.inference.task import LeaveOneOut
 
 _EXAMPLES = """examples:
   tapnet fit my_classes/ --out birds.task       my_classes/robin/*.jpg, my_classes/wren/*.jpg …
+  tapnet fit --labels labels.csv --out birds.task     rows such as robin/1.jpg,robin
   tapnet fit sketches/ --network drawings --out sketches.task
   tapnet fit photos/ --network hf:facebook/dinov2-small --method logistic --out photos.task
 """
@@ -17,7 +22,8 @@ _EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
-    parser.add_argument("folder", type=input_path, help="one folder of images per class")
+    parser.add_argument("folder", type=input_path, nargs="?", help="one folder of images per class")
+    add_labels(parser)
     parser.add_argument("--out", type=output_file(), required=True, help="the task file to write, such as birds.task")
     parser.add_argument("--network", help="a bundled network, checkpoint, run folder or hf:MODEL (default: by content)")
     parser.add_argument("--method", help="the network's own (default), centroid, logistic or protonet")
@@ -30,12 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.inference import class_folders, estimate_accuracy, fit, propose_network, write_task
+    from tapnet.inference import compare_methods, fit, propose_network, write_task
 
-    folder = class_folders(args.folder)
+    folder = labeled_images(args.folder, args.labels)
     if len(folder.classes) < 2:
         (only,) = folder.classes
-        words = f"{args.folder} holds one class with images, {only!r}: a classifier needs at least 2."
+        words = f"{args.folder or args.labels} holds one class with images, {only!r}: a classifier needs at least 2."
         raise ValueError(" ".join([words, *folder.skipped.lines()]))
     choice = None if args.network else propose_network(folder.classes)
     options = {"selection": args.selection, "projection_dim": args.projection_dim}
@@ -57,15 +63,25 @@ def run(args: argparse.Namespace) -> None:
     OUT.print(f"{len(task.classes)} classes, {counts} each, network {task.network}, method {task.method}: {args.out}")
     if choice:
         OUT.print(f"Chose the network {choice.name} by content ({choice.reason}); --network names another.")
-    with progress.bar(1, "rounds of leave-one-out"):
-        found = estimate_accuracy(task, args.network, args.device, progress.show)
-    if found is not None:
-        low, high = map(percent, found.interval)
-        OUT.print(
-            f"Leave-one-out accuracy: {percent(found.accuracy)} of {found.total} images (95% interval {low} to "
-            f"{high}), leaving one image of every class out at a time."
-        )
-    else:
-        OUT.print("No leave-one-out accuracy: that needs two different images or more of every class.")
+    with progress.bar(1, "methods of leave-one-out"):
+        _show(compare_methods(task, args.network, args.device, progress.show), args)
     OUT.print(f"Try: tapnet predict {args.out} IMAGES")
     progress.finish(folder.skipped)
+
+
+def _show(found: dict[str, LeaveOneOut], args: argparse.Namespace) -> None:
+    """Print the accuracy of every method, that of the task first, and how to take another."""
+    if not found:
+        OUT.print("No leave-one-out accuracy: that needs two different images or more of every class.")
+        return
+    own, *others = found
+    OUT.print(f"Leave-one-out accuracy of {found[own].total} images, leaving one image of every class out at a time:")
+    for name, each in found.items():
+        low, high = map(percent, each.interval)
+        mark = " (the method of this task)" if name == own else ""
+        OUT.print(f"  {percent(each.accuracy):>7} (95% interval {low} to {high})  {name}{mark}")
+    if others:
+        best = max(others, key=lambda name: found[name].accuracy)
+        source = ["--labels", args.labels] if args.labels else [args.folder]
+        network = ["--network", args.network] if args.network else []
+        OUT.print(f"Another method: {command('fit', *source, *network, '--method', best, '--out', args.out)}")

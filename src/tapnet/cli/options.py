@@ -99,6 +99,38 @@ def output_file(*endings: str) -> Callable[[str], Path]:
     return checked
 
 
+def reject(text: str) -> float | str:
+    """The type of --reject: a probability, or "auto"."""
+    if text == "auto":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a probability such as 0.6, or auto, got {text!r}") from None
+
+
+def share(text: str) -> float:
+    """The type of an option that takes a share: 5% or 0.05."""
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"expected a share such as 5% or 0.05, got {text!r}")
+    return value
+
+
+def add_rejection(parser: argparse.ArgumentParser, words: str) -> None:
+    parser.add_argument("--reject", type=reject, default=0.0, help=words)
+    parser.add_argument(
+        "--lose",
+        type=share,
+        default=0.05,
+        metavar="SHARE",
+        help="share of the images of known classes that --reject auto may lose (default: 5%%)",
+    )
+
+
 FIGURES = (".png", ".pdf", ".svg", ".jpg")
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from tapnet.cli.options import output_file, output_folder
+from tapnet.cli.options import add_rejection, output_file, output_folder
 from tapnet.cli.progress import ERRORS, ImageProgress, add_network, input_path
 from tapnet.cli.rows import FORMATS
 from tapnet.wording import pluralize
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _EXAMPLES = """examples:
   tapnet predict birds.task new_photos/
   tapnet predict birds.task new_photos/ --top 3 --out birds.csv
-  tapnet predict birds.task new_photos/ --reject 0.6 --sort-into sorted/
+  tapnet predict birds.task new_photos/ --reject auto --sort-into sorted/
+  tapnet predict birds.task new_photos/ --sort confidence --out birds.csv
   tapnet predict birds.onnx new_photos/                  an exported task, without PyTorch
 """
 _ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".txt": "table"}  # so that no slip overwrites an image
@@ -37,11 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=output_file(*_ENDINGS), help="write to this file: .csv, .json (one list), .jsonl (lines) or .txt"
     )
     parser.add_argument("--top", type=int, default=1, help="how many classes of each image (default: 1)")
+    add_rejection(
+        parser,
+        'the class is "unknown" below this probability, or by the examples of the task: auto; the best guess is kept',
+    )
     parser.add_argument(
-        "--reject",
-        type=float,
-        default=0.0,
-        help='the class is "unknown" below this probability; the best guess is kept',
+        "--sort", choices=["confidence"], help="least certain first; nothing is written before all images are read"
     )
     parser.add_argument("--sort-into", type=output_folder, metavar="DIR", help="copy each image into DIR/CLASS/")
     add_network(parser)
@@ -52,19 +54,22 @@ def run(args: argparse.Namespace) -> None:
 
     form, skipped, progress = _format(args), Skipped(), ImageProgress()
     predictor = open_predictor(args.task, args.network, args.device)
-    predictor.check_options(args.top, args.reject)
+    predictor.check_options(args.top, args.reject, args.lose)
     total = sum(1 for _ in find_images(args.images, skipped))
     if not total:
         ERRORS.print(f"There is no image in {', '.join(map(str, args.images))}.")
         progress.finish(skipped)
         raise SystemExit(1)
+    kept: list[Prediction] = []
     done = 0
     with progress.bar(total), _stream(args.out) as stream:
-        writer = FORMATS[form](stream, args.top, args.reject > 0, len(max(predictor.classes, key=len)))
+        writer = FORMATS[form](stream, args.top, args.reject != 0, len(max(predictor.classes, key=len)))
         try:
-            batches = predictor.predict_batches(find_images(args.images), args.top, args.reject, progress.unreadable)
+            batches = predictor.predict_batches(
+                find_images(args.images), args.top, args.reject, progress.unreadable, args.lose
+            )
             for batch in batches:
-                writer.write(batch)
+                kept.extend(batch) if args.sort else writer.write(batch)
                 if args.sort_into:
                     _sort(batch, args.sort_into)
                 done += len(batch)
@@ -72,6 +77,8 @@ def run(args: argparse.Namespace) -> None:
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"Stopped after {pluralize(done, 'image')}, all of them written.") from None
         finally:
+            if kept:
+                writer.write(sorted(kept, key=lambda prediction: prediction.probability))
             writer.close()
     if places := [str(path) for path in (args.out, args.sort_into) if path]:
         ERRORS.print(f"{pluralize(done, 'image')}: {' and '.join(places)}")

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tapnet.wording import pluralize
 
 if TYPE_CHECKING:
-    from tapnet.inference.folders import Skipped
+    from tapnet.inference.folders import LabeledFolder, Skipped
     from tapnet.inference.images import ImageInput
 
 OUT = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)  # commands and paths stay on one line
@@ -75,6 +75,28 @@ def input_path(text: str) -> Path:
     if text == "-":
         raise argparse.ArgumentTypeError("standard input is not read: save the image as a file first.")
     return Path(text)
+
+
+def add_labels(parser: argparse.ArgumentParser) -> None:
+    """Add the option that takes labels from a file in place of folders."""
+    parser.add_argument(
+        "--labels",
+        type=input_path,
+        metavar="FILE",
+        help="a .csv or .jsonl file of paths and classes, in place of folders",
+    )
+
+
+def labeled_images(folder: Path | None, labels: Path | None) -> LabeledFolder:
+    """Return the images of a folder of classes, or of a file of labels: one of them has to be given."""
+    from tapnet.inference import class_folders, read_labels
+
+    if labels is not None and folder is None:
+        return read_labels(labels)
+    if folder is not None and labels is None:
+        return class_folders(folder)
+    got = "both" if folder else "neither"
+    raise ValueError(f"Expected a folder of classes or --labels FILE, got {got}.")
 
 
 def add_network(parser: argparse.ArgumentParser, device: bool = True) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from tapnet.cli.options import FIGURES, output_file, percent
-from tapnet.cli.progress import ERRORS, OUT, ImageProgress, add_network, input_path
+from tapnet.cli.options import FIGURES, add_rejection, output_file, percent
+from tapnet.cli.progress import ERRORS, OUT, ImageProgress, add_labels, add_network, input_path, labeled_images
 from tapnet.wording import pluralize, shorten
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ _WIDEST, _MISTAKES, _NAME = 12, 20, 24  # classes in the matrix, files named, ch
 _EXAMPLES = """examples:
   tapnet score birds.task labeled/                      labeled/robin/*.jpg, labeled/wren/*.jpg …
   tapnet score birds.task labeled/ --out confusion.png
+  tapnet score birds.task --labels labels.csv --reject auto
 
 Folders that are not named after a class of the task count as unknown classes.
 """
@@ -28,19 +29,24 @@ Folders that are not named after a class of the task count as unknown classes.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     parser.add_argument("task", type=input_path, help="a task file, or an .onnx file made by `tapnet export`")
-    parser.add_argument("folder", type=input_path, help="one folder of images per class, named as in the task")
+    parser.add_argument(
+        "folder", type=input_path, nargs="?", help="one folder of images per class, named as in the task"
+    )
+    add_labels(parser)
     parser.add_argument("--out", type=output_file(*FIGURES), help="also save the confusion matrix as a figure")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_rejection(parser, "also what rejecting below this probability, or with auto by the examples of the task, does")
     add_network(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.inference import class_folders, confusion_figure, open_predictor, score
+    from tapnet.inference import confusion_figure, open_predictor, score
 
     predictor = open_predictor(args.task, args.network, args.device)
-    folder, progress = class_folders(args.folder), ImageProgress()
+    predictor.check_options(reject=args.reject, lose=args.lose)
+    folder, progress = labeled_images(args.folder, args.labels), ImageProgress()
     with progress.bar(len(folder)):
-        found = score(predictor, folder.classes, progress.unreadable, progress.advance)
+        found = score(predictor, folder.classes, progress.unreadable, progress.advance, args.reject, args.lose)
     if args.json:
         print(json.dumps(found.as_dict(), ensure_ascii=False))
     else:
@@ -96,7 +102,9 @@ def _thresholds(found: Score) -> Table:
     table = Table()
     for heading in ("--reject", "correct lost", "mistakes caught", "unknown caught"):
         table.add_column(heading, justify="right")
-    for each in found.thresholds():
+    asked = found.rejection()
+    for each in [*found.thresholds(), *([asked] if asked else [])]:
         shares = each.correct_rejected, each.mistakes_rejected, each.unknown_rejected
-        table.add_row(f"{each.reject:g}", *("—" if share is None else f"{100 * share:.0f}%" for share in shares))
+        name = each.reject if isinstance(each.reject, str) else f"{each.reject:g}"
+        table.add_row(name, *("—" if share is None else f"{100 * share:.0f}%" for share in shares))
     return table

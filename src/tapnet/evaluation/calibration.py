@@ -27,6 +27,7 @@ GRID = ((2, 5, 20, 60), (1, 2, 5, 20), 20)  # ways, shots, episodes of each pair
 SLOW_GRID = ((2, 5, 20), (1, 2, 5), 4)  # of methods that take one episode at a time: their temperature moves less
 SEED = 2**32 + 1  # other episodes than those that choose the checkpoint
 Logits = NDArray[np.float64]
+Grid = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
 @dataclass(frozen=True)
@@ -50,23 +51,40 @@ def calibrate(method: Method, features: Tensor, labels: NDArray[np.int64]) -> di
 
     TapNet's is for the projection dimension of the network; where a task has another, `inference.task` scales it.
     """
-    classes, counts = np.unique(labels, return_counts=True)
+    return calibrate_on_sets(method, [(features, labels)])
+
+
+def calibrate_on_sets(
+    method: Method, sets: Sequence[tuple[Tensor, NDArray[np.int64]]], grid: Grid | None = None
+) -> dict[str, Any]:
+    """Return what `calibrate` returns, from the episodes of several sets of features and labels together.
+
+    An episode is within one set; a set with fewer classes than a way has no episodes of that way. `grid` is of ways,
+    shots and episodes of each pair in each set.
+    """
+    counts = [np.unique(labels, return_counts=True)[1] for _, labels in sets]
     others = () if method.task_features or method.feature_maps else PARAMETER_FREE
     methods = {method_name(method): method} | {name: METHODS[name](method.backbone) for name in others}
-    if len(classes) < 2 or counts.min() <= QUERY or method.transductive:
+    most, fewest = max(map(len, counts)), min(int(each.min()) for each in counts)
+    if most < 2 or fewest <= QUERY or method.transductive:
         return {}
     tables = {}
     for name, each in methods.items():
         each = each.with_options(**each.order_free_options).eval()
-        limit = min(len(classes), each.max_way or len(classes))
-        ways_, shots_, episodes = GRID if each.batched else SLOW_GRID
+        limit = min(most, each.max_way or most)
+        ways_, shots_, episodes = grid or (GRID if each.batched else SLOW_GRID)
         ways = sorted({min(way, limit) for way in ways_})
-        shots = [shot for shot in shots_ if shot + QUERY <= counts.min()]
+        shots = [shot for shot in shots_ if shot + QUERY <= fewest]
         specs = [[EpisodeSpec(way, shot, QUERY, episodes, SEED) for shot in shots] for way in ways]
-        cells = [[logits_and_answers(each, features, labels, spec) for spec in row] for row in specs]
-        temperatures = [[fit_temperature(*cell) for cell in row] for row in cells]
+        temperatures = [[_temperature(each, sets, spec) for spec in row] for row in specs]
         tables[name] = {"ways": ways, "shots": shots, "temperatures": temperatures}
     return tables
+
+
+def _temperature(method: Method, sets: Sequence[tuple[Tensor, NDArray[np.int64]]], spec: EpisodeSpec) -> float:
+    large = [(features, labels) for features, labels in sets if len(np.unique(labels)) >= spec.way]
+    logits, answers = zip(*(logits_and_answers(method, *each, spec) for each in large), strict=True)
+    return fit_temperature(np.concatenate(logits), np.concatenate(answers))
 
 
 def calibrate_checkpoint(path: Path, images: ImageSet, features: Tensor | None = None) -> None:

@@ -7,11 +7,12 @@ can fix. Tasks are values and predictors keep no state, so threads may share bot
 
     task = fit({"robin": [Path("a.jpg"), jpeg_bytes], "wren": [array, pil_image]})
     task = fit(class_folders("my_classes").classes)         # one folder of images per class
+    task = fit(read_labels("labels.csv").classes)           # paths and classes
     task = add(task, {"blackbird": images})                 # another task; so does remove(task, classes=["wren"])
     write_task(task, Path("birds.task"))
 
     predictor = open_predictor("birds.task")                # or birds.onnx, which does not need PyTorch
-    for prediction in predictor.predict(images, top=3, reject=0.6):
+    for prediction in predictor.predict(images, top=3, reject="auto"):      # or below a probability: reject=0.6
         prediction.label, prediction.best, prediction.probability, prediction.ranked
 
     score(predictor, {"robin": images, "owl": others})      # accuracy, mistakes, what rejecting costs and catches
@@ -32,9 +33,10 @@ if TYPE_CHECKING:
     from tapnet.inference.content import NetworkChoice, choose_network
     from tapnet.inference.description import describe
     from tapnet.inference.explanation import Explanation, explain
-    from tapnet.inference.fitting import add, estimate_accuracy, fit, propose_network, remove
+    from tapnet.inference.fitting import add, compare_methods, estimate_accuracy, fit, propose_network, remove
     from tapnet.inference.folders import LabeledFolder, Skipped, class_folders, find_images
     from tapnet.inference.images import ImageInput
+    from tapnet.inference.labels import read_labels
     from tapnet.inference.networks import load_network
     from tapnet.inference.onnx_export import export
     from tapnet.inference.planes import TaskPlanes, task_planes
@@ -59,6 +61,7 @@ _HOMES = {
     "add": "fitting",
     "choose_network": "content",
     "class_folders": "folders",
+    "compare_methods": "fitting",
     "confusion_figure": "confusion",
     "describe": "description",
     "estimate_accuracy": "fitting",
@@ -69,6 +72,7 @@ _HOMES = {
     "load_network": "networks",
     "open_predictor": "predictor",
     "propose_network": "fitting",
+    "read_labels": "labels",
     "read_task": "task_file",
     "remove": "fitting",
     "score": "scoring",
@@ -92,6 +96,7 @@ __all__ = [
     "add",
     "choose_network",
     "class_folders",
+    "compare_methods",
     "confusion_figure",
     "describe",
     "estimate_accuracy",
@@ -102,6 +107,7 @@ __all__ = [
     "load_network",
     "open_predictor",
     "propose_network",
+    "read_labels",
     "read_task",
     "remove",
     "score",

@@ -40,8 +40,8 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     network
-        A bundled network ("drawings", "characters", "efficientnet-lite0"), a checkpoint, the folder of a run or
-        "hf:MODEL". With "auto" photographs take "efficientnet-lite0" (the extra `tapnet[photos]`), line drawings
+        A bundled network ("drawings", "characters", "photos", "photos-fast", "efficientnet-lite0"), a checkpoint, the
+        folder of a run or "hf:MODEL". With "auto" photographs take "photos" (the extra `tapnet[photos]`), line drawings
         "drawings", and feature vectors no network at all.
     method
         "auto" is the method that the network was trained for, and "centroid" for feature vectors; else one without
@@ -137,7 +137,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             device,
         )
         model.task_, model.classes_, model.network_ = task, np.array(task.labels()), model.network
-        model.n_features_in_ = task.examples.features.shape[1]
+        model.n_features_in_, model.precision_ = task.examples.features.shape[1], task.precision
         return model
 
     def _chosen(self, X: Any) -> str:
@@ -162,7 +162,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the network, or what stands for it where vectors come from elsewhere."""
         if self.network_ == FEATURES:
             return vector_model(self.n_features_in_)
-        network = load_network(self.network_, self.device)
+        network = self._network()
         if network.method.feature_shape != (self.n_features_in_,):
             raise UserError(
                 f"The network {self.network_!r} has features of shape {network.method.feature_shape}, got vectors of "
@@ -171,6 +171,10 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         return network
 
+    def _network(self) -> EmbeddingModel:
+        """Return the network, embedding in the precision of the examples."""
+        return load_network(self.network_, self.device).in_precision(self.precision_)
+
     def _read(
         self, X: Any, reset: bool, thumbnail: bool = False
     ) -> tuple[NDArray[np.floating], list[str], list[bytes]]:
@@ -178,10 +182,12 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         _check_unusable(X)
         if reset:
             self.network_ = self._chosen(X)
+            vectors_only = self.network_ == FEATURES
+            self.precision_ = "float32" if vectors_only else load_network(self.network_, self.device).precision
         if not are_images(X):
             vectors = validate_data(self, X, reset=reset, dtype=np.float64)
             return vectors, [sha256(row.tobytes()).hexdigest() for row in vectors], [b""] * len(vectors)
-        network = load_network(self.network_, self.device)
+        network = self._network()
         read = read_images(X, network.image_preprocessing, thumbnails=thumbnail)
         examples = [example for _, example in readable(read, on_unreadable=None)]
         if reset:

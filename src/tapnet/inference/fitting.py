@@ -119,6 +119,25 @@ def estimate_accuracy(
     return tasks.leave_one_out(task, network_of(task, network, device), progress)
 
 
+def compare_methods(
+    task: Task, network: str | None = None, device: str = "cpu", progress: Callable[[int, int], None] | None = None
+) -> dict[str, LeaveOneOut]:
+    """Return what `estimate_accuracy` returns for every method that the network offers, that of the task first.
+
+    Empty if a class has one image only. `progress` is called with the number of methods done and of all.
+    """
+    model, found = network_of(task, network, device), {}
+    names = list(dict.fromkeys((task.method, *model.offered_methods(len(task.classes)))))
+    for done, name in enumerate(names, start=1):
+        estimate = tasks.leave_one_out(task, model, method=name)
+        if estimate is None:
+            return {}
+        found[name] = estimate
+        if progress:
+            progress(done, len(names))
+    return found
+
+
 def _sorted(images: ImagesByClass) -> dict[str, list[ImageInput]]:
     check_names_differ(list(images))
     if blank := [name for name in images if not name.strip()]:

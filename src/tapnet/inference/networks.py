@@ -6,7 +6,7 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from tapnet.data.preprocessing import Preprocessing
 from tapnet.errors import NotFoundError, UserError
 from tapnet.evaluation.calibration import Calibration
 from tapnet.evaluation.embedding import Embedder
-from tapnet.hardware import resolve_device
+from tapnet.hardware import resolve_device, resolve_precision
 from tapnet.inference.images import in_batches
 from tapnet.methods import METHODS, PARAMETER_FREE, Method, method_name
 
@@ -57,10 +57,15 @@ class EmbeddingModel:
     calibration: Calibration
     method: Method = field(repr=False)
     earlier_sha256: str = ""  # by which tasks of earlier versions know a Hugging Face model
+    precision: str = "float32"  # in which images are embedded, or "bf16"
 
     @cached_property
     def _embedder(self) -> Embedder:
-        return Embedder(self.method.backbone, maps=self.method.feature_maps)
+        return Embedder(self.method.backbone, self.precision, maps=self.method.feature_maps)
+
+    def in_precision(self, precision: str) -> EmbeddingModel:
+        """Return this network embedding in that precision, as the examples of a task were."""
+        return self if precision == self.precision else replace(self, precision=precision)
 
     def embed(self, pixels: Iterable[NDArray[np.uint8]]) -> NDArray[np.float32]:
         """Return features (n, *feature_shape) of prepared images (height, width, channels)."""
@@ -91,6 +96,13 @@ class EmbeddingModel:
                 "`tapnet evaluate`, or fit another network."
             )
         return method.with_options(**method.order_free_options | dict(options or {}))
+
+    def offered_methods(self, way: int) -> tuple[str, ...]:
+        """Return the methods that can be fitted to so many classes, the network's own first."""
+        limit = self.method.max_way
+        own = () if limit is not None and way > limit else (self.default_method,)
+        others = () if self.method.task_features or self.method.feature_maps else PARAMETER_FREE
+        return tuple(dict.fromkeys((*own, *others)))
 
     @property
     def image_preprocessing(self) -> Preprocessing:
@@ -169,12 +181,14 @@ _networks = _NetworkCache()
 
 def _from_checkpoint(name: str, path: Path, content: bytes, sha256: str, device: str) -> EmbeddingModel:
     checkpoint = parse_checkpoint(content, path)
+    method = checkpoint.method().to(resolve_device(device))
     return EmbeddingModel(
         name=name,
         sha256=sha256,
         preprocessing=preprocessing_of(checkpoint.header),
         calibration=Calibration(checkpoint.header.calibration),
-        method=checkpoint.method().to(resolve_device(device)),
+        method=method,
+        precision=resolve_precision("auto" if method.backbone.bf16_maps else "float32", resolve_device(device)),
     )
 
 

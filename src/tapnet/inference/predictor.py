@@ -17,6 +17,8 @@ from tapnet.inference.images import Example, ImageInput, in_batches, name_of, re
 
 UNKNOWN = "unknown"
 BATCH = 32
+AUTO, LOSE = "auto", 0.05  # reject by the task's own examples, losing this share of the known images
+Reject = float | str  # a probability, or AUTO
 OnUnreadable = Callable[[ImageInput, str], None]
 
 
@@ -65,46 +67,70 @@ class Predictor(ABC):
     def probabilities(self, pixels: Sequence[NDArray[np.uint8]]) -> NDArray[np.floating]:
         """Return (n, way) for prepared images (height, width, channels)."""
 
-    def predict(self, images: Iterable[ImageInput], top: int = 1, reject: float = 0.0) -> list[Prediction]:
+    def answers(
+        self, pixels: Sequence[NDArray[np.uint8]], reject: Reject = 0.0, lose: float = LOSE
+    ) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
+        """Return probabilities (n, way) of prepared images, and which images are rejected."""
+        self.check_options(reject=reject, lose=lose)
+        rows = self.probabilities(pixels)
+        return rows, rows.max(axis=1) < float(reject)
+
+    def predict(
+        self, images: Iterable[ImageInput], top: int = 1, reject: Reject = 0.0, lose: float = LOSE
+    ) -> list[Prediction]:
         """Return the `top` classes of each image; below the probability `reject` its label is "unknown".
 
-        Raise UserError if an image cannot be read.
+        With `reject="auto"` the examples of the task decide, so that about the share `lose` of the images of its own
+        classes is rejected. Raise UserError if an image cannot be read.
         """
-        return [prediction for batch in self.predict_batches(images, top, reject) for prediction in batch]
+        return [each for batch in self.predict_batches(images, top, reject, lose=lose) for each in batch]
 
     def predict_batches(
         self,
         images: Iterable[ImageInput],
         top: int = 1,
-        reject: float = 0.0,
+        reject: Reject = 0.0,
         on_unreadable: OnUnreadable | None = None,
+        lose: float = LOSE,
     ) -> Iterator[list[Prediction]]:
         """Yield predictions batch by batch, holding about a hundred images at a time.
 
         An image that cannot be read is left out and given to `on_unreadable` with the reason; without that, raise
         UserError.
         """
-        self.check_options(top, reject)
+        self.check_options(top, reject, lose)
         examples = readable(read_images(images, self.preprocessing), on_unreadable)
         for batch in in_batches(examples, BATCH):
-            rows = self.probabilities([example.pixels for _, example in batch])
+            rows, rejected = self.answers([example.pixels for _, example in batch], reject, lose)
             yield [
-                _prediction(image, example, row, self.classes, top, reject)
-                for (image, example), row in zip(batch, rows, strict=True)
+                _prediction(image, example, row, self.classes, top, bool(unknown))
+                for (image, example), row, unknown in zip(batch, rows, rejected, strict=True)
             ]
 
-    def check_options(self, top: int = 1, reject: float = 0.0) -> None:
-        """Raise UserError unless this predictor can return so many classes and reject below this probability."""
+    def check_options(self, top: int = 1, reject: Reject = 0.0, lose: float = LOSE) -> None:
+        """Raise UserError unless this predictor can return so many classes and reject in this way."""
         if not 1 <= top <= len(self.classes):
             many = len(self.classes)
             raise UserError(f"Expected `top` from 1 to the number of classes, {many}, got {top}.", parameter="top")
-        if not 0 <= reject <= 1:
-            raise UserError(f"Expected `reject` to be a probability from 0 to 1, got {reject}.", parameter="reject")
+        if reject == AUTO:
+            self.check_rejection(lose)
+        elif isinstance(reject, str) or not 0 <= reject <= 1:
+            raise UserError(
+                f'Expected `reject` to be "{AUTO}" or a probability from 0 to 1, got {reject}.', parameter="reject"
+            )
         if reject and UNKNOWN in self.classes:
             raise UserError(
                 f"The task has a class {UNKNOWN!r}, which is also the label of rejected images: fit that class under "
                 "another name, or do not reject."
             )
+
+    def check_rejection(self, lose: float) -> None:  # noqa: ARG002
+        """Raise UserError unless the examples of the task are there and enough to reject by them."""
+        raise UserError(
+            "An exported task does not keep its examples, from which the threshold comes: predict with the task file, "
+            "or reject below a probability such as 0.6.",
+            parameter="reject",
+        )
 
 
 def open_predictor(path: str | Path, network: str | None = None, device: str = "cpu") -> Predictor:
@@ -138,8 +164,8 @@ def readable(
 
 
 def _prediction(
-    image: ImageInput, example: Example, row: NDArray[np.floating], classes: tuple[str, ...], top: int, reject: float
+    image: ImageInput, example: Example, row: NDArray[np.floating], classes: tuple[str, ...], top: int, rejected: bool
 ) -> Prediction:
     order = np.argsort(-row, kind="stable")[:top]
     ranked = tuple((classes[k], float(row[k])) for k in order)
-    return Prediction(image, ranked, ranked[0][1] < reject, example.sha256)
+    return Prediction(image, ranked, rejected, example.sha256)

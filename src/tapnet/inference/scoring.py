@@ -11,7 +11,7 @@ import numpy as np
 from tapnet.errors import UserError
 from tapnet.inference.confusion import Confusion
 from tapnet.inference.images import ImageInput, name_of
-from tapnet.inference.predictor import OnUnreadable, Prediction, Predictor
+from tapnet.inference.predictor import LOSE, OnUnreadable, Prediction, Predictor, Reject
 
 THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
@@ -28,9 +28,9 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Threshold:
-    """What rejecting below a probability does, as shares; `None` where there is no such image."""
+    """What rejecting below a probability, or by the examples, does, as shares; `None` where there is no such image."""
 
-    reject: float
+    reject: Reject
     correct_rejected: float | None  # of the images that were classified correctly: the cost
     mistakes_rejected: float | None  # of those that were not
     unknown_rejected: float | None  # of the images of classes that the task does not have
@@ -43,6 +43,7 @@ class Score:
     confusion: Confusion
     predictions: tuple[tuple[str, Prediction], ...]  # (true class, prediction) of every image
     fitted: int  # images that are examples of the task
+    reject: Reject = 0.0  # how the predictions were rejected
 
     @property
     def known(self) -> list[tuple[str, Prediction]]:
@@ -80,15 +81,28 @@ class Score:
             for value in values
         ]
 
+    def rejection(self) -> Threshold | None:
+        """Return what rejecting as asked for costs and catches; `None` if nothing was asked for."""
+        if not self.reject:
+            return None
+        right = [each.rejected for truth, each in self.known if each.best == truth]
+        wrong = [each.rejected for truth, each in self.known if each.best != truth]
+        groups = right, wrong, [each.rejected for _, each in self.unknown]
+        return Threshold(self.reject, *(float(np.mean(group)) if group else None for group in groups))
+
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain values, for JSON."""
-        return self.confusion.as_dict() | {
-            "class_accuracy": self.class_accuracies(),
-            "mistakes": [asdict(mistake) for mistake in self.mistakes()],
-            "unknown": len(self.unknown),
-            "thresholds": [asdict(each) for each in self.thresholds()],
-            "fitted": self.fitted,
-        }
+        return (
+            self.confusion.as_dict()
+            | {
+                "class_accuracy": self.class_accuracies(),
+                "mistakes": [asdict(mistake) for mistake in self.mistakes()],
+                "unknown": len(self.unknown),
+                "thresholds": [asdict(each) for each in self.thresholds()],
+                "fitted": self.fitted,
+            }
+            | ({"rejection": asdict(asked)} if (asked := self.rejection()) else {})
+        )
 
 
 def score(
@@ -96,8 +110,10 @@ def score(
     images: Mapping[str, Sequence[ImageInput]],
     on_unreadable: OnUnreadable | None = None,
     on_read: Callable[[], None] | None = None,
+    reject: Reject = 0.0,
+    lose: float = LOSE,
 ) -> Score:
-    """Return how a predictor classifies images whose classes are known.
+    """Return how a predictor classifies images whose classes are known; `reject` and `lose` are as for `predict`.
 
     Raise UserError if no image is of a class of the predictor.
     """
@@ -111,7 +127,9 @@ def score(
         on_unreadable(image, reason)
 
     found: list[Prediction] = []
-    for batch in predictor.predict_batches((image for _, image in pairs), on_unreadable=leave_out):
+    for batch in predictor.predict_batches(
+        (image for _, image in pairs), reject=reject, on_unreadable=leave_out, lose=lose
+    ):
         found.extend(batch)
         for _ in batch if on_read else ():
             on_read()  # type: ignore[misc]
@@ -124,4 +142,4 @@ def score(
             f"{', '.join(images) or 'none'}."
         )
     fitted = sum(each.sha256 in predictor.hashes for each in found)
-    return Score(Confusion.of(predictor.classes, known), predictions, fitted)
+    return Score(Confusion.of(predictor.classes, known), predictions, fitted, reject)

@@ -18,11 +18,15 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from tapnet.errors import NotFoundError, UserError
+from tapnet.evaluation.calibration import fit_temperature
 from tapnet.functional import NonFiniteError
 from tapnet.inference.networks import FEATURES, EmbeddingModel, load_network, networks_supporting, vector_model
-from tapnet.methods import Head, LinearHead
+from tapnet.methods import PARAMETER_FREE, Head, LinearHead
 
 ROUNDS = 20  # of leaving one image of every class out
+_CALIBRATION_ROUNDS = 5
+USUAL_TEMPERATURES = {"logistic": 0.27, "centroid": 0.042, "protonet": 0.085}  # the last times squared length
+_USUAL_COUNT = 20  # examples that the usual temperature counts for
 
 
 def _boolean(text: str) -> bool:
@@ -63,6 +67,7 @@ class Task:
     network: str
     network_sha256: str
     label_kind: str = "str"  # what the class names were before they became text, one of LABEL_KINDS
+    precision: str = "float32"  # in which its examples were embedded, and in which images have to be
 
     def logits(self, features: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return scores (n, way) in float64; if the head is linear, an image's do not depend on the others given."""
@@ -116,7 +121,7 @@ def network_of(task: Task, network: str | None = None, device: str = "cpu") -> E
             parameter="network",
         ) from None
     task.check_network(model)
-    return model
+    return model.in_precision(task.precision)
 
 
 def fit_task(
@@ -137,8 +142,28 @@ def fit_task(
     options = {key: value for key, value in (options or {}).items() if value is not None}
     head = adapt(examples, model, name, options)
     shots = np.bincount(examples.labels, minlength=way).tolist()
-    temperature = model.calibration.temperature(name, shots) * _dimension_factor(model, options, way)
-    return Task(tuple(classes), examples, head, temperature, name, options, model.name, model.sha256, label_kind)
+    if name in PARAMETER_FREE and name not in model.calibration.tables:
+        temperature = temperature_of_examples(examples, model, name)
+    else:
+        temperature = model.calibration.temperature(name, shots) * _dimension_factor(model, options, way)
+    names = name, options, model.name, model.sha256, label_kind, model.precision
+    return Task(tuple(classes), examples, head, temperature, *names)
+
+
+def temperature_of_examples(examples: Examples, model: EmbeddingModel, method: str) -> float:
+    """Return a temperature for a network that was not calibrated: one from its examples, mixed with a usual one.
+
+    The examples are left out one of every class at a time. The fewer there are, the more the usual temperature counts:
+    that of a 5-way 1-shot task over the bundled networks for photographs.
+    """
+    usual = USUAL_TEMPERATURES[method]
+    if method == "protonet":  # by squared distances, so in proportion to those of the features
+        usual *= float(np.square(examples.features).sum(axis=-1).mean())
+    held = held_out_logits(examples, model, method, {}, _CALIBRATION_ROUNDS)
+    if held is None or usual == 0:
+        return usual or 1.0
+    share = len(held[1]) / (len(held[1]) + _USUAL_COUNT)
+    return float(np.exp(share * np.log(fit_temperature(*held)) + (1 - share) * np.log(usual)))
 
 
 def adapt(examples: Examples, model: EmbeddingModel, method: str, options: Mapping[str, Any]) -> Head:
@@ -229,27 +254,50 @@ def without(task: Task, gone: Callable[[int, str], bool], model: EmbeddingModel)
 
 
 def leave_one_out(
-    task: Task, model: EmbeddingModel, progress: Callable[[int, int], None] | None = None
+    task: Task, model: EmbeddingModel, progress: Callable[[int, int], None] | None = None, method: str | None = None
 ) -> LeaveOneOut | None:
     """Return how many examples a head fitted without them gets right; `None` where a class has one image only.
 
     One image of every class is left out at a time, so that all classes lose as much; copies of an image count once.
+    `method` is another one than the task's, with its default options.
     """
-    _, first = np.unique(np.array(task.examples.hashes), return_index=True)
-    once = task.examples.kept(np.isin(np.arange(len(task.examples)), first))
-    ranks = _ranks(once.labels)
-    if np.bincount(once.labels, minlength=len(task.classes)).min() < 2:
+    options = task.options if method in (None, task.method) else {}
+    held = held_out_logits(task.examples, model, method or task.method, options, ROUNDS, progress)
+    if held is None:
         return None
-    pairs: list[tuple[int, int]] = []
-    rounds = min(int(ranks.max()) + 1, ROUNDS)
+    logits, answers = held
+    pairs = tuple(zip(answers.tolist(), logits.argmax(axis=1).tolist(), strict=True))
+    return LeaveOneOut(sum(truth == guess for truth, guess in pairs), len(pairs), pairs)
+
+
+def held_out_logits(
+    examples: Examples,
+    model: EmbeddingModel,
+    method: str,
+    options: Mapping[str, Any],
+    rounds: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[NDArray[np.float64], NDArray[np.int64]] | None:
+    """Return logits (n, way) of examples by heads fitted without them, and their labels; `None` as `leave_one_out`."""
+    once, ranks = distinct(examples)
+    if np.bincount(once.labels, minlength=int(examples.labels.max()) + 1).min() < 2:
+        return None
+    logits, answers, rounds = [], [], min(int(ranks.max()) + 1, rounds)
     for held in range(rounds):
-        head = adapt(once.kept(ranks != held), model, task.method, task.options)
+        head = adapt(once.kept(ranks != held), model, method, options)
         left = once.kept(ranks == held)
-        guesses = head.logits(torch.from_numpy(left.features)).argmax(dim=-1).numpy()
-        pairs.extend(zip(left.labels.tolist(), guesses.tolist(), strict=True))
+        logits.append(head.logits(torch.from_numpy(left.features)).detach().double().numpy())
+        answers.append(left.labels)
         if progress:
             progress(held + 1, rounds)
-    return LeaveOneOut(sum(truth == guess for truth, guess in pairs), len(pairs), tuple(pairs))
+    return np.concatenate(logits), np.concatenate(answers)
+
+
+def distinct(examples: Examples) -> tuple[Examples, NDArray[np.int64]]:
+    """Return the examples without copies of an image, and for each how many of its class come before it."""
+    _, first = np.unique(np.array(examples.hashes), return_index=True)
+    once = examples.kept(np.isin(np.arange(len(examples)), first))
+    return once, _ranks(once.labels)
 
 
 def _ranks(labels: NDArray[np.int64]) -> NDArray[np.int64]:

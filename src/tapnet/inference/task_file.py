@@ -21,6 +21,7 @@ from torch import Tensor
 from tapnet._version import __version__
 from tapnet.checkpoint import BEST, HEADER, TASK, content_digest, write_atomically
 from tapnet.errors import NotFoundError, UserError
+from tapnet.hardware import PRECISIONS
 from tapnet.inference.networks import EmbeddingModel
 from tapnet.inference.task import LABEL_KINDS, Examples, Task, adapt, check_names_differ
 from tapnet.methods import METHODS, Head, LinearHead
@@ -48,6 +49,7 @@ def _header(task: Task) -> dict[str, Any]:
         "options": dict(task.options),
         "network": task.network,
         "network_sha256": task.network_sha256,
+        **({} if task.precision == "float32" else {"precision": task.precision}),
         "version": __version__,
         "format": FORMAT,
     }
@@ -122,7 +124,8 @@ def _task(header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Task:
         raise ValueError("its content does not match its digest")
     head = _linear(tensors, bool(header["normalize"])) if "weight" in tensors else _PendingHead()
     names = header["method"], header["options"], header["network"], header["network_sha256"], header["label_kind"]
-    return Task(tuple(header["classes"]), _examples(header, tensors), head, float(header["temperature"]), *names)
+    parts = tuple(header["classes"]), _examples(header, tensors), head, float(header["temperature"])
+    return Task(*parts, *names, precision=header.get("precision", "float32"))
 
 
 def _task_of_format_1(header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Task:
@@ -168,6 +171,8 @@ def _check(task: Task) -> None:
         raise ValueError(f"its head has {len(linear.bias)} classes, expected {way}")
     if task.method not in METHODS or not isinstance(task.options, dict) or not task.temperature > 0:
         raise ValueError("its method, options or temperature cannot be")
+    if task.precision not in PRECISIONS:
+        raise ValueError(f"its precision is {task.precision!r}, expected {' or '.join(PRECISIONS)}")
     if task.label_kind not in LABEL_KINDS:
         raise ValueError(f"its labels are {task.label_kind!r}, expected {', '.join(LABEL_KINDS)}")
     task.labels()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self
 
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.inference.networks import EmbeddingModel
-from tapnet.inference.predictor import Predictor
+from tapnet.inference.predictor import AUTO, LOSE, Predictor, Reject
+from tapnet.inference.rejection import Rejection, fit_rejection
 from tapnet.inference.task import Task, network_of
 from tapnet.inference.task_file import with_network
 
@@ -23,6 +24,7 @@ class TaskPredictor(Predictor):
 
     task: Task
     network: EmbeddingModel
+    _rejections: dict[float, Rejection] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def open(cls, task: Task, network: str | None = None, device: str = "cpu") -> Self:
@@ -47,3 +49,19 @@ class TaskPredictor(Predictor):
 
     def probabilities(self, pixels: Sequence[NDArray[np.uint8]]) -> NDArray[np.floating]:
         return self.task.probabilities(self.network.embed(pixels))
+
+    def answers(
+        self, pixels: Sequence[NDArray[np.uint8]], reject: Reject = 0.0, lose: float = LOSE
+    ) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
+        if reject != AUTO:
+            return super().answers(pixels, reject, lose)
+        features = self.network.embed(pixels)
+        return self.task.probabilities(features), self._rejection(lose).rejected(features)
+
+    def check_rejection(self, lose: float) -> None:
+        self._rejection(lose)
+
+    def _rejection(self, lose: float) -> Rejection:
+        if lose not in self._rejections:
+            self._rejections[lose] = fit_rejection(self.task, self.network, lose)
+        return self._rejections[lose]

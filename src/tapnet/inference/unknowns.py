@@ -15,6 +15,8 @@ from tapnet.data.batches import class_labels
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.evaluation.calibration import Calibration
 from tapnet.functional import class_prototypes
+from tapnet.inference.rejection import class_centers, known_scores
+from tapnet.inference.task import Examples
 from tapnet.methods import Method, method_name
 
 QUERY = 5
@@ -29,6 +31,8 @@ class Detection:
     auroc: float
     knowns_lost_at_80: float  # share of known images rejected when 80% of the unknown are
     knowns_lost_at_95: float
+    caught_at_5: float  # share of unknown images rejected when 5% of the known are
+    caught_at_20: float
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class Unknowns:
     calibration_error_after: float
     by_probability: Detection
     by_distance: Detection
+    by_known_score: Detection  # what `reject="auto"` goes by
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -61,7 +66,7 @@ def measure_unknowns(
     """Episodes of twice as many classes: the first half are known, the second half are not."""
     sampler = EpisodeSampler(labels, EpisodeSpec(2 * way, shot, QUERY, episodes, seed))
     temperature = calibration.temperature(method_name(method), [shot] * way)
-    scores, distances = [], []
+    scores, distances, known_by = [], [], []
     for index in range(episodes):
         episode = sampler[index]
         support = torch.from_numpy(features[episode.support[:way].reshape(-1)])
@@ -70,6 +75,8 @@ def measure_unknowns(
         scores.append((head.linear() or head).logits(queries).detach().double().numpy())
         centers = class_prototypes(support, class_labels(way, shot), way) if head.centers is None else head.centers
         inside, marks = head.project(queries), head.project(centers)
+        examples = Examples(support.numpy(), class_labels(way, shot).numpy(), (), ())
+        known_by.append(known_scores(head.linear() or head, class_centers(examples), queries.numpy()))
         distances.append(torch.cdist(inside, marks).square().amin(dim=1).detach().double().numpy())
     logits = np.stack(scores)  # (episodes, 2 · way · QUERY, way)
     known = np.tile(np.repeat([True, False], way * QUERY), episodes)
@@ -86,13 +93,15 @@ def measure_unknowns(
         calibration_error_after=calibration_error(sure[known], right),
         by_probability=detection(sure, known),
         by_distance=detection(-np.concatenate(distances), known),
+        by_known_score=detection(np.concatenate(known_by), known),
     )
 
 
 def detection(score: Values, known: NDArray[np.bool_]) -> Detection:
     """Return how well a score of each image tells known classes from others."""
     lost = [float((score[known] < np.quantile(score[~known], share)).mean()) for share in (0.8, 0.95)]
-    return Detection(float(roc_auc_score(known, score)), *lost)
+    caught = [float((score[~known] < np.quantile(score[known], share)).mean()) for share in (0.05, 0.2)]
+    return Detection(float(roc_auc_score(known, score)), *lost, *caught)
 
 
 def calibration_error(sure: Values, right: NDArray[np.bool_]) -> float:

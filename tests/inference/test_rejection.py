@@ -1,0 +1,66 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tapnet.errors import UserError
+from tapnet.inference.networks import vector_model
+from tapnet.inference.rejection import fit_rejection
+from tapnet.inference.task import Examples, fit_task
+
+DIM, WAY = 16, 4
+
+
+def scattered(count, seed, classes=range(WAY), spread=0.25):
+    """So many vectors of each class, around a center of its own."""
+    generator = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(len(classes)), count)
+    centers = np.eye(DIM, dtype=np.float32)[list(classes)]
+    noise = spread * generator.standard_normal((len(labels), DIM))
+    return (centers[labels] + noise).astype(np.float32), labels
+
+
+def task_of(count, method="logistic", seed=0):
+    features, labels = scattered(count, seed)
+    hashes = tuple(str(number) for number in range(len(labels)))
+    return fit_task("abcd", Examples(features, labels, hashes, (b"",) * len(labels)), vector_model(DIM), method)
+
+
+@pytest.mark.parametrize("method", ["logistic", "centroid", "protonet"])
+def test_rejection_by_the_examples_loses_about_the_share_that_was_asked_for(method):
+    known, _ = scattered(500, seed=1)
+    lost = [
+        fit_rejection(task_of(20, method, seed), vector_model(DIM), 0.1).rejected(known).mean() for seed in range(5)
+    ]
+    assert np.mean(lost) == pytest.approx(0.1, abs=0.05)
+
+
+def test_rejection_by_the_examples_catches_most_images_of_other_classes():
+    strange, _ = scattered(200, seed=2, classes=range(8, 12))
+    assert fit_rejection(task_of(10), vector_model(DIM)).rejected(strange).mean() > 0.8
+
+
+def test_rejection_by_the_examples_loses_more_if_it_may():
+    known, _ = scattered(200, seed=3)
+    task, model = task_of(10), vector_model(DIM)
+    few, many = (fit_rejection(task, model, lose).rejected(known).sum() for lose in (0.02, 0.3))
+    assert few < many
+
+
+def test_rejection_by_fewer_than_five_examples_is_refused_in_one_sentence():
+    with pytest.raises(UserError, match="needs 5 different images of every class, got 4 of 'a'") as refusal:
+        fit_rejection(task_of(4), vector_model(DIM))
+    assert refusal.value.parameter == "reject"
+
+
+def test_rejection_counts_copies_of_an_image_once():
+    task = task_of(5)
+    copies = replace(task.examples, hashes=("0", *task.examples.hashes[:1], *task.examples.hashes[2:]))
+    with pytest.raises(UserError, match="got 4 of 'a'"):
+        fit_rejection(replace(task, examples=copies), vector_model(DIM))
+
+
+@pytest.mark.parametrize("lose", [0, 1, -0.1, 5])
+def test_rejection_of_no_share_is_refused(lose):
+    with pytest.raises(UserError, match="Expected `lose` to be a share between 0 and 1"):
+        fit_rejection(task_of(5), vector_model(DIM), lose)
