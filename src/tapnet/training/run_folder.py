@@ -190,12 +190,14 @@ def read_curve(folder: Path) -> list[Point]:
         raise ValueError(f"{path} is damaged ({error}).") from None
 
 
-def _point(values: dict[str, Any]) -> Point:
+def _point(values: Any) -> Point:
     """Return the point in a line of the curve; earlier versions kept TapNet's one diagnostic beside the others."""
     if not isinstance(values, dict):
         raise TypeError(f"expected an object, got {type(values).__name__}")
     distance = values.pop("reference_distance", None)
-    return Point(**({} if distance is None else {"diagnostics": {"reference_distance": distance}}) | values)
+    if distance is not None:
+        values["diagnostics"] = {"reference_distance": distance}
+    return Point(**values)
 
 
 @dataclass(frozen=True)
