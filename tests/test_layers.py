@@ -20,7 +20,8 @@ LAYERS = {
             ("evaluation", "plotting"),
             ("inference", "training"),
             ("paper",),
-            ("cli", "web"),
+            ("web",),
+            ("cli",),
             ("__main__",),
         ]
     )
