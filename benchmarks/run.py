@@ -22,6 +22,7 @@ import embedding
 import evaluation
 import growth
 import pairs
+import serving
 import startup
 import straightforward
 import torch
@@ -39,6 +40,7 @@ QUICK: dict[str, Part] = {
     "head-conv4-28": partial(training_step.rows, "conv4", (1, 28, 28), rounds=4),  # short steps, a ratio near 1
     "embedding": embedding.rows,
     "startup": startup.rows,
+    "serving": serving.rows,
     "straightforward-conv4-28": partial(straightforward.rows, "conv4", (1, 28, 28), ""),
 }
 SLOW: dict[str, Part] = {

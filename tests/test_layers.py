@@ -21,7 +21,8 @@ LAYERS = {
             ("evaluation",),
             ("inference", "training"),
             ("paper",),
-            ("cli", "web"),
+            ("web",),
+            ("cli",),
             ("__main__",),
         ]
     )

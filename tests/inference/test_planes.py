@@ -44,3 +44,9 @@ def test_planes_exist_for_every_method_and_for_two_classes(drawing_task, method)
     planes = task_planes(fit_task(two.classes, two.examples, network, method), network)
     assert planes.examples[1].shape == (6, 2)
     assert np.isfinite(np.concatenate(planes.examples)).all()
+    assert planes.exact == (method != "logistic")
+
+
+def test_plane_is_exact_for_three_classes_and_not_for_four(drawing_task, planes):
+    assert planes.exact
+    assert not task_planes(read_task(drawing_task), load_network("drawings")).exact

@@ -164,6 +164,27 @@ def test_folder_becomes_a_class(empty, tmp_path):
     expect(card(empty, 2).locator(".class-name")).to_have_value("spirals")
 
 
+def drop_paths(page, locator, *paths):
+    """Drop files and folders from outside of the browser."""
+    locator.scroll_into_view_if_needed()
+    box, session = locator.bounding_box(), page.context.new_cdp_session(page)
+    place = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+    data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
+    for kind in ("dragEnter", "dragOver", "drop"):
+        session.send("Input.dispatchDragEvent", {"type": kind, "data": data, **place})
+
+
+def test_dropped_folders_become_classes(empty, tmp_path):
+    for name, shape in (("rings", "circle"), ("crosses", "cross")):
+        (tmp_path / name).mkdir()
+        for seed in range(2):
+            (tmp_path / name / f"{seed}.png").write_bytes(drawing(shape, seed))
+    drop_paths(empty, empty.locator("#add-class"), tmp_path / "rings", tmp_path / "crosses")
+    expect(empty.locator(".class-card")).to_have_count(4, timeout=WAIT)
+    expect(card(empty, 3).locator(".thumb")).to_have_count(2, timeout=WAIT)
+    assert [card(empty, n).locator(".class-name").input_value() for n in (2, 3)] == ["rings", "crosses"]
+
+
 def test_image_is_pasted_into_a_class_and_into_the_query(empty):
     teach_by_dropping(empty)
     card(empty, 0).get_by_role("button", name="Draw", exact=True).focus()
@@ -295,6 +316,17 @@ def test_page_has_no_serious_accessibility_fault(page, theme):
         if each["impact"] in ("serious", "critical")
     ]
     assert serious == []
+
+
+def test_login_opens_the_page(chromium, tmp_path):
+    with serving(tmp_path / "store", "--token", "correct horse") as (address, _):
+        page = chromium.new_page()
+        page.goto(address)
+        for token, title in (("wrong", "Log in · tapnet"), ("correct horse", "Five drawings of five things · tapnet")):
+            page.get_by_label("Token").fill(token)
+            page.get_by_role("button", name="Log in").click()
+            expect(page).to_have_title(title, timeout=WAIT)
+        page.close()
 
 
 def test_answer_follows_an_added_example_within_a_tenth_of_a_second_of_work(server):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from tapnet.inference.explanation import class_centers, projected
@@ -37,6 +38,7 @@ class TaskPlanes:
     projection: Plane
     examples: tuple[Points, Points]  # in the embedding space, and inside the projection
     centers: tuple[Points, Points]
+    exact: bool  # whether the scores of the head follow from distances to the centers in the plane of the projection
 
     def locate(self, features: NDArray[np.float32]) -> tuple[Points, Points]:
         """Return features as points (n, 2) in the embedding space and inside the projection."""
@@ -61,7 +63,17 @@ def task_planes(task: Task, model: EmbeddingModel) -> TaskPlanes:
     embedding = Plane(origin, _filled(np.zeros((0, len(origin))), _flat(features) - origin))
     embedding = _aligned(embedding, _flat(features), projection(inside))
     examples = embedding(_flat(features)), projection(inside)
-    return TaskPlanes(head, embedding, projection, examples, (embedding(_flat(centers)), projection(marks)))
+    seen = embedding(_flat(centers)), projection(marks)
+    logits = head.logits(torch.from_numpy(features).to(model.device)).detach().double().cpu().numpy()
+    return TaskPlanes(head, embedding, projection, examples, seen, _nearest_wins(examples[1], seen[1], logits))
+
+
+def _nearest_wins(points: Points, centers: Points, logits: Points) -> bool:
+    """Return whether differences of logits are those of squared distances, up to one positive factor."""
+    distances = -np.square(points[:, None] - centers).sum(axis=-1)
+    ours, theirs = (each - each.mean(axis=1, keepdims=True) for each in (distances, logits))
+    factor = float((ours * theirs).sum() / max(float(np.square(ours).sum()), 1e-12))
+    return factor > 0 and bool(np.abs(theirs - factor * ours).max() <= 1e-3 * np.abs(theirs).max())
 
 
 def _flat(features: NDArray[np.float32]) -> Points:

@@ -129,7 +129,7 @@ def _map(parts: Services, task: str) -> MapBody:
         network=done.network,
         projection_dim=fitted.stored.projection_dim,
         dimensions=engine.most_dimensions(done.network) if projects else 0,
-        exact=len(done.classes) <= 3 and planes.head.centers is not None,
+        exact=planes.exact,
         examples=[
             ExamplePoint(id=each, label=int(done.examples.labels[index]), point=Point.of(planes.examples, index))
             for index, each in enumerate(fitted.example_ids)

@@ -226,7 +226,7 @@ class LeaveOneOutBody(BaseModel):
 
 
 class MapBody(BaseModel):
-    """The task in two dimensions: `exact` where the nearest center in the plane wins (up to three classes)."""
+    """The task in two dimensions: `exact` where the nearest center in the plane wins."""
 
     revision: int
     classes: list[str]

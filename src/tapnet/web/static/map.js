@@ -149,7 +149,7 @@ export class MapView {
       pen.fillText("Two classes with an example each, and the map appears.", width / 2, height / 2, width - 24);
       return;
     }
-    if (this.data.exact && ["tapnet", "protonet"].includes(this.data.method)) this.regions(pen, width, height);
+    if (this.data.exact) this.regions(pen, width, height);
     this.spokes(pen);
     this.examples(pen, ink);
     this.centers(pen, style.getPropertyValue("--card"));
