@@ -18,15 +18,13 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from tapnet.errors import NotFoundError, UserError
-from tapnet.evaluation.calibration import fit_temperature
 from tapnet.functional import NonFiniteError
 from tapnet.inference.networks import FEATURES, EmbeddingModel, load_network, networks_supporting, vector_model
+from tapnet.inference.temperature import mixed_temperature, usual_temperature
 from tapnet.methods import PARAMETER_FREE, Head, LinearHead
 
 ROUNDS = 20  # of leaving one image of every class out
 _CALIBRATION_ROUNDS = 5
-USUAL_TEMPERATURES = {"logistic": 0.27, "centroid": 0.042, "protonet": 0.085}  # the last times squared length
-_USUAL_COUNT = 20  # examples that the usual temperature counts for
 
 
 def _boolean(text: str) -> bool:
@@ -151,19 +149,15 @@ def fit_task(
 
 
 def temperature_of_examples(examples: Examples, model: EmbeddingModel, method: str) -> float:
-    """Return a temperature for a network that was not calibrated: one from its examples, mixed with a usual one.
+    """Return a temperature for a network that was not calibrated: the usual one, and that of its examples.
 
-    The examples are left out one of every class at a time. The fewer there are, the more the usual temperature counts:
-    that of a 5-way 1-shot task over the bundled networks for photographs.
+    The examples are left out one of every class at a time; where a class has one only, the usual one remains.
     """
-    usual = USUAL_TEMPERATURES[method]
-    if method == "protonet":  # by squared distances, so in proportion to those of the features
-        usual *= float(np.square(examples.features).sum(axis=-1).mean())
+    usual = usual_temperature(method, examples.features, examples.labels)
     held = held_out_logits(examples, model, method, {}, _CALIBRATION_ROUNDS)
-    if held is None or usual == 0:
-        return usual or 1.0
-    share = len(held[1]) / (len(held[1]) + _USUAL_COUNT)
-    return float(np.exp(share * np.log(fit_temperature(*held)) + (1 - share) * np.log(usual)))
+    if held is None:
+        return usual
+    return mixed_temperature(method, usual, np.bincount(examples.labels).tolist(), *held)
 
 
 def adapt(examples: Examples, model: EmbeddingModel, method: str, options: Mapping[str, Any]) -> Head:
