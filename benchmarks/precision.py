@@ -71,11 +71,11 @@ def rounded_layers() -> Iterator[None]:
             return convolve(layer, images, weight, bias)
         return _Rounded.apply(convolve(layer, _Rounded.apply(images), _Rounded.apply(weight), bias))
 
-    def normalised(layer: nn.BatchNorm2d, images: Tensor) -> Tensor:
+    def normalized(layer: nn.BatchNorm2d, images: Tensor) -> Tensor:
         result = normalise(layer, images)
         return _Rounded.apply(result) if layer.training else result
 
-    with patch.object(nn.Conv2d, "_conv_forward", convolved), patch.object(nn.BatchNorm2d, "forward", normalised):
+    with patch.object(nn.Conv2d, "_conv_forward", convolved), patch.object(nn.BatchNorm2d, "forward", normalized):
         yield
 
 

@@ -27,17 +27,17 @@ def main() -> None:
     images = load_dataset("mini-imagenet", "train", args.root)
     sampler, numbers = images.episodes(WAY, SHOT, QUERY), count()
     method = TapNet(make_backbone("conv4", images.image_shape), num_references=WAY).train()
-    optimiser = torch.optim.Adam(method.parameters())
+    optimizer = torch.optim.Adam(method.parameters())
 
     def draw() -> EpisodeImages:
         return episode_images(images, sampler[next(numbers)])
 
     def step() -> None:
         episode = draw()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         logits = method(episode.support_images, episode.support_labels, episode.query_images)
         torch.nn.functional.cross_entropy(logits, episode.query_labels).backward()
-        optimiser.step()
+        optimizer.step()
 
     drawing, training, ratio = compared(draw, step, args.pairs)
     print(f"{WAY}-way {SHOT}-shot {QUERY}-query, conv4 84×84, float32, median of {args.pairs} pairs")

@@ -1,6 +1,6 @@
 """What was tried to make a training step faster, each beside the step without it: `python benchmarks/tried.py WHAT`.
 
-Forward and backward of the backbone over an episode of 20-way 5-shot 8-query in float32, or 20 steps of the optimiser.
+Forward and backward of the backbone over an episode of 20-way 5-shot 8-query in float32, or 20 steps of the optimizer.
 The ratio is the time without / the time with: above 1 helps. CPU seconds of one thread, for machines that are busy.
 """
 
@@ -66,7 +66,7 @@ def _compiled(build: Build) -> tuple[pairs.Work, pairs.Work]:
 
 
 def _adam(**options: bool) -> Callable[[Build], tuple[pairs.Work, pairs.Work]]:
-    """The optimiser's step alone, beside a loop over the parameters."""
+    """The optimizer's step alone, beside a loop over the parameters."""
 
     def both(build: Build) -> tuple[pairs.Work, pairs.Work]:
         return _adam_step(build, foreach=False), _adam_step(build, **options)

@@ -38,7 +38,7 @@ def shared(tmp_path_factory):
 
 @pytest.mark.parametrize("part", ["weights", "optimizer"])
 def test_two_ranks_take_the_steps_of_one_with_the_same_meta_batch(shared, part):
-    """Parameters, batch-norm statistics and optimiser state, to float rounding."""
+    """Parameters, batch-norm statistics and optimizer state, to float rounding."""
     one, two = (getattr(read_checkpoint(shared / f"run-{count}" / LAST), part) for count in (1, 2))
     assert one.keys() == two.keys()
     for name in one:

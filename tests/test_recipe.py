@@ -160,3 +160,13 @@ def test_number_of_training_classes_is_filled_in_where_a_method_asks_for_it(file
 def test_number_of_training_classes_that_a_recipe_gives_stays(file):
     recipe = load_recipe(file, ["method.options.num_classes=null"], method="tadam-tc")
     assert recipe.with_num_classes(40).method.options == {"num_classes": None}
+
+
+def test_a_change_by_the_name_of_an_earlier_version_is_applied(file):
+    recipe = load_recipe(file, ["training.way=6", "method.options.ways=6"])
+    assert recipe.method.options["num_references"] == 6
+
+
+def test_options_that_are_left_empty_are_refused_in_words(file):
+    with pytest.raises(ValueError, match=r"method\.options"):
+        load_recipe(file, ["method.options=null"])

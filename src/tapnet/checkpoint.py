@@ -257,7 +257,7 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Method:
 
 
 def optimizer_tensors(method: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimiser's state as flat tensors, named by parameter."""
+    """The optimizer's state as flat tensors, named by parameter."""
     return {
         f"{name}/{key}": value
         for name, parameter in method.named_parameters()
@@ -272,5 +272,5 @@ def restore_optimizer(method: torch.nn.Module, optimizer: torch.optim.Optimizer,
         owner, _, key = full.rpartition("/")
         parameter = parameters.get(owner)
         if parameter is None or value.shape not in (parameter.shape, torch.Size()):
-            raise ValueError(f"The optimiser state of the checkpoint does not fit its recipe: {full} differs.")
+            raise ValueError(f"The optimizer state of the checkpoint does not fit its recipe: {full} differs.")
         optimizer.state[parameter][key] = value if value.dim() == 0 else torch.empty_like(parameter).copy_(value)

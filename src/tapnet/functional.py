@@ -89,7 +89,7 @@ def class_prototypes(features: Tensor, labels: Tensor, way: int) -> Tensor:
     """
     if features.shape[-2] != labels.shape[-1]:
         raise ValueError(
-            f"Needed one label a feature, got {features.shape[-2]} features and {labels.shape[-1]} labels."
+            f"Expected one label per feature, got {features.shape[-2]} features and {labels.shape[-1]} labels."
         )
     if not 0 <= int(labels.min()) <= int(labels.max()) < way:
         raise ValueError(f"Labels of a {way}-way episode are 0 to {way - 1}, got {labels.min()} to {labels.max()}.")
@@ -118,7 +118,7 @@ def projection_errors(references: Tensor, prototypes: Tensor, modified: bool = T
     """
     if references.shape[-2:] != prototypes.shape[-2:]:
         raise ValueError(
-            "Needed one reference a prototype and one dim, got references "
+            "Expected one reference per prototype, of the same dim, got references "
             f"{tuple(references.shape)} and prototypes {tuple(prototypes.shape)}."
         )
     targets = modified_references(references) if modified else references

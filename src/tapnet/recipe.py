@@ -55,7 +55,7 @@ class Part:
 
 @dataclass(frozen=True, config=_STRICT)
 class Training:
-    """Episodes and optimiser. `weight_decay` is the authors': w ← w·(1 - decay) a step, whatever the learning rate.
+    """Episodes and optimizer. `weight_decay` is the authors': w ← w·(1 - decay) per step, whatever the learning rate.
 
     `meta_batch` episodes make one step, by the mean of their gradients; `episodes` counts them all. A cosine goes down
     to zero `cycles` times, in as many episodes each.
@@ -111,7 +111,7 @@ class Validation:
 
 @dataclass(frozen=True, config=_STRICT)
 class Recipe:
-    """The parts of a run. `seed` decides initialisation, episodes, dropout and augmentation."""
+    """The parts of a run. `seed` decides initialization, episodes, dropout and augmentation."""
 
     name: str
     data: Data
@@ -137,9 +137,9 @@ class Recipe:
                     f"more, got {self.training.way}, {ways} and {self.validation.way}"
                 )
         if self.training.frozen_backbone:
-            self._check_unfreezable()
+            self._check_frozen_backbone()
 
-    def _check_unfreezable(self) -> None:
+    def _check_frozen_backbone(self) -> None:
         if self.backbone.name not in PRETRAINED:
             raise ValueError(
                 f"a frozen backbone needs to be pretrained: {' or '.join(PRETRAINED)}, got {self.backbone.name}"
@@ -212,7 +212,11 @@ def with_current_names(values: Any) -> Any:
     if isinstance(training, dict) and training.get("augmentation") == "turn":
         training["augmentation"] = "rotate"
     method = values.get("method")
-    if isinstance(method, dict) and method.get("name") == "tapnet" and _VARIANT_OPTIONS & {*method.get("options", {})}:
+    if (
+        isinstance(method, dict)
+        and method.get("name") == "tapnet"
+        and _VARIANT_OPTIONS & {*(method.get("options") or {})}
+    ):
         method["name"] = "tapnet-variant"
     return values
 
@@ -320,10 +324,17 @@ def changed(recipe: Recipe, changes: list[str]) -> Recipe:
 
 
 def _with_changes(values: dict[str, Any], source: str, changes: list[str]) -> Recipe:
-    """The recipe in values read from the source, changed; an error names one or the other."""
+    """Return the recipe in values read from the source, changed; an error names one or the other."""
+    values = with_current_names(values)
     for change in changes:
-        _apply(values, change)
+        _apply(values, _with_current_key(change))
     return recipe_from(values, source, changes)
+
+
+def _with_current_key(change: str) -> str:
+    key, equals, value = change.partition("=")
+    parts = tuple(key.split("."))
+    return ".".join((*parts[:-1], _RENAMED[parts])) + equals + value if parts in _RENAMED else change
 
 
 def _apply(values: dict[str, Any], change: str) -> None:

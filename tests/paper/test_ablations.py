@@ -86,11 +86,11 @@ def test_batch_statistics_are_transductive_and_those_of_the_episode(evaluator, s
     method = BatchStatistics(small_tapnet).eval()
     assert method.transductive
     assert "batch (transductive)" in measured("batch-statistics", evaluator)
-    normalised = []
+    normalized = []
     layer = next(layer for layer in method.modules() if isinstance(layer, nn.BatchNorm2d))
-    layer.register_forward_hook(lambda _layer, _inputs, output: normalised.append(output))
+    layer.register_forward_hook(lambda _layer, _inputs, output: normalized.append(output))
     Evaluator(method, blobs).accuracies(EpisodeSpec(5, 2, 3, 2))
-    assert normalised[0].mean(dim=(0, 2, 3)).abs().max() < 1e-5
+    assert normalized[0].mean(dim=(0, 2, 3)).abs().max() < 1e-5
 
 
 def test_four_turns_are_classified_each_by_itself_and_the_logits_added_up(small_tapnet, blobs):

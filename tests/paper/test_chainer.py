@@ -73,7 +73,7 @@ def convolved(images, arrays, name):
     return total
 
 
-def normalised(maps, arrays, name):
+def normalized(maps, arrays, name):
     gamma, beta, mean, variance = (
         arrays[f"{name}/{key}"].astype(np.float64)[:, None, None] for key in ("gamma", "beta", "avg_mean", "avg_var")
     )
@@ -92,9 +92,9 @@ def features_of(images, arrays):
     for block in range(1, 5):
         branch = maps
         for layer in "123":
-            branch = normalised(convolved(branch, arrays, f"l_conv{block}_{layer}"), arrays, f"l_norm{block}_{layer}")
+            branch = normalized(convolved(branch, arrays, f"l_conv{block}_{layer}"), arrays, f"l_norm{block}_{layer}")
             branch = branch if layer == "3" else np.maximum(branch, 0)
-        shortcut = normalised(convolved(maps, arrays, f"l_conv{block}_r"), arrays, f"l_norm{block}_r")
+        shortcut = normalized(convolved(maps, arrays, f"l_conv{block}_r"), arrays, f"l_norm{block}_r")
         maps = pooled(np.maximum(branch + shortcut, 0))
     return maps.mean(axis=(2, 3))
 

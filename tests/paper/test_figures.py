@@ -37,7 +37,7 @@ def test_learning_curve_with_references_has_two_panels(tmp_path):
     write_curve(tmp_path, [1.0, 1.1, 1.2])
     assert titles(learning_curve(tmp_path)) == [
         "Accuracy on classes not trained on",
-        "Smallest distance between normalised references",
+        "Smallest distance between normalized references",
     ]
 
 

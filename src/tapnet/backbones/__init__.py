@@ -38,7 +38,7 @@ __all__ = [
 
 
 def make_backbone(name: str, image_shape: ImageShape, **options: Any) -> Backbone:
-    """A freshly initialised network for images of this shape (channels, height, width)."""
+    """A freshly initialized network for images of this shape (channels, height, width)."""
     if name not in BACKBONES:
         raise ValueError(f"A backbone is one of {', '.join(BACKBONES)}, got {name!r}.")
     if len(image_shape) != 3 or min(image_shape) < 1:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-EPSILON, MOMENTUM = 2e-5, 0.1  # the authors' batch normalisation: eps 2e-5, running average decay 0.9
+EPSILON, MOMENTUM = 2e-5, 0.1  # the authors' batch normalization: eps 2e-5, running average decay 0.9
 BLOCKS = 4
 FEATURE_LENGTH = 10.0  # of the features of a pretrained network, whose own lengths say little
 
@@ -44,14 +44,14 @@ class Backbone(nn.Module):
 
 
 def convolution(inputs: int, outputs: int, kernel: int = 3) -> nn.Conv2d:
-    """A convolution that keeps the size, initialised LeCun normal; no bias, batch normalisation would cancel it."""
+    """A convolution that keeps the size, initialized LeCun normal; no bias, batch normalization would cancel it."""
     layer = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=False)
     if not layer.weight.is_meta:  # there nothing is drawn, and drawing would import PyTorch's compiler, seconds long
         nn.init.normal_(layer.weight, std=1 / math.sqrt(inputs * kernel * kernel))
     return layer
 
 
-def normalisation(channels: int) -> nn.BatchNorm2d:
+def normalization(channels: int) -> nn.BatchNorm2d:
     return nn.BatchNorm2d(channels, eps=EPSILON, momentum=MOMENTUM)
 
 

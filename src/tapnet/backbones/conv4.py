@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from tapnet.backbones.base import BLOCKS, Backbone, ImageShape, convolution, four, halved, halving, normalisation
+from tapnet.backbones.base import BLOCKS, Backbone, ImageShape, convolution, four, halved, halving, normalization
 
 
 class Conv4(Backbone):
-    """Four blocks of 3×3 convolution, batch normalisation, ReLU and 2×2 max pooling; the last maps flattened.
+    """Four blocks of 3×3 convolution, batch normalization, ReLU and 2×2 max pooling; the last maps flattened.
 
     64 channels at 84×84 give 64·6·6 = 2304 features. `average_top` adds the 2×2 average pooling that the paper puts on
     top for tieredImageNet (576 features). `pooled_blocks` is how many of the blocks pool, the first ones: two in
@@ -56,5 +56,5 @@ def _block(inputs: int, outputs: int, dropout: float, pooled: bool) -> nn.Sequen
     """ReLU stands after the pooling: they commute, and there it has a quarter of the work."""
     pooling = halving() if pooled else nn.Identity()
     return nn.Sequential(
-        convolution(inputs, outputs), normalisation(outputs), pooling, nn.ReLU(inplace=True), nn.Dropout(dropout)
+        convolution(inputs, outputs), normalization(outputs), pooling, nn.ReLU(inplace=True), nn.Dropout(dropout)
     )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tapnet.backbones.base import BLOCKS, Backbone, ImageShape, convolution, four, halved, halving, normalisation
+from tapnet.backbones.base import BLOCKS, Backbone, ImageShape, convolution, four, halved, halving, normalization
 
 
 class ResNet12(Backbone):
@@ -77,15 +77,15 @@ class _Block(nn.Module):
         super().__init__()
         self.layers = nn.Sequential(
             convolution(inputs, outputs),
-            normalisation(outputs),
+            normalization(outputs),
             nn.ReLU(inplace=True),
             convolution(outputs, outputs),
-            normalisation(outputs),
+            normalization(outputs),
             nn.ReLU(inplace=True),
             convolution(outputs, outputs),
-            normalisation(outputs),
+            normalization(outputs),
         )
-        self.shortcut = nn.Sequential(convolution(inputs, outputs, shortcut_kernel), normalisation(outputs))
+        self.shortcut = nn.Sequential(convolution(inputs, outputs, shortcut_kernel), normalization(outputs))
         self.pool = halving()
         self.dropout = nn.Dropout(dropout)
 

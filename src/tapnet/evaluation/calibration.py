@@ -94,7 +94,7 @@ def calibrate_checkpoint(path: Path, images: ImageSet, features: Tensor | None =
     """
     checkpoint = read_checkpoint(path)
     method = checkpoint.method()
-    if method.task_features:
+    if method.task_features or method.transductive:
         return
     if features is None:
         features = embed(method.backbone, images, maps=method.feature_maps)  # the work of all processes

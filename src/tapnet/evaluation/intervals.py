@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
+from tapnet.data.episodes import Indices
+
 Accuracies = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 REPLICATES, REPLICATE_EPISODES = 100, 100
 _Z = 1.96

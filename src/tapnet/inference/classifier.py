@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from hashlib import sha256
@@ -163,7 +164,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.network_ == FEATURES:
             return vector_model(self.n_features_in_)
         network = self._network()
-        if network.method.feature_shape != (self.n_features_in_,):
+        if math.prod(network.method.feature_shape) != self.n_features_in_:
             raise UserError(
                 f"The network {self.network_!r} has features of shape {network.method.feature_shape}, got vectors of "
                 f'{self.n_features_in_}: give vectors of that network, or network="auto".',
@@ -191,7 +192,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         read = read_images(X, network.image_preprocessing, thumbnails=thumbnail)
         examples = [example for _, example in readable(read, on_unreadable=None)]
         if reset:
-            self.n_features_in_ = network.method.backbone.dim
+            self.n_features_in_ = math.prod(network.method.feature_shape)
         features = network.embed(example.pixels for example in examples)
         return features, [example.sha256 for example in examples], [example.thumbnail for example in examples]
 

@@ -170,7 +170,7 @@ def _check(task: Task) -> None:
     if linear is not None and len(linear.bias) != way:
         raise ValueError(f"its head has {len(linear.bias)} classes, expected {way}")
     if task.method not in METHODS or not isinstance(task.options, dict) or not task.temperature > 0:
-        raise ValueError("its method, options or temperature cannot be")
+        raise ValueError("its method, options or temperature are not valid")
     if task.precision not in PRECISIONS:
         raise ValueError(f"its precision is {task.precision!r}, expected {' or '.join(PRECISIONS)}")
     if task.label_kind not in LABEL_KINDS:
@@ -189,6 +189,9 @@ def with_network(task: Task, model: EmbeddingModel) -> Task:
     Raise UserError if it belongs to another one, or if its head does not follow from its examples.
     """
     task.check_network(model)
+    shape, expected = task.examples.features.shape[1:], model.method.feature_shape
+    if shape != expected:
+        raise UserError(f"The task has features of shape {shape}, but its network has {expected}: fit it again.")
     head = adapt(task.examples, model, task.method, task.options)
     kept, fitted = task.head.linear(), head.linear()
     if kept is None or fitted is None:

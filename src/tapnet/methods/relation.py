@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
-from tapnet.backbones.base import convolution, halved, halving, normalisation
+from tapnet.backbones.base import convolution, halved, halving, normalization
 from tapnet.data.batches import EpisodeImages
 from tapnet.methods.base import EpisodeLoss, Method, check_choice, support_members
 from tapnet.methods.head import Head
@@ -78,11 +78,11 @@ class RelationModule(nn.Module):
         channels, height, width = map_shape
         self.first = convolution(2 * channels, WIDTH)
         self.rest = nn.Sequential(
-            normalisation(WIDTH),
+            normalization(WIDTH),
             nn.ReLU(),
             halving(),
             convolution(WIDTH, WIDTH),
-            normalisation(WIDTH),
+            normalization(WIDTH),
             nn.ReLU(),
             halving(),
             nn.Flatten(),

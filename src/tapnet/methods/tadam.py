@@ -97,10 +97,6 @@ class TaskConditionedHead(Head):
         vectors: Tensor = self.backbone(features)
         return vectors
 
-    @property
-    def centers(self) -> Tensor:
-        return self.head.prototypes
-
 
 class TadamTC(Method):
     """TADAM-α over a backbone that is conditioned on the task, with auxiliary classification of the training classes.

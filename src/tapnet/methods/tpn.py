@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
-from tapnet.backbones.base import convolution, halved, halving, normalisation
+from tapnet.backbones.base import convolution, halved, halving, normalization
 from tapnet.data.batches import EpisodeImages
 from tapnet.methods.base import EpisodeLoss, Method, support_members
 from tapnet.methods.head import Head
@@ -107,8 +107,8 @@ class LengthScale(nn.Module):
         last = nn.Linear(HIDDEN, 1)
         nn.init.ones_(last.bias)  # begins near 1: at 0 no image is similar to another
         self.layers = nn.Sequential(
-            *(convolution(channels, WIDTH), normalisation(WIDTH), nn.ReLU(), halving()),
-            *(convolution(WIDTH, 1), normalisation(1), nn.ReLU(), halving()),
+            *(convolution(channels, WIDTH), normalization(WIDTH), nn.ReLU(), halving()),
+            *(convolution(WIDTH, 1), normalization(1), nn.ReLU(), halving()),
             *(nn.Flatten(), nn.Linear(halved(height, 2) * halved(width, 2), HIDDEN), nn.ReLU(), last),
         )
 

@@ -1,6 +1,6 @@
 """Checkpoints of the authors' Chainer code as checkpoints of ours, with the same features and logits.
 
-Their convolutions have biases: what one adds before batch normalisation is taken off the running mean. Their linear
+Their convolutions have biases: what one adds before batch normalization is taken off the running mean. Their linear
 layer of references has one, too: unless it is zero it becomes TapNet's `reference_bias`.
 """
 

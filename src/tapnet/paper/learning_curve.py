@@ -60,7 +60,7 @@ def _draw_distance(axis: Any, points: list[Point]) -> None:
     best = _best(points)
     axis.plot([point.episode for point in points], [point.diagnostics[DISTANCE] for point in points], color=COLOURS[2])
     axis.plot(best.episode, best.diagnostics[DISTANCE], "o", color=COLOURS[1], label="best on validation classes")
-    _finish(axis, "Euclidean distance", "Smallest distance between normalised references")
+    _finish(axis, "Euclidean distance", "Smallest distance between normalized references")
 
 
 def _best(points: list[Point]) -> Point:

@@ -1,4 +1,4 @@
-"""The training loop: any method, any dataset, one meta-batch of episodes a step."""
+"""The training loop: any method, any dataset, one meta-batch of episodes per step."""
 
 from __future__ import annotations
 
@@ -371,7 +371,7 @@ def _seed(*key: int) -> int:
 
 @contextmanager
 def _seeded(*key: int) -> Iterator[None]:
-    """Inside, global randomness (dropout, initialisation) follows from the key; outside it is as it was."""
+    """Inside, global randomness (dropout, initialization) follows from the key; outside it is as it was."""
     with torch.random.fork_rng():
         torch.manual_seed(_seed(*key))
         yield

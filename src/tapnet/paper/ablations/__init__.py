@@ -105,7 +105,7 @@ ABLATIONS: dict[str, Ablation] = {
         {name: {"distance": name} for name in ("squared", "euclidean")},
     ),
     "batch-statistics": Ablation(
-        "batch normalisation by running statistics or by those of the episode?",
+        "batch normalization by running statistics or by those of the episode?",
         measure_batch_statistics,
         episodes=200,
         note="Transductive: the prediction for an image depends on the other images of its episode.",

@@ -94,7 +94,7 @@ def measure_ways(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
 
 
 def measure_batch_statistics(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
-    """Batch normalisation by the statistics of training, or by those of an episode's own images."""
+    """Batch normalization by the statistics of training, or by those of an episode's own images."""
     together = Evaluator(BatchStatistics(evaluator.method), evaluator.images, evaluator.precision)
     return paired(
         {
