@@ -442,7 +442,10 @@ function showMap(found) {
   map = found;
   const ready = Boolean(found);
   for (const id of ["replay", "space-embedding", "space-projection", "method", "dim"]) $(id).disabled = !ready;
-  for (const id of ["download-task", "download-onnx"]) $(id).classList.toggle("disabled", !ready);
+  for (const [id, path] of [["download-task", "/file"], ["download-onnx", "/onnx"]]) {
+    if (ready) $(id).href = address(path);
+    else $(id).removeAttribute("href");
+  }
   $("legend").replaceChildren();
   if (!found) {
     view.clear();
@@ -520,8 +523,6 @@ function changeSettings(values, wait) {
 
 function showUse() {
   const file = `${task.name.replace(/[^A-Za-z0-9_-]+/g, "-").replace(/^-+|-+$/g, "") || "task"}.task`;
-  $("download-task").href = address("/file");
-  $("download-onnx").href = address("/onnx");
   $("python").textContent = `from tapnet import TapNetClassifier\n\nclf = TapNetClassifier.load("${file}")\nprint(clf.predict(["image.png"]))`;
   $("curl").textContent = `curl -F images=@image.png ${location.origin}${address("/predict")}`;
 }
