@@ -16,7 +16,8 @@ from PIL import Image
 from tapnet.inference import export, read_task, write_task
 from tapnet.inference.confusion import Confusion
 from tapnet.inference.images import THUMBNAIL, Example, read_image
-from tapnet.inference.predictor import Prediction
+from tapnet.inference.predictor import UNKNOWN, Prediction
+from tapnet.inference.task import check_names_differ
 from tapnet.inference.task_file import with_network
 from tapnet.web.bodies import (
     ClassProbability,
@@ -109,7 +110,7 @@ def _explain(parts: Services, task: str, image: bytes, reject: float) -> Explana
     rejected = found.ranked[0][1] < reject
     nearest = [Neighbor(id=fitted.example_ids[n.index], label=n.label, similarity=n.similarity) for n in found.nearest]
     return ExplanationBody(
-        **_prediction("unknown" if rejected else found.label, found.ranked).model_dump(),
+        **_prediction(UNKNOWN if rejected else found.label, found.ranked).model_dump(),
         nearest=nearest,
         reason=found.reason,
         point=Point.of(points, 0),
@@ -184,13 +185,20 @@ def _import(parts: Services, content: bytes, name: str) -> StoredTask:
         key for key, value in task.options.items() if key != "projection_dim" and _OPTIONS.get(key) != value
     ]:
         raise Problem(422, f"The task has the option {strange[0]!r}, which this server does not keep.")
+    if task.precision != model.precision:
+        raise Problem(422, f"The task was fitted in {task.precision}, this server computes in {model.precision}.")
     task = with_network(task, model)
     rows = zip(
         task.examples.labels, task.examples.features, task.examples.hashes, task.examples.thumbnails, strict=True
     )
     new = [(label, NewExample(sha256, row.tobytes(), _thumbnail(jpeg, model))) for label, row, sha256, jpeg in rows]
-    classes = [(clean_name(each), [e for k, e in new if k == label]) for label, each in enumerate(task.classes)]
-    shown = clean_name(name) if name.strip() else "Uploaded task"
+    try:
+        names = [clean_name(each) for each in task.classes]
+        check_names_differ(names)
+        shown = clean_name(name) if name.strip() else "Uploaded task"
+    except ValueError as error:
+        raise Problem(422, str(error)) from None
+    classes = [(each, [e for k, e in new if k == label]) for label, each in enumerate(names)]
     return parts.store.import_task(shown, model.name, model.sha256, task.method, dim, classes)
 
 

@@ -108,8 +108,7 @@ class Engine:
 
     def methods(self, name: str) -> list[str]:
         """Return the methods that a network can be fitted by, its own first."""
-        model = self.model(name)
-        return list(dict.fromkeys((model.default_method, *PARAMETER_FREE)))
+        return list(self.model(name).offered_methods(way=2))
 
     def check_method(self, stored: StoredTask, method: str | None, dim: int | None) -> None:
         """Raise UserError if the task cannot be fitted by this method with a projection of this dimension."""

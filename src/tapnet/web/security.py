@@ -86,12 +86,12 @@ class Gate:
             raise Refusal(421, f"This server does not answer for the host {host!r}; --allow-host adds a name.")
         if scope["method"] not in _SAFE:
             _check_origin(headers, host)
-        if scope["path"] not in _OPEN:
-            self._check_token(headers)
-        if scope["path"] != "/v1/health":
+        if scope["path"] != "/v1/health":  # before the token, so that guesses of it are limited, too
             client = (scope.get("client") or ("",))[0]
             if wait := self._rates.wait(client):
                 raise Refusal(429, "Too many requests from this address: wait a moment.", max(1, round(wait)))
+        if scope["path"] not in _OPEN:
+            self._check_token(headers)
 
     def _check_token(self, headers: Headers) -> None:
         if self.settings.token is None:
@@ -176,10 +176,17 @@ class LimitedBody:
 def _check_origin(headers: Headers, host: str) -> None:
     """Refuse what a page of another site makes a browser send."""
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+    if origin is not None and _netloc(origin) != host.lower():
         raise Refusal(403, f"Requests from pages of {origin} are refused.")
     if site not in (None, "same-origin", "none"):
         raise Refusal(403, "Requests from pages of other sites are refused.")
+
+
+def _netloc(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:  # such as "http://["
+        return ""
 
 
 def _with_headers(scope: Scope, send: Send) -> Send:

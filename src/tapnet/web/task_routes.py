@@ -171,7 +171,8 @@ def _add(parts: Services, task: str, class_id: str, images: list[bytes]) -> tupl
         try:
             return parts.store.add_examples(task, class_id, model.name, model.sha256, new)
         except NetworkChanged:  # somebody added the first examples, of another kind, in the meantime
-            continue
+            if stored.network == model.name:
+                raise Problem(409, f"The task was taught with another version of the network {model.name!r}.") from None
 
 
 def _ready_example(parts: Services, name: str) -> StoredTask:
