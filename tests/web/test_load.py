@@ -13,6 +13,7 @@ import pytest
 from web_server import drawing, files, serving
 
 from tapnet.inference import load_network
+from tapnet.inference.networks import EmbeddingModel
 from tapnet.web.batching import BatchedModel, Batcher
 from tapnet.web.database import Database
 from tapnet.web.engine import Engine
@@ -99,7 +100,8 @@ def test_shutdown_finishes_what_was_accepted(tmp_path):
         sent = files(*(drawing("circle", seed) for seed in range(80)))
         with ThreadPoolExecutor(1) as pool:
             future = pool.submit(httpx.post, f"{address}/v1/tasks/{task['id']}/predict", files=sent, timeout=60)
-            time.sleep(0.25)
+            while not future.done() and "tapnet_waiting_requests 1.0" not in httpx.get(f"{address}/v1/metrics").text:
+                time.sleep(0.01)
             process.send_signal(signal.SIGTERM)
             answer = future.result()
         assert len(answer.json()["predictions"]) == 80
@@ -127,14 +129,28 @@ def test_queue_is_bounded(tmp_path):
     database.close()
 
 
-def test_concurrent_requests_pass_the_network_as_one_batch():
-    batcher = Batcher()
-    model = BatchedModel.of(load_network("drawings"), batcher)
+def test_requests_that_wait_pass_the_network_as_one_batch(monkeypatch):
+    real, busy, free = EmbeddingModel.embed, threading.Event(), threading.Event()
+
+    def gated(model, pixels):
+        busy.set()
+        free.wait(120)
+        return real(model, pixels)
+
     images = np.random.default_rng(0).integers(0, 256, (24, 28, 28, 1)).astype(np.uint8)
     alone = load_network("drawings").embed(images)
+    monkeypatch.setattr(EmbeddingModel, "embed", gated)
+    batcher = Batcher()
+    model = BatchedModel.of(load_network("drawings"), batcher)
     with ThreadPoolExecutor(12) as pool:
-        together = list(pool.map(lambda n: model.embed([images[2 * n], images[2 * n + 1]]), range(12)))
+        waiting = [pool.submit(model.embed, [images[0], images[1]])]
+        assert busy.wait(60)  # the first of them is with the network
+        waiting += [pool.submit(model.embed, [images[2 * n], images[2 * n + 1]]) for n in range(1, 12)]
+        end = time.monotonic() + 60
+        while batcher._jobs.qsize() < 11 and time.monotonic() < end:
+            time.sleep(0.01)
+        free.set()
+        together = [each.result() for each in waiting]
     batcher.close()
     np.testing.assert_allclose(np.concatenate(together), alone, rtol=1e-3, atol=1e-4)
-    assert batcher.images == 24
-    assert batcher.batches < 12
+    assert (batcher.images, batcher.batches) == (24, 2)
