@@ -47,7 +47,7 @@ def write_pictures(folder):
     drawings = load_dataset("quickdraw", "test")
     for label in range(3):
         for number, position in enumerate(np.flatnonzero(drawings.labels == label)[:8]):
-            place = "my_classes" if number < 5 else "labelled" if number < 7 else "new_photos"
+            place = "my_classes" if number < 5 else "labeled" if number < 7 else "new_photos"
             path = folder / place / ("new" if place == "new_photos" else drawings.names[label]) / f"{position}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(drawings.gather(np.array([position]))[0, ..., 0]).save(path)
