@@ -1,7 +1,8 @@
-"""Images per second of `tapnet predict`, decoding included: `python tools/measure_speed.py FOLDER --json FILE`.
+"""Images per CPU second of `tapnet predict`: `python tools/measure_speed.py FOLDER --json FILE`.
 
 FOLDER holds one folder of photographs per class, of which the first two of each of two classes are fitted and all are
-predicted, by each network in turn. Beside it the bare network, to which images come decoded.
+predicted, by each network in turn, decoding included. Beside it the bare network, to which images come decoded. CPU
+seconds do not depend on what else the machine does.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ def main() -> None:
     rows = []
     for name in NETWORKS:
         network, predictor = load_network(name), TaskPredictor.open(fit(few, name))
-        start = time.perf_counter()
+        start = time.process_time()
         predictor.predict(files)
-        whole = time.perf_counter() - start
+        whole = time.process_time() - start
         read = read_images(files, network.image_preprocessing)
         pixels = [example.pixels for _, example in read if isinstance(example, Example)]
-        start = time.perf_counter()
+        start = time.process_time()
         network.embed(pixels)
-        bare = time.perf_counter() - start
+        bare = time.process_time() - start
         rates = {"predict": len(files) / whole, "network_only": len(pixels) / bare}
         rows.append({"network": name, "precision": network.precision} | rates)
         print(rows[-1])

@@ -1,6 +1,6 @@
 """Labels as people have them beside folders: a CSV or JSON lines file of paths and classes. Nothing is decoded here.
 
-What `predict --csv` and `predict --json` write is such a file, so predictions corrected by hand are labels.
+The CSV and JSON lines of predictions are such files, so predictions corrected by hand are labels.
 """
 
 from __future__ import annotations
