@@ -146,7 +146,7 @@ def figure(result: Comparison) -> Figure:
             singles = [100 * run.evaluation.accuracy for run in group.runs]
             axis.plot(singles, [place] * len(singles), "|", color=COLOURS[1], markersize=12)
     axis.set(yticks=range(len(result.groups)), yticklabels=[labels[group.name] for group in result.groups])
-    axis.set(xlabel="accuracy (%): 95% over episodes (thin), over classes (wide), single seeds (bars)")
+    axis.set(xlabel="accuracy (%)\nthin: 95% over episodes; wide: over classes; bars: single seeds")
     axis.invert_yaxis()
     axis.grid(alpha=0.3, axis="x")
     return drawn

@@ -63,7 +63,7 @@ def _evaluations(results: list[dict[str, Any]]) -> str:
 
 def _commands(results: list[dict[str, Any]]) -> str:
     hardware = sorted({result["trained"]["hardware"].get("device_name", "unrecorded hardware") for result in results})
-    commands = (result["command"] for result in results)
+    commands = dict.fromkeys(result["command"] for result in results)
     return "\n".join([f"Trained on {' or '.join(hardware)}. Made by:", "", "```", *commands, "```"])
 
 
