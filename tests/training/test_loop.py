@@ -116,7 +116,7 @@ def test_a_damaged_best_checkpoint_stops_a_run_that_goes_on_before_anything_is_w
     train(recipe(episodes=4, schedule="cosine"), tmp_path, device="cpu")
     (tmp_path / BEST).write_bytes(b"rubbish")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.suffix != ".json"}
-    with pytest.raises(ValueError, match=r"best\.safetensors is damaged .* Remove it and the run resumes without it"):
+    with pytest.raises(ValueError, match=r"best\.safetensors is damaged .* Remove it, and the run resumes without it"):
         train(recipe(episodes=8, schedule="cosine", cycles=2), tmp_path, device="cpu", resume=True)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.suffix != ".json"} == before
 
