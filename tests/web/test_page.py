@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
-from web_server import drawing, serving
+from web_server import drawing, serving, short_folder
 
 WAIT = 20_000  # milliseconds, on a busy machine
 HUNDRED_STEPS = 100
@@ -23,10 +23,12 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def chromium():
-    with sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=browser.find(), args=browser.FLAGS)
-        yield running
-        running.close()
+    with pytest.MonkeyPatch.context() as patch, short_folder() as folder:
+        patch.setenv("TMPDIR", folder)
+        with sync_playwright() as driver:
+            running = driver.chromium.launch(executable_path=browser.find(), args=browser.FLAGS)
+            yield running
+            running.close()
 
 
 @pytest.fixture

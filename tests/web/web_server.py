@@ -5,12 +5,20 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import numpy as np
 from PIL import Image, ImageDraw
+
+
+def short_folder():
+    """A temporary folder with a short path: that of a socket in it may have about a hundred characters."""
+    place = Path("/tmp")
+    return tempfile.TemporaryDirectory(dir=place if place.is_dir() else None, ignore_cleanup_errors=True)
 
 
 def png(image):
