@@ -439,3 +439,8 @@ def test_train_takes_another_method_than_the_recipes(tmp_path, capsys):
 def test_train_does_not_resume_with_another_method(tmp_path, capsys):
     assert main(["train", "--resume", str(tmp_path), "--method", "matching"]) == 2
     assert "--method" in capsys.readouterr().err
+
+
+def test_evaluate_leaves_out_the_interval_over_classes_when_asked(run_folder, capsys):
+    assert main(["evaluate", str(run_folder), "--episodes", "4", "--no-class-interval", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ci95_bootstrap"] is None

@@ -64,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_episodes(parser, several=True)
     parser.add_argument("--seeds", action="store_true", help="runs that differ in seed only: mean and spread over them")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--no-class-interval", action="store_true", help="leave out the interval over classes: faster")
     parser.add_argument("--no-cache", action="store_true", help="compute the features even if they are cached")
     parser.add_argument("--record", type=output_folder, metavar="DIR", help="keep the result for `tapnet table`")
     add_device(parser, precision="float32")
@@ -82,7 +83,7 @@ def run(args: argparse.Namespace) -> None:
             found = candidate(checkpoint, args)
             for spec in specs:
                 accuracies = found.evaluator.accuracies(spec)
-                result = found.evaluator.evaluate(spec, accuracies=accuracies)
+                result = found.evaluator.evaluate(spec, not args.no_class_interval, accuracies=accuracies)
                 measured.append(_Measured(found, result, accuracies))
         if distributed.rank() > 0:
             return
