@@ -170,3 +170,8 @@ def test_a_change_by_the_name_of_an_earlier_version_is_applied(file):
 def test_options_that_are_left_empty_are_refused_in_words(file):
     with pytest.raises(ValueError, match=r"method\.options"):
         load_recipe(file, ["method.options=null"])
+
+
+def test_windows_are_for_methods_that_take_them(file):
+    with pytest.raises(ValueError, match="window is for the method classifier, got"):
+        load_recipe(str(file), ["training.augmentation=window"])

@@ -136,6 +136,9 @@ class Recipe:
                     f"training.way and method.options.{option} need to be one number, {meaning}, and validation.way no "
                     f"more, got {self.training.way}, {ways} and {self.validation.way}"
                 )
+        if self.training.augmentation == "window" and not METHODS[self.method.name].takes_windows:
+            able = ", ".join(name for name, method in METHODS.items() if method.takes_windows)
+            raise ValueError(f"training.augmentation=window is for the method {able}, got {self.method.name}")
         if self.training.frozen_backbone:
             self._check_frozen_backbone()
 

@@ -29,6 +29,7 @@ CASES = {name: (name, needed_options(kind)) for name, kind in METHODS.items()} |
     "tadam-alpha, squared": ("tadam-alpha", {"squared": True}),
     "maml of first order": ("maml", {"way": WAY, "first_order": True}),
     "maml with batch statistics": ("maml", {"way": WAY, "batch_statistics": True}),
+    "classifier": ("classifier", {"num_classes": 20}),
     "tadam-tc with auxiliary classes": ("tadam-tc", {"num_classes": 20}),
 }
 SHOTS = torch.arange(WAY).repeat_interleave(torch.tensor([3, 1, 2, 1, 1, 2, 1, 1]))  # differ by class

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tapnet.methods.base import EpisodeLoss, Method, PrototypeMethod
 from tapnet.methods.centroid import CosineCentroid
+from tapnet.methods.classifier import ClassifierBaseline
 from tapnet.methods.head import Head, LinearHead
 from tapnet.methods.logistic import LogisticRegression
 from tapnet.methods.maml import MAML
@@ -29,6 +30,7 @@ METHODS: dict[str, type[Method]] = {
     "maml": MAML,
     "snail": SNAIL,
     "shifted-neurons": ShiftedNeurons,
+    "classifier": ClassifierBaseline,
     "centroid": CosineCentroid,
     "logistic": LogisticRegression,
 }
@@ -46,6 +48,7 @@ __all__ = [
     "METHODS",
     "PARAMETER_FREE",
     "SNAIL",
+    "ClassifierBaseline",
     "EpisodeLoss",
     "Head",
     "LinearHead",

@@ -43,6 +43,7 @@ class Method(nn.Module):
     gradients_at_test: ClassVar[bool] = False  # adapts by gradient descent, so evaluation may not disable gradients
     batched: ClassVar[bool] = True  # `adapt` takes several episodes of one shape at once
     trainable: ClassVar[bool] = True  # has a gradient with respect to the features
+    takes_windows: ClassVar[bool] = False  # `loss` takes images smaller than the backbone's image shape
     auxiliary_classes: ClassVar[bool] = False  # training tells it how many classes there are, as option `num_classes`
     order_free_options: ClassVar[dict[str, Any]] = {}  # for `with_options`: with these it follows the class order
 

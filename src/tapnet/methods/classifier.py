@@ -1,0 +1,38 @@
+"""Meta-Baseline: Exploring Simple Meta-Learning for Few-Shot Learning.
+
+Yinbo Chen, Zhuang Liu, Huijuan Xu, Trevor Darrell, Xiaolong Wang. ICCV 2021. This is their Classifier-Baseline.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tapnet.backbones import Backbone
+from tapnet.data.batches import EpisodeImages
+from tapnet.methods.base import EpisodeLoss
+from tapnet.methods.centroid import CosineCentroid
+
+
+class ClassifierBaseline(CosineCentroid):
+    """Plain classification of all training classes; a new task gets the cosine centroids of its support set.
+
+    The classifier is one linear layer over the mean of the last maps, so it also learns from smaller windows of the
+    images (augmentation `window`). Its backbone is a start for other methods: `tapnet train RECIPE --from RUN`.
+    """
+
+    takes_windows = True
+    auxiliary_classes = True
+
+    def __init__(self, backbone: Backbone, num_classes: int | None = None) -> None:
+        super().__init__(backbone)
+        self.classifier = nn.Linear(backbone.map_shape[0], num_classes) if num_classes else None
+
+    def loss(self, episode: EpisodeImages) -> EpisodeLoss:
+        """Return the cross-entropy of all images of the episode over all training classes."""
+        if self.classifier is None:
+            raise ValueError("The classifier learns with the option `num_classes`, the number of training classes.")
+        scores = self.classifier(self.backbone.maps(episode.images).mean(dim=(-2, -1)))
+        labels = torch.cat([episode.classes.repeat_interleave(each) for each in (episode.shot, episode.query)])
+        return EpisodeLoss(F.cross_entropy(scores, labels), scores[episode.sizes[0] :, episode.classes])
