@@ -34,7 +34,7 @@ FORMAT = 1
 BEST, LAST = "best.safetensors", "last.safetensors"
 BUNDLED = Path(__file__).parent / "checkpoints"
 HEADER, TASK = "tapnet", "tapnet-task"  # one key of metadata, sorted JSON: safetensors writes several in random order
-_OPTIMIZER = "optimizer/"
+_OPTIMIZER, _AVERAGE = "optimizer/", "average/"
 
 
 _Count = Annotated[int, pydantic.Field(ge=0)]
@@ -71,11 +71,12 @@ class Header:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A header with its tensors; `optimizer` is empty in a checkpoint that is only to be used."""
+    """A header with its tensors; `optimizer` and `average` are empty in a checkpoint that is only to be used."""
 
     header: Header
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor] = field(default_factory=dict)
+    average: dict[str, Tensor] = field(default_factory=dict)  # of the weights so far, where a run averages them
 
     def method(self) -> Method:
         """The trained method in eval mode; half precision is widened. A frozen backbone brings its own weights, but not
@@ -103,17 +104,22 @@ class Checkpoint:
         return method.eval().requires_grad_(False)
 
     def check_weights(self, method: Method) -> None:
-        """Nothing, or an error that names the weights which the method and the checkpoint do not share."""
+        """Raise ValueError, with their names, if the method and the checkpoint do not share all weights."""
         expected = {name: (tensor.shape, tensor.dtype) for name, tensor in method.state_dict().items()}
-        found = {name: (tensor.shape, tensor.dtype) for name, tensor in self.weights.items()}
-        if expected != found:
+        for weights in (self.weights, self.average) if self.average else (self.weights,):
+            found = {name: (tensor.shape, tensor.dtype) for name, tensor in weights.items()}
             names = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
-            raise ValueError(f"The weights do not fit the recipe of the checkpoint: {', '.join(names[:5])} differ.")
+            if names:
+                raise ValueError(f"The weights do not fit the recipe of the checkpoint: {', '.join(names[:5])} differ.")
 
     def write(self, path: Path) -> None:
         """The file, whole or not at all."""
-        named = self.weights | {_OPTIMIZER + name: tensor for name, tensor in self.optimizer.items()}
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in named.items()}
+        named = {"": self.weights, _OPTIMIZER: self.optimizer, _AVERAGE: self.average}
+        tensors = {
+            prefix + name: tensor.detach().cpu().contiguous()
+            for prefix, group in named.items()
+            for name, tensor in group.items()
+        }
         header = asdict(self.header)
         header["digest"] = content_digest(header, tensors)
         write_atomically(path, save(tensors, {HEADER: json.dumps(header, sort_keys=True)}))
@@ -207,9 +213,13 @@ def parse_checkpoint(content: bytes, path: Path) -> Checkpoint:
     header = _header(dict(values), path)
     if header.digest and header.digest != content_digest(values, tensors):
         raise ValueError(f"{path} is damaged: its content does not match its digest. Train or download it again.")
-    weights = {name: tensor for name, tensor in tensors.items() if not name.startswith(_OPTIMIZER)}
-    optimizer = {name.removeprefix(_OPTIMIZER): tensors[name] for name in tensors.keys() - weights.keys()}
-    return Checkpoint(header, weights, optimizer)
+    optimizer, average = (_below(prefix, tensors) for prefix in (_OPTIMIZER, _AVERAGE))
+    weights = {name: tensor for name, tensor in tensors.items() if not name.startswith((_OPTIMIZER, _AVERAGE))}
+    return Checkpoint(header, weights, optimizer, average)
+
+
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def read_header(path: Path) -> Header:

@@ -58,7 +58,8 @@ class Training:
     """Episodes and optimizer. `weight_decay` is the authors': w ← w·(1 - decay) per step, whatever the learning rate.
 
     `meta_batch` episodes make one step, by the mean of their gradients; `episodes` counts them all. A cosine goes down
-    to zero `cycles` times, in as many episodes each.
+    to zero `cycles` times, in as many episodes each. With `ema_decay` an exponential moving average of the weights is
+    validated and kept in their place.
     """
 
     way: Annotated[int, Field(ge=2)]
@@ -75,6 +76,7 @@ class Training:
     frozen_backbone: bool = False  # train the rest only, over features computed once
     init_from: Annotated[str, Field(min_length=1)] | None = None  # a checkpoint, in place of random weights
     meta_batch: Count = 1
+    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None  # such as 0.999: averages over some 1000 steps
 
     def episode_spec(self, seed: int) -> EpisodeSpec:
         return EpisodeSpec(self.way, self.shot, self.query, self.episodes, seed)
@@ -91,6 +93,12 @@ class Training:
             raise ValueError(
                 f"training.episodes needs to be a multiple of training.cycles × training.meta_batch = "
                 f"{self.cycles * self.meta_batch}, got {self.episodes}"
+            )
+        steps = self.episodes // self.meta_batch
+        if self.ema_decay is not None and (1 - self.ema_decay) * steps < 1:
+            raise ValueError(
+                f"training.ema_decay={self.ema_decay:g} averages over about {1 / (1 - self.ema_decay):.0f} steps, more "
+                f"than the {steps} of the run: lower it, set it to null, or raise training.episodes"
             )
 
 

@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor
 
 from tapnet import distributed
 from tapnet.checkpoint import BEST, LAST, Checkpoint, Header, Running, optimizer_tensors, restore_optimizer
@@ -24,7 +23,9 @@ from tapnet.evaluation.calibration import calibrate_checkpoint
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.functional import NonFiniteError
 from tapnet.hardware import PRECISIONS, describe, keep_freed_memory, resolve_device, resolve_precision
+from tapnet.methods import Method
 from tapnet.recipe import Recipe, Training
+from tapnet.training.averaging import WeightAverage
 from tapnet.training.faults import Diverged, advice, gradients_are_finite, is_sound, save_episode
 from tapnet.training.final_evaluation import final_evaluation
 from tapnet.training.initialization import init_from
@@ -126,6 +127,8 @@ class Run:
             self._gather()
         self.method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = torch.optim.AdamW(self.method.parameters(), lr=recipe.training.learning_rate, fused=True)
+        decay = recipe.training.ema_decay
+        self._average = None if decay is None else WeightAverage(self.method, decay)
         self._fabric = fabric or Fabric(
             accelerator=self.device.type,
             devices=1,
@@ -167,6 +170,11 @@ class Run:
         return done // every > before // every or done == self.recipe.training.episodes
 
     @property
+    def validated(self) -> Method:
+        """The method that validation measures and best.safetensors keeps: with averaged weights, if the recipe asks."""
+        return self._average.method if self._average and self.episode else self.method
+
+    @property
     def seconds_since_save(self) -> float:
         return time.monotonic() - self._saved_at
 
@@ -201,6 +209,8 @@ class Run:
         checkpoint.check_weights(self.method)
         self.method.load_state_dict(checkpoint.weights)
         restore_optimizer(self.method, self.optimizer, checkpoint.optimizer)
+        if self._average:
+            self._average.restore(checkpoint.average)
         header = checkpoint.header
         self.episode, self._since_point, self.origin = header.episode, header.since_point, header.origin
         self.best = header.validation if (self.folder.path / BEST).exists() else None
@@ -239,6 +249,8 @@ class Run:
             statistics.keep(training.meta_batch)
         self._optimizer.step()
         self._optimizer.zero_grad()
+        if self._average:
+            self._average.update()
         self.episode += training.meta_batch
         return self._count(sum(losses.values()), hits)
 
@@ -290,10 +302,10 @@ class Run:
 
     def validate(self) -> Point:
         """Measure on validation classes, keep the best, save the state."""
-        settings = self.recipe.validation
-        self.method.eval()
+        settings, method = self.recipe.validation, self.validated
+        method.eval()
         features = self.source.validation_features
-        result = Evaluator(self.method, self.validation_set, self.precision, features=features).evaluate(
+        result = Evaluator(method, self.validation_set, self.precision, features=features).evaluate(
             settings.episode_spec(VALIDATION_SEED), bootstrap=False
         )
         point = Point(
@@ -303,7 +315,7 @@ class Run:
             validation_accuracy=result.accuracy,
             validation_ci95=result.ci95,
             learning_rate=learning_rate(self.recipe.training, self.episode - self.recipe.training.meta_batch),
-            diagnostics=self.method.diagnostics(),
+            diagnostics=method.diagnostics(),
         )
         self._since_point = _NOTHING
         self._points.append(point)
@@ -314,21 +326,23 @@ class Run:
             self.folder.write_curve(self._points)
             self._keep_snapshot()
             if better:
-                self._checkpoint().write(self.folder.path / BEST)
+                Checkpoint(self._header(), self.validated.state_dict()).write(self.folder.path / BEST)
         self.save()
         return point
 
     def _keep_snapshot(self) -> None:
-        self._trajectory.add(self.episode, self.method.snapshot())
+        self._trajectory.add(self.episode, self.validated.snapshot())
         self._trajectory.write(self.folder.path)
 
     def save(self) -> None:
         if distributed.rank() == 0:
-            self.folder.save(self._checkpoint(optimizer_tensors(self.method, self.optimizer)))
+            average = self._average.tensors() if self._average else {}
+            optimizer = optimizer_tensors(self.method, self.optimizer)
+            self.folder.save(Checkpoint(self._header(), self.method.state_dict(), optimizer, average))
         self._saved_at, self._saved_episode = time.monotonic(), self.episode
 
-    def _checkpoint(self, optimizer: dict[str, Tensor] | None = None) -> Checkpoint:
-        header = Header(
+    def _header(self) -> Header:
+        return Header(
             recipe=self.recipe,
             image_shape=self.train_set.image_shape,
             episode=self.episode,
@@ -340,7 +354,6 @@ class Run:
             backbone_digest=self.source.backbone_digest,
             origin=self.origin,
         )
-        return Checkpoint(header, self.method.state_dict(), optimizer or {})
 
     def _data(self) -> dict[str, str]:
         return {images.split: images.fingerprint for images in (self.train_set, self.validation_set)}
