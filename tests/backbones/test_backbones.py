@@ -145,3 +145,9 @@ def test_conv4_pools_in_as_many_blocks_as_asked(pooled, side):
     assert network.map_shape == (64, side, side)
     assert network.maps(torch.rand(2, 1, 28, 28)).shape == (2, 64, side, side)
     assert network.dim == 64 * side * side
+
+
+def test_strided_conv4_has_the_shapes_of_the_pooled_one_and_no_pooling():
+    strided, pooled = (make_backbone("conv4", (1, 28, 28), strided=strided) for strided in (True, False))
+    assert strided.map_shape == pooled.map_shape == strided.maps(torch.rand(2, 1, 28, 28)).shape[1:]
+    assert not any(isinstance(layer, torch.nn.MaxPool2d) for layer in strided.modules())

@@ -43,9 +43,12 @@ class Backbone(nn.Module):
         return self.pool(self.maps(images))
 
 
-def convolution(inputs: int, outputs: int, kernel: int = 3) -> nn.Conv2d:
-    """A convolution that keeps the size, initialized LeCun normal; no bias, batch normalization would cancel it."""
-    layer = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=False)
+def convolution(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> nn.Conv2d:
+    """A convolution that keeps the size, or divides it by the stride and rounds up, initialized LeCun normal.
+
+    It has no bias: batch normalization would cancel it.
+    """
+    layer = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
     if not layer.weight.is_meta:  # there nothing is drawn, and drawing would import PyTorch's compiler, seconds long
         nn.init.normal_(layer.weight, std=1 / math.sqrt(inputs * kernel * kernel))
     return layer

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from torch import Tensor, nn
 
 from tapnet.backbones.base import BLOCKS, Backbone, ImageShape, convolution, four, halved, halving, normalization
+
+Size = Literal["pooled", "strided", "kept"]  # how a block halves the height and width of its maps, if it does
 
 
 class Conv4(Backbone):
@@ -14,7 +17,7 @@ class Conv4(Backbone):
 
     64 channels at 84×84 give 64·6·6 = 2304 features. `average_top` adds the 2×2 average pooling that the paper puts on
     top for tieredImageNet (576 features). `pooled_blocks` is how many of the blocks pool, the first ones: two in
-    Relation Networks.
+    Relation Networks. With `strided` they have convolutions of stride 2 in place of the pooling: MAML on Omniglot.
     """
 
     def __init__(
@@ -24,6 +27,7 @@ class Conv4(Backbone):
         dropout: Sequence[float] | float = 0.0,
         average_top: bool = False,
         pooled_blocks: int = BLOCKS,
+        strided: bool = False,
     ) -> None:
         super().__init__()
         channels, height, width = image_shape
@@ -34,14 +38,21 @@ class Conv4(Backbone):
             raise ValueError(f"`widths` needs {BLOCKS} values, one a block, got {list(widths)}.")
         if not 0 <= pooled_blocks <= BLOCKS:
             raise ValueError(f"`pooled_blocks` is from 0 to {BLOCKS}, got {pooled_blocks}.")
-        pooled = [index < pooled_blocks for index in range(BLOCKS)]
-        self.blocks = nn.Sequential(*map(_block, inputs, widths, rates, pooled))
+        self._options = {"average_top": average_top, "pooled_blocks": pooled_blocks, "strided": strided}
+        halves: Size = "strided" if strided else "pooled"
+        sizes: list[Size] = [halves if index < pooled_blocks else "kept" for index in range(BLOCKS)]
+        self.blocks = nn.Sequential(*map(_block, inputs, widths, rates, sizes))
         self.top = nn.AvgPool2d(2) if average_top else nn.Identity()
         self.map_shape = (widths[-1], halved(height, pooled_blocks), halved(width, pooled_blocks))
         rows, columns = (size // (2 if average_top else 1) for size in self.map_shape[1:])
         self.dim = widths[-1] * rows * columns
         if self.dim == 0:
             raise ValueError(f"Images of {height}×{width} are too small for the average pooling on top.")
+
+    def extra_repr(self) -> str:
+        """Return the options that no weight shows, where they differ from the usual network's."""
+        usual = {"average_top": False, "pooled_blocks": BLOCKS, "strided": False}
+        return ", ".join(f"{name}={value}" for name, value in self._options.items() if value != usual[name])
 
     def maps(self, images: Tensor) -> Tensor:
         features: Tensor = self.blocks(images)
@@ -52,9 +63,8 @@ class Conv4(Backbone):
         return vectors
 
 
-def _block(inputs: int, outputs: int, dropout: float, pooled: bool) -> nn.Sequential:
+def _block(inputs: int, outputs: int, dropout: float, size: Size) -> nn.Sequential:
     """ReLU stands after the pooling: they commute, and there it has a quarter of the work."""
-    pooling = halving() if pooled else nn.Identity()
-    return nn.Sequential(
-        convolution(inputs, outputs), normalization(outputs), pooling, nn.ReLU(inplace=True), nn.Dropout(dropout)
-    )
+    layers = convolution(inputs, outputs, stride=2 if size == "strided" else 1), normalization(outputs)
+    pooling = halving() if size == "pooled" else nn.Identity()
+    return nn.Sequential(*layers, pooling, nn.ReLU(inplace=True), nn.Dropout(dropout))
