@@ -30,15 +30,22 @@ dropped; they are *not recorded again* yet. A row of a table with the name of a 
 """
 
 
+_RIVALS = """The same harness, test classes and episodes for every method, one training run each. Below the published
+accuracies are ours, from runs of minutes on a CPU; [docs/rivals.md](docs/rivals.md) has the paired differences.
+"""
+
+
 def report(folder: Path) -> str:
     """Return the page as Markdown."""
     results, ablations = read_results(folder), read_ablations(folder)
     parts = [_HEAD, _markdown(CELL_HEADINGS, cell_rows(results)), _NOTES]
+    parts += ["## TapNet and its rivals", _RIVALS, _table(filled_table("rivals", results))]
     if results:
         parts += ["## Evaluations", _evaluations(results), _commands(results)]
     if ablations:
         parts += ["## Ablations", *map(_ablation, ablations)]
-    parts += ["## The paper's tables", *(_table(filled_table(name, [*results, *ablations])) for name in TABLES)]
+    papers = (name for name in TABLES if name != "rivals")
+    parts += ["## The paper's tables", *(_table(filled_table(name, [*results, *ablations])) for name in papers)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 

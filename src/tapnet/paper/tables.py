@@ -18,6 +18,7 @@ from tapnet.paper.published import (
     PaperTable,
     Task,
 )
+from tapnet.paper.rivals import COSTS, EPISODES, HEADINGS, NOTES, RIVALS, TASKS, Rival, best_known, costs
 from tapnet.recipe import load_recipe
 
 Results = list[dict[str, Any]]
@@ -240,10 +241,33 @@ def _episode_composition(results: Results) -> Filled:
     return Filled(title, ("training episodes", "accuracy"), rows, runs, [] if paper else [command])
 
 
+def _rivals(results: Results) -> Filled:
+    """Every method on Omniglot: under the published row ours, with what it took."""
+    rows: list[tuple[str, ...]] = []
+    runs: Results = []
+    for rival in RIVALS:
+        ours = [best_known(rival, *task, results) for task in TASKS]
+        runs += [result for result in ours if result]
+        cells = [_summary([result] if result else []) for result in ours]
+        if any(cell != "—" for cell in rival.published):
+            rows.append((rival.name, *rival.published, *("",) * len(COSTS)))
+        rows.append((f"{rival.name}, ours", *cells, *costs(rival, results)))
+    commands = [_rival_command(rival) for rival in RIVALS if best_known(rival, *TASKS[0], results) is None]
+    title = "Every method on Omniglot, 423 unseen characters, accuracy in % (ours: short runs on a CPU)"
+    return Filled(title, (*HEADINGS, *COSTS), rows, _origins(runs), commands, list(NOTES))
+
+
+def _rival_command(rival: Rival) -> str:
+    name, (way, shot) = rival.recipes[0], TASKS[0]
+    task = f"--way {way} --shot {shot} --query 5 --episodes {EPISODES}"
+    return f"tapnet train {name} --no-test && tapnet evaluate runs/{name} {task} --record results"
+
+
 TABLES: dict[str, Callable[[Results], Filled]] = {
     **{name: _accuracies(table) for name, table in ACCURACIES.items()},
     "episode-composition": _episode_composition,
     "hyperparameters": _hyperparameters,
     "references": _references,
     "parameters": _parameters,
+    "rivals": _rivals,
 }

@@ -1,0 +1,78 @@
+"""Every method of the paper's tables on Omniglot: the published accuracies, ours, and what ours took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tapnet.evaluation.comparison import extra_parameters
+from tapnet.recipe import load_recipe
+
+HEADINGS = ("method", "5-way 1-shot", "5-way 5-shot", "20-way 1-shot", "20-way 5-shot")
+COSTS = ("extra parameters", "episodes", "minutes", "transductive")
+TASKS = ((5, 1), (5, 5), (20, 1), (20, 5))  # way and shot of the columns
+PROTOCOL = {"dataset": "omniglot", "split": "test", "classes": 423, "query": 5}
+EPISODES = 2000
+NOTES = (
+    "Extra parameters are those besides the backbone's; TADAM-TC has a linear layer over the training classes more "
+    "while it is trained.",
+    "Minutes are those of training on one core that other work shared: they do not rank the methods' speed.",
+    "MAML, SNAIL and adaCNN have networks for one number of classes; ours are trained for 5.",
+)
+
+IMAGE_SHAPE = (1, 28, 28)
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A method, its published accuracies on the tasks, and our recipes for a CPU: the first is the one compared.
+
+    The others are for tasks that a network of the first cannot do, as those with a fixed number of classes.
+    """
+
+    name: str
+    recipes: tuple[str, ...]
+    published: tuple[str, str, str, str] = ("—", "—", "—", "—")
+
+
+RIVALS: tuple[Rival, ...] = (
+    Rival("TapNet", ("omniglot-60way-gradient",), ("—", "—", "98.07", "99.49")),
+    Rival("Prototypical Networks", ("omniglot-60way-protonet",), ("98.8", "99.7", "96.0", "98.9")),
+    Rival("Matching Networks", ("omniglot-matching-cpu",), ("98.1", "98.9", "93.8", "98.5")),
+    Rival("TADAM-α", ("omniglot-tadam-alpha-cpu",)),
+    Rival("TADAM-TC", ("omniglot-tadam-tc-cpu",)),
+    Rival("Relation Networks", ("omniglot-relation-cpu",), ("99.6 ± 0.2", "99.8 ± 0.1", "97.6 ± 0.2", "99.1 ± 0.1")),
+    Rival("Transductive Propagation", ("omniglot-tpn-cpu",)),
+    Rival("MAML", ("omniglot-maml-cpu",), ("98.7 ± 0.4", "99.9 ± 0.1", "95.8 ± 0.3", "98.9 ± 0.2")),
+    Rival("SNAIL", ("omniglot-snail-cpu",), ("99.07 ± 0.16", "99.78 ± 0.09", "97.64 ± 0.30", "99.36 ± 0.18")),
+    Rival("adaCNN", ("omniglot-shifted-neurons-cpu",), ("98.42", "99.37", "96.12", "98.43")),
+)
+
+
+def best_known(rival: Rival, way: int, shot: int, results: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return our result for a method and a task: of its first recipe that has one, that with the most episodes."""
+    wanted = PROTOCOL | {"way": way, "shot": shot}
+    for recipe in rival.recipes:
+        found = [
+            result
+            for result in results
+            if result["recipe"]["name"] == recipe and wanted.items() <= result.get("evaluation", {}).items()
+        ]
+        if found:
+            return max(found, key=lambda result: int(result["evaluation"]["episodes"]))
+    return None
+
+
+def costs(rival: Rival, results: list[dict[str, Any]]) -> tuple[str, str, str, str]:
+    """Return the cells of the costs: parameters besides the backbone's, and of our first result the rest."""
+    recipe = load_recipe(rival.recipes[0])
+    with torch.device("meta"):
+        parameters = f"{extra_parameters(recipe.build(IMAGE_SHAPE)):,}"
+    found = next((found for task in TASKS if (found := best_known(rival, *task, results))), None)
+    if found is None:
+        return parameters, "—", "—", "—"
+    seconds, transductive = found["trained"].get("seconds"), found["evaluation"].get("transductive")
+    minutes = f"{seconds / 60:.0f}" if seconds else "—"
+    return parameters, f"{found['trained']['episodes']:,}", minutes, "yes" if transductive else "no"

@@ -1,0 +1,72 @@
+import pytest
+
+from tapnet.methods import METHODS
+from tapnet.paper.rivals import RIVALS, TASKS, Rival, best_known, costs
+from tapnet.paper.tables import filled_table
+from tapnet.recipe import bundled_recipes, load_recipe
+
+
+def result(recipe, accuracy, way=5, shot=1, episodes=2000, **task):
+    evaluation = {"accuracy": accuracy, "ci95": 0.001, "split": "test", "dataset": "omniglot", "classes": 423}
+    protocol = {"way": way, "shot": shot, "query": 5, "episodes": episodes, "transductive": False}
+    return {
+        "recipe": load_recipe(recipe).as_dict(),
+        "evaluation": evaluation | protocol | task,
+        "trained": {"episodes": 1000, "hardware": {"device_name": "some CPU"}, "seconds": 600.0},
+    }
+
+
+TAPNET, PROTONET = RIVALS[:2]
+
+
+def test_every_rival_has_a_recipe_that_exists():
+    assert {recipe for rival in RIVALS for recipe in rival.recipes} <= {path.stem for path in bundled_recipes()}
+
+
+def test_every_method_of_the_paper_is_a_rival():
+    trained = {load_recipe(rival.recipes[0]).method.name for rival in RIVALS}
+    others = {"tapnet-variant", "centroid", "logistic", "classifier"}  # ours, and those that other fields know
+    assert trained == METHODS.keys() - others
+
+
+def test_a_result_stands_under_the_published_row_with_what_it_took():
+    rows = {row[0]: row[1:] for row in filled_table("rivals", [result(PROTONET.recipes[0], 0.978)]).rows}
+    assert rows[PROTONET.name][:4] == PROTONET.published
+    assert rows[f"{PROTONET.name}, ours"] == (
+        "97.80 ± 0.10", "not run", "not run", "not run", "0", "1,000", "10", "no",
+    )  # fmt: skip
+
+
+def test_a_method_without_published_accuracies_has_only_our_row():
+    names = [row[0] for row in filled_table("rivals", []).rows]
+    assert "TADAM-α" not in names
+    assert "TADAM-α, ours" in names
+
+
+def test_the_result_with_the_most_episodes_counts():
+    name = TAPNET.recipes[0]
+    found = best_known(TAPNET, 5, 1, [result(name, 0.97, episodes=600), result(name, 0.98), result(name, 0.9, shot=5)])
+    assert found["evaluation"]["accuracy"] == 0.98
+
+
+@pytest.mark.parametrize("other", [{"split": "val"}, {"classes": 1692}, {"query": 15}, {"dataset": "quickdraw"}])
+def test_results_of_another_protocol_are_left_out(other):
+    assert best_known(TAPNET, 5, 1, [result(TAPNET.recipes[0], 0.97, **other)]) is None
+
+
+def test_a_further_recipe_fills_the_tasks_that_the_first_cannot_do():
+    rival = Rival("some", ("omniglot-maml-cpu", "omniglot-maml"))
+    results = [result("omniglot-maml-cpu", 0.9), result("omniglot-maml", 0.8, way=20), result("omniglot-maml", 0.7)]
+    found = [best_known(rival, *task, results) for task in TASKS]
+    assert [each["evaluation"]["accuracy"] for each in found if each] == [0.9, 0.8]
+
+
+def test_extra_parameters_are_those_besides_the_backbone():
+    assert costs(TAPNET, [])[0] == f"{120 * 256:,}"
+
+
+def test_what_was_not_run_has_its_command():
+    assert filled_table("rivals", []).commands[0] == (
+        "tapnet train omniglot-60way-gradient --no-test && tapnet evaluate runs/omniglot-60way-gradient --way 5 "
+        "--shot 1 --query 5 --episodes 2000 --record results"
+    )
