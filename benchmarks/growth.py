@@ -19,7 +19,7 @@ from tapnet.data.batches import to_float_tensor
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.methods import TapNet
-from tapnet.plotting import COLOURS, new_figure, save
+from tapnet.plotting import COLORS, new_figure, save
 
 BASE = {"way": 5, "shot": 5, "query": 15, "dim": 512}
 AXES = {
@@ -37,7 +37,7 @@ Growth = dict[str, list[tuple[int, float]]]
 
 
 def growth(rounds: int) -> Growth:
-    """For each axis the values and the seconds an episode; for images the seconds to draw and gather one."""
+    """For each axis the values and the seconds per episode; for images the seconds to draw and gather one."""
     table = {
         axis: _measured({value: _episodes(**(BASE | {axis: value})) for value in values}, rounds)
         for axis, values in AXES.items()
@@ -88,7 +88,7 @@ def _image_set(pixels: np.ndarray, labels: np.ndarray) -> ImageSet:
 
 
 def _measured(works: dict[int, Work], rounds: int) -> list[tuple[int, float]]:
-    """The median seconds an episode over rounds in which all take their turn, each with enough episodes to be timed."""
+    """Median seconds per episode over rounds in which all alternate, each with enough episodes to be timed."""
     for work in works.values():
         work(10)
     counts = {value: max(2, int(10 * LONG_ENOUGH / _seconds(work, 10))) for value, work in works.items()}
@@ -102,9 +102,9 @@ def _seconds(work: Work, episodes: int) -> float:
 
 def plot(table: Growth, out: Path) -> Path:
     figure, axes = new_figure(3.2 * len(table), 3.4, columns=len(table))
-    for axis, (name, points), colour in zip(axes, table.items(), COLOURS, strict=False):
+    for axis, (name, points), color in zip(axes, table.items(), COLORS, strict=False):
         values, seconds = zip(*points, strict=True)
-        axis.loglog(values, [1e6 * each for each in seconds], "o-", color=colour)
+        axis.loglog(values, [1e6 * each for each in seconds], "o-", color=color)
         axis.set(xlabel=name, ylabel="µs an episode", title=name)
         axis.grid(alpha=0.3)
     return save(figure, out)

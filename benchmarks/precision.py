@@ -63,8 +63,8 @@ def main() -> None:
 
 @contextmanager
 def rounded_layers() -> Iterator[None]:
-    """Convolutions and batch normalisations of training take and give what bf16 can hold; so do their gradients."""
-    convolve, normalise = nn.Conv2d._conv_forward, nn.BatchNorm2d.forward
+    """Convolutions and batch normalizations of training take and give what bf16 can hold; so do their gradients."""
+    convolve, normalize = nn.Conv2d._conv_forward, nn.BatchNorm2d.forward
 
     def convolved(layer: nn.Conv2d, images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if not layer.training:
@@ -72,7 +72,7 @@ def rounded_layers() -> Iterator[None]:
         return _Rounded.apply(convolve(layer, _Rounded.apply(images), _Rounded.apply(weight), bias))
 
     def normalized(layer: nn.BatchNorm2d, images: Tensor) -> Tensor:
-        result = normalise(layer, images)
+        result = normalize(layer, images)
         return _Rounded.apply(result) if layer.training else result
 
     with patch.object(nn.Conv2d, "_conv_forward", convolved), patch.object(nn.BatchNorm2d, "forward", normalized):

@@ -1,4 +1,4 @@
-"""Everything that is measured, as ratios side by side in one run: a table, a picture, JSON that describes the machine.
+"""Everything that is measured, as ratios side by side in one run: a table, a plot, JSON that describes the machine.
 
 python benchmarks/run.py                        what takes a few minutes at most
 python benchmarks/run.py --full                 the slow ones, too
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=(*QUICK, *SLOW, GROWTH), metavar="PART", help="%(choices)s")
     parser.add_argument("--pairs", type=int, default=5, help="of every comparison, and rounds of the growth")
     parser.add_argument("--cpu-time", action="store_true", help="one thread, and its CPU seconds instead of the clock")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the JSON and picture")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the JSON and the plot")
     args = parser.parse_args()
     keep_freed_memory()  # as every command does
     if args.cpu_time:

@@ -3,7 +3,7 @@
 #
 #   sbatch launch/slurm.sh
 #
-# A job that is stopped or killed goes on when it is submitted again: the folder holds its state.
+# A job that is stopped or killed resumes when it is submitted again: the folder holds its state.
 #SBATCH --job-name=tapnet
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=4

@@ -36,8 +36,8 @@ def step(fabric, folder):
 
 def evaluate(_, path):
     torch.manual_seed(0)
-    judge = Evaluator(recipe_from(RECIPE, "test").build((1, 28, 28)).eval(), load_dataset("quickdraw", "test"))
-    result = judge.evaluate(EpisodeSpec(5, 1, 5, 1000), bootstrap=False)
+    evaluator = Evaluator(recipe_from(RECIPE, "test").build((1, 28, 28)).eval(), load_dataset("quickdraw", "test"))
+    result = evaluator.evaluate(EpisodeSpec(5, 1, 5, 1000), bootstrap=False)
     if distributed.rank() == 0:
         path.write_text(repr((result.accuracy, result.ci95)))
 

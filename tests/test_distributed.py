@@ -55,18 +55,18 @@ def test_evaluation_is_identical_on_one_two_and_three_ranks(shared):
     assert len({(shared / f"accuracy-{count}").read_text() for count in (1, 2, 3)}) == 1
 
 
-def said(folder, ranks):
+def printed(folder, ranks):
     return [(folder / f"rank-{rank}").read_text() for rank in range(ranks)]
 
 
 def test_ranks_that_do_not_divide_the_meta_batch_are_refused_by_one_for_all(shared):
-    first, *others = said(shared / "refused", 3)
+    first, *others = printed(shared / "refused", 3)
     assert first.startswith("3 processes need training.meta_batch to be a multiple of 3, got 2")
     assert others == ["2", "2"]  # exit codes, without a word
 
 
 def test_only_the_rank_whose_loss_is_not_finite_says_so_and_keeps_its_episode(shared):
-    first, second = said(shared / "diverged", 2)
+    first, second = printed(shared / "diverged", 2)
     assert second.startswith("The loss of episode 1 is nan: lower training.learning_rate.")
     assert first == "2"
     assert [path.name for path in (shared / "diverged" / "run").glob("episode-*")] == ["episode-1.safetensors"]
@@ -94,16 +94,16 @@ def test_torchrun_trains_with_two_processes(launched_twice):
 @pytest.mark.slow
 def test_a_folder_that_holds_a_run_is_refused_by_one_process_for_all(launched_twice):
     folder, _, refused = launched_twice
-    said = [line for line in refused.stderr.splitlines() if line.startswith("tapnet train:")]
+    lines = [line for line in refused.stderr.splitlines() if line.startswith("tapnet train:")]
     assert refused.returncode != 0
-    assert said == [
+    assert lines == [
         f"tapnet train: {folder} already holds a run: resume it with --resume {folder}, or give another --out."
     ]
 
 
 @pytest.fixture(scope="module")
 def orphaned(tmp_path_factory):
-    """A run of two processes, one of which is killed; what the other said, and the folder."""
+    """A run of two processes, one of which is killed; what the other printed, and the folder."""
     folder = tmp_path_factory.mktemp("orphaned") / "run"
     changes = [*SMALL, "training.episodes=100000", "validation.every=4"]
     command = [sys.executable, "-m", "tapnet", "train", "quickdraw", "--device", "cpu", "--devices", "2"]
@@ -119,8 +119,8 @@ def orphaned(tmp_path_factory):
 
 
 def test_a_rank_that_dies_stops_the_others_with_a_clear_message(orphaned):
-    _, said, code = orphaned
-    assert "Another process of this run has ended or cannot be reached: the checkpoint after episode" in said
+    _, printed_text, code = orphaned
+    assert "Another process of this run has ended or cannot be reached: the checkpoint after episode" in printed_text
     assert code == 2
 
 

@@ -163,20 +163,20 @@ def test_null_space_keeps_its_shape_when_errors_depend_on_each_other(rank):
     assert (errors @ basis).abs().max() < 1e-10
 
 
-def test_contrasts_are_those_worked_out_by_hand():
+def test_modified_references_are_those_worked_out_by_hand():
     references = torch.tensor([[1.0, 0.0], [0.0, 2.0], [4.0, 0.0]])
     expected = torch.tensor([[-1.0, -1.0], [-2.5, 2.0], [3.5, -1.0]])
     torch.testing.assert_close(modified_references(references), expected)
 
 
-def test_contrasts_point_as_the_authors_code_does():
+def test_modified_references_point_as_the_authors_code_does():
     """Theirs is way · φ_k - Σ φ, the same direction at another length."""
     references = torch.randn(5, 7)
     theirs = 5 * references - references.sum(dim=0)
     torch.testing.assert_close(F.normalize(modified_references(references), dim=-1), F.normalize(theirs, dim=-1))
 
 
-def test_projection_errors_are_zero_when_prototypes_point_along_contrasts():
+def test_projection_errors_are_zero_when_prototypes_point_along_modified_references():
     references = torch.randn(4, 9)
     assert projection_errors(references, 3 * modified_references(references)).abs().max() < 1e-6
 
@@ -204,7 +204,7 @@ def test_euclidean_distances_are_the_roots_and_have_no_gradient_at_zero(differen
     assert same.grad.abs().max() < 1e-6
 
 
-def test_class_averages_take_any_number_of_shots():
+def test_prototypes_take_any_number_of_shots():
     features = torch.tensor([[1.0, 1.0], [10.0, 0.0], [3.0, 5.0]])
     averages = class_prototypes(features, torch.tensor([0, 1, 0]), way=2)
     torch.testing.assert_close(averages, torch.tensor([[2.0, 3.0], [10.0, 0.0]]))

@@ -78,8 +78,8 @@ def test_an_unknown_recipe_lists_those_that_are_bundled():
 
 
 def test_options_that_a_method_does_not_take_are_refused(file):
-    with pytest.raises(ValueError, match="'tapnet' has no option colour; it has num_references, projection_dim, "):
-        load_recipe(file, ["method.options.colour=red"]).build((1, 28, 28))
+    with pytest.raises(ValueError, match="'tapnet' has no option color; it has num_references, projection_dim, "):
+        load_recipe(file, ["method.options.color=red"]).build((1, 28, 28))
 
 
 def test_an_option_that_a_method_needs_is_named(file):

@@ -65,7 +65,7 @@ Licence of the references: MIT, as the code. {source}.
 USES = {
     "drawings": "simple line drawings, dark on light or light on dark, at 28×28",
     "characters": "handwritten characters and signs, dark on light or light on dark, at 28×28",
-    "efficientnet-lite0": "colour photographs of single things",
+    "efficientnet-lite0": "color photographs of single things",
 }
 SOURCES = {
     "drawings": "The drawings are from *Quick, Draw!* by Google, CC BY 4.0",

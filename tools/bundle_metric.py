@@ -56,7 +56,7 @@ made of ImageNet.
 Temperatures are fitted on validation classes of CUB, Flowers and CIFAR-FS and on the other classes of Grocery Store,
 with a metric learned without them.
 
-For colour photographs of single things.
+For color photographs of single things.
 
 Licence of the metric: MIT, as the code. The network, in a wheel of its own, is under Apache-2.0; no image is shipped.
 """

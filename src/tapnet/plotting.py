@@ -1,4 +1,4 @@
-"""How our figures look: colours that colour-blind readers tell apart, and files in the formats asked for."""
+"""How our figures look: colors that color-blind readers tell apart, and files in the formats asked for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tapnet.checkpoint import write_atomically
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")  # Okabe and Ito
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")  # Okabe and Ito
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
 
 

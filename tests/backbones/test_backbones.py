@@ -50,31 +50,31 @@ def test_resnet_can_keep_the_places_of_its_last_maps():
 
 
 @pytest.fixture
-def once_and_turned():
+def once_and_rotated():
     """A network that sees an image once, and one with the same weights that sees each of its rotations."""
     options = {"widths": [2, 2, 2, 4], "flatten": True}
     once = make_backbone("resnet12-small", (1, 28, 28), **options).eval()
-    turned = make_backbone("resnet12-small", (1, 28, 28), **options, four_rotations=True).eval()
-    turned.load_state_dict(once.state_dict())
-    return once, turned
+    rotated = make_backbone("resnet12-small", (1, 28, 28), **options, four_rotations=True).eval()
+    rotated.load_state_dict(once.state_dict())
+    return once, rotated
 
 
-def test_turned_resnet_has_the_features_of_all_four_rotations(once_and_turned):
-    once, turned = once_and_turned
+def test_rotated_resnet_has_the_features_of_all_four_rotations(once_and_rotated):
+    once, rotated = once_and_rotated
     images = torch.rand(2, 1, 28, 28)
-    assert turned.dim == turned(images).shape[1] == 4 * once.dim
-    torch.testing.assert_close(turned.maps(images)[:, :4], once.maps(images))
+    assert rotated.dim == rotated(images).shape[1] == 4 * once.dim
+    torch.testing.assert_close(rotated.maps(images)[:, :4], once.maps(images))
 
 
-def test_maps_of_a_turned_resnet_stand_as_the_image_does(once_and_turned):
-    _, turned = once_and_turned
+def test_maps_of_a_rotated_resnet_stand_as_the_image_does(once_and_rotated):
+    _, rotated = once_and_rotated
     images = torch.rand(2, 1, 28, 28)
-    upright, aside = (turned.maps(given).chunk(4, dim=1) for given in (images, images.rot90(1, (2, 3))))
-    for turn in range(4):
-        torch.testing.assert_close(aside[turn], upright[(turn + 1) % 4].rot90(1, (2, 3)))
+    upright, aside = (rotated.maps(given).chunk(4, dim=1) for given in (images, images.rot90(1, (2, 3))))
+    for rotation in range(4):
+        torch.testing.assert_close(aside[rotation], upright[(rotation + 1) % 4].rot90(1, (2, 3)))
 
 
-def test_only_square_images_are_turned():
+def test_only_square_images_are_rotated():
     with pytest.raises(ValueError, match=r"`four_rotations` needs square images, got 28×40: leave it out"):
         make_backbone("resnet12", (1, 28, 40), four_rotations=True)
 
@@ -94,7 +94,7 @@ def test_convolutions_start_lecun_normal(name):
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_batch_normalisation_has_the_authors_constants(name):
+def test_batch_normalization_has_the_authors_constants(name):
     layers = [layer for layer in make_backbone(name, (3, 28, 28)).modules() if isinstance(layer, nn.BatchNorm2d)]
     assert {(layer.eps, layer.momentum) for layer in layers} == {(2e-5, 0.1)}
 

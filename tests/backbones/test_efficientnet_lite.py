@@ -72,7 +72,7 @@ def test_lite_built_twice_gives_the_same_features(name, images):
 
 @torch.inference_mode()
 def test_lite0_gives_the_features_that_tasks_were_fitted_with():
-    """Sums of features of a colour ramp at 160×160, by the version that had Lite0 alone: stored tasks rely on them."""
+    """Sums of features of a color ramp at 160×160, by the version that had Lite0 alone: stored tasks rely on them."""
     ramp = torch.linspace(0, 1, 160)
     image = torch.stack([ramp.expand(160, 160), ramp.expand(160, 160).T, (ramp * ramp[:, None])])[None]
     features = make_backbone("efficientnet-lite0", (3, 160, 160)).eval()(image)[0]
@@ -196,6 +196,6 @@ def test_lite_says_what_to_install():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_lite_refuses_grey_images(name):
-    with pytest.raises(ValueError, match="colour images of at least 3×32×32"):
+def test_lite_refuses_gray_images(name):
+    with pytest.raises(ValueError, match="color images of at least 3×32×32"):
         make_backbone(name, (1, 64, 64))

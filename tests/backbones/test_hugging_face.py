@@ -24,7 +24,7 @@ def test_hugging_face_model_is_read_from_a_folder(tiny_vit):
     assert network.preprocessing.shape == (32, 32, 3)
 
 
-def test_hugging_face_model_gets_its_own_normalisation(tiny_vit):
+def test_hugging_face_model_gets_its_own_normalization(tiny_vit):
     backbone = load_network(f"hf:{tiny_vit}").method.backbone
     torch.testing.assert_close(backbone.mean.flatten(), torch.tensor([0.1, 0.2, 0.3]))
 

@@ -367,7 +367,7 @@ def test_help_and_version_do_not_import_torch():
     assert done.stdout.split() == ["tapnet", __version__, "False"]
 
 
-def test_ctrl_c_says_where_the_state_is_and_how_to_go_on(tmp_path, monkeypatch, capsys):
+def test_ctrl_c_says_where_the_state_is_and_how_to_resume(tmp_path, monkeypatch, capsys):
     import os
     import signal
 

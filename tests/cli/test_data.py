@@ -16,7 +16,7 @@ def tapnet(*arguments):
     return main(["data", *map(str, arguments)])
 
 
-def picture(value):
+def image_bytes(value):
     stream = io.BytesIO()
     Image.fromarray(np.full((8, 8, 3), value, dtype=np.uint8)).save(stream, "PNG")
     return stream.getvalue()
@@ -24,12 +24,12 @@ def picture(value):
 
 @pytest.fixture
 def pets(tmp_path):
-    """Six classes of eight pictures."""
+    """Six classes of eight images."""
     for name in ("bee", "cat", "dog", "emu", "fox", "gnu"):
         for value in range(8):
             path = tmp_path / "pets" / name / f"{value}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(picture(value * 20 + len(name) + ord(name[0]) % 7))
+            path.write_bytes(image_bytes(value * 20 + len(name) + ord(name[0]) % 7))
     return tmp_path / "pets"
 
 
@@ -59,7 +59,7 @@ def test_data_list_shows_own_sets(ready, capsys):
     assert f"pets: 48 images of 8×8×3, ready in {ready / 'pets'}" in capsys.readouterr().out
 
 
-def test_data_prepare_says_what_it_recognised_and_where_it_is(pets, root, capsys):
+def test_data_prepare_says_what_it_recognized_and_where_it_is(pets, root, capsys):
     tapnet("prepare", "folder", "--from", pets, "--name", "pets", "--size", 8)
     printed = capsys.readouterr().out
     assert "a folder of images by class: 6 classes, 48 images" in printed
@@ -96,7 +96,7 @@ def test_data_show_takes_an_episode_that_fits_a_small_set(tmp_path, root, capsys
         for value in range(images):
             path = tmp_path / "few" / f"class {label}" / f"{value}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(picture(40 * label + value))
+            path.write_bytes(image_bytes(40 * label + value))
     assert tapnet("prepare", "folder", "--from", tmp_path / "few", "--name", "few", "--size", 8) == 0
     assert tapnet("show", "few", "--split", "all", "--out", tmp_path / "grid.png") == 0
     assert (tmp_path / "grid.png").is_file()
@@ -113,7 +113,7 @@ def test_data_show_leaves_nothing_when_the_episode_cannot_be_drawn(tmp_path):
 def test_data_list_says_how_much_of_a_published_set_is_there(tmp_path, root, capsys):
     path = tmp_path / "mini" / "n01532829" / "1.png"
     path.parent.mkdir(parents=True)
-    path.write_bytes(picture(1))
+    path.write_bytes(image_bytes(1))
     assert tapnet("prepare", "mini-imagenet", "--from", tmp_path / "mini", "--size", 8) == 0
     capsys.readouterr()
     assert tapnet("list") == 0
@@ -125,7 +125,7 @@ def test_data_list_says_how_much_of_a_published_set_is_there(tmp_path, root, cap
 def test_data_prepare_counts_one_in_the_singular(tmp_path, root, capsys):
     path = tmp_path / "one" / "cat" / "1.png"
     path.parent.mkdir(parents=True)
-    path.write_bytes(picture(1))
+    path.write_bytes(image_bytes(1))
     assert tapnet("prepare", "folder", "--from", tmp_path / "one", "--size", 16) == 0
     printed = capsys.readouterr().out
     assert "by class: 1 class, 1 image." in printed
@@ -179,11 +179,11 @@ def test_data_prepare_twice_says_that_it_is_ready(ready, pets, capsys):
     assert "prepared already" in capsys.readouterr().err
 
 
-def test_data_prepare_stopped_by_the_user_says_how_to_go_on(tmp_path, root):
+def test_data_prepare_stopped_by_the_user_says_how_to_resume(tmp_path, root):
     for number in range(3000):
         path = tmp_path / "many" / str(number % 3) / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(picture(number % 256))
+        path.write_bytes(image_bytes(number % 256))
     command = [
         sys.executable,
         "-m",

@@ -142,10 +142,10 @@ def test_score_prints_accuracy_matrix_and_figure(drawing_folders, drawing_task, 
 
 def test_score_says_how_many_images_were_examples_of_the_task(drawing_folders, drawing_task, capsys):
     assert run("score", drawing_task, drawing_folders / "fit", "--json") == 0
-    said = capsys.readouterr()
-    count = json.loads(said.out)["images"]
-    assert json.loads(said.out)["fitted"] == count
-    assert f"{count} of {count} images were examples of the task" in said.err
+    printed = capsys.readouterr()
+    count = json.loads(printed.out)["images"]
+    assert json.loads(printed.out)["fitted"] == count
+    assert f"{count} of {count} images were examples of the task" in printed.err
 
 
 def test_score_json_counts_every_image_once(drawing_folders, drawing_task, capsys):
@@ -162,7 +162,7 @@ def folder_of(root, **classes):
     return root
 
 
-def test_fit_refuses_a_folder_that_cannot_be_learnt(tmp_path, capsys):
+def test_fit_refuses_a_folder_that_cannot_be_learned(tmp_path, capsys):
     cases = {
         "one": (folder_of(tmp_path / "one", robin=2), "holds one class with images, 'robin'"),
         "case": (
@@ -362,9 +362,9 @@ def test_explain_says_why_a_broken_image_cannot_be_shown(drawing_task, tmp_path,
 
 
 def test_fit_chooses_the_network_by_the_images(drawing_folders, tmp_path, capsys):
-    for name, colour in (("red", (200, 30, 30)), ("green", (30, 200, 30))):
+    for name, color in (("red", (200, 30, 30)), ("green", (30, 200, 30))):
         (tmp_path / "in" / name).mkdir(parents=True)
-        Image.new("RGB", (60, 60), colour).save(tmp_path / "in" / name / "1.jpg")
+        Image.new("RGB", (60, 60), color).save(tmp_path / "in" / name / "1.jpg")
     assert run("fit", tmp_path / "in", "--out", tmp_path / "a.task") == 0
     printed = capsys.readouterr().out
     assert "Chose the network photos by content (2 of 2 images looked at: photographs)" in printed

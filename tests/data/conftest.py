@@ -25,7 +25,7 @@ def shared():
 
 
 class Make:
-    """Files in the genuine layouts. A picture has one colour, whose red value tells it from others."""
+    """Files in the genuine layouts. An image has one color, whose red value tells it from others."""
 
     @staticmethod
     def image(value, size=(84, 84)):

@@ -41,8 +41,8 @@ def test_rotate_rotates_all_images_alike_and_each_way_in_time():
     seen = set()
     for _ in range(40):
         changed = AUGMENTATIONS["rotate"](images, generator)
-        (quarters,) = [k for k in range(4) if torch.equal(changed, images.rot90(k, (-2, -1)))]
-        seen.add(quarters)
+        (rotations,) = [k for k in range(4) if torch.equal(changed, images.rot90(k, (-2, -1)))]
+        seen.add(rotations)
     assert seen == {0, 1, 2, 3}
 
 

@@ -79,7 +79,7 @@ def test_download_goes_on_where_it_was_cut_off(server, tmp_path):
     assert server.asked == [None, "bytes=300000-"]
 
 
-def test_download_starts_again_with_a_server_that_cannot_go_on(server, tmp_path):
+def test_download_starts_again_with_a_server_that_cannot_resume(server, tmp_path):
     (tmp_path / "images.zip.part").write_bytes(CONTENT[:1000])
     server.ranges = False
     assert download(server.remote(), tmp_path, quiet).read_bytes() == CONTENT

@@ -18,8 +18,8 @@ def image_set(rotations=1, side=5):
 def test_gather_turns_each_image_as_its_position_says(positions):
     images = image_set(rotations=4)
     for position, found in zip(positions, images.gather(np.array(positions)), strict=True):
-        turn, row = divmod(position, 4)
-        assert np.array_equal(found, np.rot90(images.pixels[images.rows[row]], turn))
+        rotation, row = divmod(position, 4)
+        assert np.array_equal(found, np.rot90(images.pixels[images.rows[row]], rotation))
 
 
 def test_gather_keeps_the_shape_of_the_positions():

@@ -19,7 +19,7 @@ from tapnet.errors import UserError
 
 @pytest.fixture
 def pets(tmp_path, make):
-    """Three classes of four plain pictures."""
+    """Three classes of four plain images."""
     files = {f"{name}/{value}.png": make.png(value) for name in ("cat", "dog", "emu") for value in (10, 20, 30, 40)}
     return make.tree(tmp_path / "pets", files)
 
@@ -88,7 +88,7 @@ def stop_after(images):
 
 @pytest.fixture
 def many(tmp_path, make):
-    """Two classes of 150 pictures, more than one batch."""
+    """Two classes of 150 images, more than one batch."""
     return make.tree(tmp_path / "many", {f"{c}/{v:03d}.png": make.png(v, (8, 8)) for c in "ab" for v in range(150)})
 
 
@@ -103,9 +103,9 @@ def test_prepare_interrupted_leaves_nothing_that_looks_whole(pack, many, tmp_pat
 def test_prepare_goes_on_where_it_stopped(pack, many):
     with pytest.raises(Stop):
         pack("folder", many, size=8, progress=stop_after(100))
-    said, seen = [], []
-    packed = pack("folder", many, size=8, log=said.append, progress=lambda done, _: seen.append(done))
-    assert any("128 of 300 images are done" in sentence for sentence in said)
+    lines, seen = [], []
+    packed = pack("folder", many, size=8, log=lines.append, progress=lambda done, _: seen.append(done))
+    assert any("128 of 300 images are done" in sentence for sentence in lines)
     assert seen[0] > 128
     assert packed.manifest.sha256 == pack("folder", many, size=8, name="at-once").manifest.sha256
 
@@ -114,9 +114,9 @@ def test_prepare_starts_anew_when_the_source_or_the_wishes_changed(pack, many, m
     with pytest.raises(Stop):
         pack("folder", many, size=8, progress=stop_after(100))
     make.file(many / "a" / "999.png", make.png(99, (8, 8)))
-    said = []
-    assert len(pack("folder", many, size=8, log=said.append).pixels) == 301
-    assert not any("Resuming" in sentence for sentence in said)
+    lines = []
+    assert len(pack("folder", many, size=8, log=lines.append).pixels) == 301
+    assert not any("Resuming" in sentence for sentence in lines)
 
 
 def test_prepare_packs_files_again_that_changed_since_it_stopped(pack, many, make, reds):
@@ -158,7 +158,7 @@ def spoilt(pets, make):
     return pets
 
 
-def test_prepare_names_every_bad_image_and_says_how_to_go_on(pack, spoilt):
+def test_prepare_names_every_bad_image_and_says_how_to_continue(pack, spoilt):
     with pytest.raises(ValueError, match=r"2 of 14 images cannot be read: cat/15\.png .*dog/words\.jpg .*--skip-bad"):
         pack("folder", spoilt, size=8)
 
@@ -220,7 +220,7 @@ def test_prepare_goes_on_after_a_full_disk(pack, many, monkeypatch):
 
 
 def test_prepare_memory_stays_small_for_an_npz_of_any_size(tmp_path):
-    """The array is 0.6 GB, its file a few MB; packed to one pixel an image, so that the disk sees nothing of it."""
+    """The array is 0.6 GB, its file a few MB; packed to one pixel per image, so that the disk sees nothing of it."""
     script = f"""
         import resource, zipfile
         from pathlib import Path
@@ -328,8 +328,8 @@ def test_load_dataset_unknown_name_lists_own_sets_too(pack, pets, tmp_path):
 
 
 def test_load_dataset_unknown_option_names_the_one_there_is():
-    with pytest.raises(ValueError, match="`rotations` and `one_rotation_per_class`, got colour"):
-        load_dataset("quickdraw", "test", colour="red")
+    with pytest.raises(ValueError, match="`rotations` and `one_rotation_per_class`, got color"):
+        load_dataset("quickdraw", "test", color="red")
 
 
 def test_load_dataset_turns_can_differ_between_splits():

@@ -14,10 +14,10 @@ from tapnet.data.preprocessing import Decoded, Preprocessing, decode
 from tapnet.data.source import Unreadable
 
 readable_formats()  # registers what can save HEIF
-COLOUR, GREY = Preprocessing(8, 8, 3), Preprocessing(8, 8, 1)
+COLOR, GREY = Preprocessing(8, 8, 3), Preprocessing(8, 8, 1)
 
 
-def pixels(image, preprocessing=COLOUR, form="PNG", **options):
+def pixels(image, preprocessing=COLOR, form="PNG", **options):
     stream = io.BytesIO()
     image.save(stream, form, **options)
     return decode(stream.getvalue(), preprocessing).pixels
@@ -33,11 +33,11 @@ def test_decode_always_gives_the_wanted_shape(mode, size, channels, fit):
     assert pixels(Image.new(mode, size), Preprocessing(6, 9, channels, fit=fit)).shape == (6, 9, channels)
 
 
-def test_decode_grey_becomes_three_equal_channels():
+def test_decode_gray_becomes_three_equal_channels():
     assert (pixels(Image.new("L", (8, 8), 90)) == 90).all()
 
 
-def test_decode_transparent_pixels_are_white_whatever_colour_they_hide():
+def test_decode_transparent_pixels_are_white_whatever_color_they_hide():
     image = Image.new("RGBA", (8, 8), (255, 0, 0, 0))
     assert (pixels(image) == 255).all()
 
@@ -46,7 +46,7 @@ def test_decode_half_transparent_pixels_mix_with_white():
     assert pixels(Image.new("RGBA", (8, 8), (0, 0, 0, 128)))[0, 0] == pytest.approx(127, abs=1)
 
 
-def test_decode_palette_gives_the_colours_of_the_palette():
+def test_decode_palette_gives_the_colors_of_the_palette():
     image = Image.new("P", (8, 8), 1)
     image.putpalette([0, 0, 0, 10, 20, 30])
     assert (pixels(image) == (10, 20, 30)).all()
@@ -121,17 +121,17 @@ def test_decode_ink_makes_dark_ink_bright():
 
 
 def test_decode_says_whether_it_resized(make):
-    assert [decode(make.png(1, (side, side)), COLOUR).resized for side in (8, 9)] == [False, True]
+    assert [decode(make.png(1, (side, side)), COLOR).resized for side in (8, 9)] == [False, True]
 
 
 def test_decode_array_is_taken_as_it_is():
     array = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
-    assert np.array_equal(decode(array, COLOUR).pixels, array)
+    assert np.array_equal(decode(array, COLOR).pixels, array)
 
 
 @pytest.mark.parametrize("raw", [b"", b"no image", b"GIF89a", b"\x89PNG\r\n\x1a\n"])
 def test_decode_what_is_no_image_says_so(raw):
-    assert isinstance(decode(raw, COLOUR), Unreadable)
+    assert isinstance(decode(raw, COLOR), Unreadable)
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "BMP", "TIFF"])
@@ -139,7 +139,7 @@ def test_decode_cut_off_file_is_unreadable(form):
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
     stream = io.BytesIO()
     noise.save(stream, form)
-    assert isinstance(decode(stream.getvalue()[: len(stream.getvalue()) // 2], COLOUR), Unreadable)
+    assert isinstance(decode(stream.getvalue()[: len(stream.getvalue()) // 2], COLOR), Unreadable)
 
 
 @pytest.mark.parametrize("side", [7100, 12000, 40000])
@@ -150,13 +150,13 @@ def test_decode_bomb_is_refused_before_it_is_unpacked(side):
     header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
     bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
     with quiet_decoders():
-        found = decode(bomb, COLOUR)
+        found = decode(bomb, COLOR)
     assert isinstance(found, Unreadable)
     assert "bomb" in found.reason
 
 
 def test_decode_floating_point_image_asks_for_bits(make):
-    found = decode(make.encoded(Image.new("F", (8, 8)), "TIFF"), COLOUR)
+    found = decode(make.encoded(Image.new("F", (8, 8)), "TIFF"), COLOR)
     assert "8 or 16 bits" in found.reason
 
 
@@ -166,7 +166,7 @@ def test_decode_opens_only_the_formats_that_are_meant(form, monkeypatch):
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: pytest.fail("Ghostscript was started"))
     stream = io.BytesIO()
     Image.new("RGB", (16, 16)).save(stream, form)
-    assert decode(stream.getvalue(), COLOUR) == Unreadable("not an image of a known format")
+    assert decode(stream.getvalue(), COLOR) == Unreadable("not an image of a known format")
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -178,13 +178,13 @@ def test_decode_heif_without_its_package_says_what_to_install(make, monkeypatch)
     content = make.encoded(Image.new("RGB", (16, 16)), "HEIF")
     formats = tuple(name for name in FORMATS if name not in ("HEIF", "AVIF"))
     monkeypatch.setattr(decoding, "readable_formats", lambda: formats)
-    assert "pip install 'tapnet[heif]'" in decode(content, COLOUR).reason
+    assert "pip install 'tapnet[heif]'" in decode(content, COLOR).reason
 
 
 @given(st.binary(max_size=200))
 def test_decode_never_raises(raw):
     for start in (b"", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0", b"GIF89a", b"RIFF"):
-        assert isinstance(decode(start + raw, COLOUR), Unreadable | Decoded)
+        assert isinstance(decode(start + raw, COLOR), Unreadable | Decoded)
 
 
 @pytest.mark.parametrize(

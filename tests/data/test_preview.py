@@ -12,7 +12,7 @@ def drawings():
 
 
 def found(sheet, tile):
-    """Whether the picture holds this tile, enlarged twice."""
+    """Whether the image holds this tile, enlarged twice."""
     pixels = np.asarray(sheet)[..., 0]
     wanted = tile[..., 0].repeat(2, axis=0).repeat(2, axis=1)
     windows = np.lib.stride_tricks.sliding_window_view(pixels, wanted.shape)
@@ -31,9 +31,9 @@ def test_contact_sheet_of_more_classes_than_there_are_shows_all(drawings):
 
 
 def test_contact_sheet_shows_rotations_as_they_are_gathered():
-    turned = load_dataset("quickdraw", "test", rotations=4)
-    sheet = contact_sheet(turned, classes=2, per_class=1)
-    assert found(sheet, turned.gather(np.array([3 * 6000 + 5900]))[0])
+    rotated = load_dataset("quickdraw", "test", rotations=4)
+    sheet = contact_sheet(rotated, classes=2, per_class=1)
+    assert found(sheet, rotated.gather(np.array([3 * 6000 + 5900]))[0])
 
 
 def test_episode_sheet_shows_every_image_of_the_episode(drawings):

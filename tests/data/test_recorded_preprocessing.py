@@ -18,7 +18,7 @@ from tapnet.training import train
 OPTIONS = {
     "squash": {"size": 20},
     "crop": {"size": 20, "fit": "crop"},
-    "grey": {"size": 20, "channels": 1},
+    "gray": {"size": 20, "channels": 1},
     "box": {"size": 20, "filter": "box"},
 }
 
@@ -51,7 +51,7 @@ FILES = {
     "sixteen-bits.png": (lambda: Image.fromarray(np.asarray(noise(60, 40, 1)).astype(np.uint16) * 257), {}),
     "palette.png": (palette, {}),
     "transparent.png": (transparent, {}),
-    "grey.png": (lambda: noise(60, 40, 1), {}),
+    "gray.png": (lambda: noise(60, 40, 1), {}),
     "same-size.png": (lambda: noise(20, 20), {}),
     "photograph.avif": (lambda: noise(90, 60), {}),
 }

@@ -20,7 +20,7 @@ def forbidden(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["conv4", "resnet12", "resnet12-small"])
-def test_folding_batch_normalisation_changes_no_feature_beyond_rounding(name):
+def test_folding_batch_normalization_changes_no_feature_beyond_rounding(name):
     backbone = make_backbone(name, (1, 16, 16))
     images = torch.rand(20, 1, 16, 16)
     backbone.train()(images)  # statistics of its own

@@ -91,9 +91,9 @@ def test_the_interval_over_classes_covers_what_other_classes_give():
     method = PrototypicalNetwork(Conv4((1, 4, 4), widths=(16, 16, 16, 16))).eval()
     covered, narrow, truths = [], [], []
     sets = [population(generator, classes=24) for _ in range(40)]
-    judged = [Evaluator(method, images).evaluate(EpisodeSpec(5, 1, 5, 600)) for images in sets]
-    truth = np.mean([result.accuracy for result in judged])
-    for result in judged:
+    results = [Evaluator(method, images).evaluate(EpisodeSpec(5, 1, 5, 600)) for images in sets]
+    truth = np.mean([result.accuracy for result in results])
+    for result in results:
         covered.append(abs(result.accuracy - truth) <= result.ci95_bootstrap)
         narrow.append(abs(result.accuracy - truth) <= result.ci95)
         truths.append(result.accuracy)

@@ -76,9 +76,9 @@ def test_paths_bytes_arrays_and_pil_images_give_the_same_answers(images, new):
 
 
 def test_order_of_the_classes_does_not_matter(images, task):
-    turned = fit(dict(reversed(images.items())))
-    assert turned.classes == task.classes
-    np.testing.assert_array_equal(turned.head.weight, task.head.weight)
+    backwards = fit(dict(reversed(images.items())))
+    assert backwards.classes == task.classes
+    np.testing.assert_array_equal(backwards.head.weight, task.head.weight)
 
 
 def test_predictor_ranks_classes_and_keeps_the_best_guess_of_a_rejected_image(path, new):

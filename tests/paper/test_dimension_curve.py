@@ -67,11 +67,11 @@ def test_the_curve_is_the_mean_of_its_episodes(blobs, small_tapnet):
 def test_a_rotation_changes_no_accuracy_at_full_dimension_but_below(blobs, small_tapnet):
     evaluator = Evaluator(small_tapnet, blobs)
     plain = dimension_accuracies(evaluator, EpisodeSpec(5, 2, 3, 10))
-    turned = dimension_accuracies(
+    rotated = dimension_accuracies(
         evaluator, EpisodeSpec(5, 2, 3, 10), rotation=random_rotation(11, torch.Generator().manual_seed(1))
     )
-    np.testing.assert_array_equal(turned[:, -1], plain[:, -1])
-    assert (turned[:, 0] != plain[:, 0]).any()
+    np.testing.assert_array_equal(rotated[:, -1], plain[:, -1])
+    assert (rotated[:, 0] != plain[:, 0]).any()
 
 
 def test_a_random_rotation_keeps_lengths_and_follows_its_generator():

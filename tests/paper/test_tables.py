@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from tapnet.paper.parameters import PARAMETERS, counted
+from tapnet.paper.parameters import PARAMETERS, count_parameters
 from tapnet.paper.published import ACCURACIES, HYPERPARAMETERS
 from tapnet.paper.tables import TABLES, filled_table, kept
 from tapnet.recipe import bundled_recipes, load_recipe
@@ -143,7 +143,7 @@ def as_published(count, published):
 
 @pytest.mark.parametrize("row", PARAMETERS, ids=lambda row: row.name)
 def test_our_networks_have_the_published_sizes(row):
-    *ours, _ = counted(row)
+    *ours, _ = count_parameters(row)
     for column, (count, published) in enumerate(zip(ours, row.published, strict=True)):
         if published != "-" and (row.name not in OTHER_SIZES or column < 2):
             assert as_published(count.split(" + ")[0], published)

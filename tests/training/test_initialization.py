@@ -31,7 +31,7 @@ def trained(recipe=RECIPE):
     return Checkpoint(Header(dataclasses.replace(recipe, name="older"), SHAPE, episode=7, digest="abc" * 9), weights)
 
 
-def beginning_with(checkpoint, folder, *changes):
+def initialized_from(checkpoint, folder, *changes):
     checkpoint.write(folder / "older.safetensors")
     return changed(RECIPE, [f"training.init_from={folder / 'older.safetensors'}", *changes])
 
@@ -86,7 +86,7 @@ def test_another_backbone_is_refused_and_nothing_is_taken(changes):
 
 def test_a_run_begins_with_the_weights_and_says_so_in_its_checkpoints(tmp_path):
     first = trained()
-    train(beginning_with(first, tmp_path), tmp_path / "run", device="cpu")
+    train(initialized_from(first, tmp_path), tmp_path / "run", device="cpu")
     for name in (BEST, LAST):
         checkpoint = read_checkpoint(tmp_path / "run" / name)
         assert checkpoint.header.origin.startswith("initialized from older after 7 episodes")
@@ -98,7 +98,7 @@ def test_an_interrupted_run_remembers_where_it_began(tmp_path):
     def interrupt(_):
         raise KeyboardInterrupt
 
-    recipe = beginning_with(trained(), tmp_path, "validation.every=1")
+    recipe = initialized_from(trained(), tmp_path, "validation.every=1")
     with pytest.raises(KeyboardInterrupt):
         train(recipe, tmp_path / "run", device="cpu", watch=interrupt)
     (tmp_path / "older.safetensors").unlink()  # no longer needed
@@ -109,7 +109,7 @@ def test_an_interrupted_run_remembers_where_it_began(tmp_path):
 def test_refused_weights_leave_no_run(tmp_path):
     other = trained(changed(RECIPE, ["backbone.options.widths=[4, 4, 4, 5]"]))
     with pytest.raises(ValueError, match=r"training\.init_from, --from.*Give a network of the same kind, widths"):
-        train(beginning_with(other, tmp_path), tmp_path / "run", device="cpu")
+        train(initialized_from(other, tmp_path), tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
 
 

@@ -18,13 +18,13 @@ from tapnet.training.trajectory import TRAJECTORY
 
 @pytest.fixture(autouse=True)
 def photo_sets(monkeypatch, tmp_path):
-    """Train and validation classes of similar colours with noise, 32×32, in place of a dataset."""
+    """Train and validation classes of similar colors with noise, 32×32, in place of a dataset."""
 
     def load(name, split, *_, **__):
         generator = np.random.default_rng(len(split))
         labels = np.repeat(np.arange(6), 6)
-        colours = generator.integers(110, 146, (6, 1, 1, 3))[labels]
-        pixels = (colours + generator.integers(-60, 61, (36, 32, 32, 3))).clip(0, 255).astype(np.uint8)
+        colors = generator.integers(110, 146, (6, 1, 1, 3))[labels]
+        pixels = (colors + generator.integers(-60, 61, (36, 32, 32, 3))).clip(0, 255).astype(np.uint8)
         return ImageSet(
             name,
             split,

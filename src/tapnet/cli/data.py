@@ -57,7 +57,7 @@ def _add_pack_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--size", type=int, help="side of the packed images in pixels (default: as published; folder 84)"
     )
-    parser.add_argument("--channels", type=int, choices=(1, 3), help="1 grey, 3 colour (default: as published)")
+    parser.add_argument("--channels", type=int, choices=(1, 3), help="1 gray, 3 color (default: as published)")
     parser.add_argument("--filter", help="how to resize: lanczos, bicubic, bilinear, box, hamming, nearest")
     parser.add_argument("--fit", default="squash", help="squash (default) or crop images of other proportions")
     parser.add_argument(
@@ -150,7 +150,7 @@ def _prepare(args: argparse.Namespace) -> None:
 
 
 def _pack(args: argparse.Namespace, dataset: Dataset, path: Path) -> None:
-    from tapnet.data.checking import differences, facts
+    from tapnet.data.checking import differences, summarize
     from tapnet.data.packed import data_root
     from tapnet.data.packing import Callbacks, prepare
 
@@ -160,7 +160,7 @@ def _pack(args: argparse.Namespace, dataset: Dataset, path: Path) -> None:
     except KeyboardInterrupt:
         raise KeyboardInterrupt("Stopped; the same command resumes from here.") from None
     _print_findings(
-        [*facts(packed), *differences(dataset, packed)], f"{packed.manifest.name} is ready: {packed.folder}"
+        [*summarize(packed), *differences(dataset, packed)], f"{packed.manifest.name} is ready: {packed.folder}"
     )
 
 

@@ -79,7 +79,7 @@ def add_task(parser: argparse.ArgumentParser, several: bool = False) -> None:
     kind, five, more = (numbers, [5], ", or several: 5,20") if several else (int, 5, "")
     parser.add_argument("--way", type=kind, default=five, help=f"classes per episode (default: 5{more})")
     more = ", or several: 1,5" if several else ""
-    parser.add_argument("--shot", type=kind, default=five, help=f"labelled images per class (default: 5{more})")
+    parser.add_argument("--shot", type=kind, default=five, help=f"labeled images per class (default: 5{more})")
     parser.add_argument("--query", type=int, default=15, help="images to classify per class (default: 15)")
     parser.add_argument("--allow-overlap", action="store_true", help="also on classes that the backbone was trained on")
     parser.add_argument("--seed", type=int, default=0, help="which episodes (default: 0)")

@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> None:
         return
     import tempfile
 
-    Database(settings.database).close()  # a wrong store is said once, here
+    Database(settings.database).close()  # a wrong store is reported once, here
     settings.to_environment()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder

@@ -30,8 +30,8 @@ def rotate(images: Tensor, generator: torch.Generator) -> Tensor:
         raise ValueError(
             f"Only square images can be rotated, got {tuple(images.shape[-2:])}: choose another augmentation."
         )
-    quarters = int(torch.randint(4, (1,), generator=generator))
-    return images.rot90(quarters, (-2, -1)).contiguous(memory_format=torch.channels_last)
+    rotations = int(torch.randint(4, (1,), generator=generator))
+    return images.rot90(rotations, (-2, -1)).contiguous(memory_format=torch.channels_last)
 
 
 def dihedral(images: Tensor, generator: torch.Generator) -> Tensor:

@@ -39,13 +39,13 @@ def check(dataset: Dataset, packed: Packed, progress: Callable[[int, int], None]
     """Return everything worth knowing about a packed dataset; raise UserError if its pixels are not those packed."""
     packed.check_digest(packed.digest())
     return [
-        *facts(packed),
+        *summarize(packed),
         *differences(dataset, packed),
         *_duplicate_findings(packed, duplicate_groups(packed, progress)),
     ]
 
 
-def facts(packed: Packed) -> Iterator[Finding]:
+def summarize(packed: Packed) -> Iterator[Finding]:
     """Yield what was packed, from what and how."""
     manifest = packed.manifest
     height, width, channels = manifest.preprocessing.shape

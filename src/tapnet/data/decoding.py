@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class LoadedImage:
-    """A decoded image as stored: 8-bit grey, RGB or RGBA, and the rotation or reflection that puts it upright."""
+    """A decoded image as stored: 8-bit gray, RGB or RGBA, and the rotation or reflection that puts it upright."""
 
     image: Image.Image
     orientation: Image.Transpose | None = None
@@ -106,7 +106,7 @@ def is_image_name(name: str) -> bool:
 
 
 def on_white(image: Image.Image) -> Image.Image:
-    """Return the image without transparency: what was transparent is white, whatever colour it hides."""
+    """Return the image without transparency: what was transparent is white, whatever color it hides."""
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image) if image.mode == "RGBA" else image
 
 

@@ -79,9 +79,9 @@ class ImageSet:
     def gather(self, indices: Indices) -> NDArray[np.uint8]:
         """The images at these positions, shape (*indices.shape, height, width, channels); touches no other image."""
         flat = indices.reshape(-1)
-        quarters, row = np.divmod(flat, len(self.rows))
+        rotation, row = np.divmod(flat, len(self.rows))
         images = np.asarray(self.pixels[self.rows[row]])
-        for quarter in range(1, self.rotations):
-            rotated = quarters == quarter
-            images[rotated] = np.rot90(images[rotated], quarter, axes=(1, 2))
+        for number in range(1, self.rotations):
+            rotated = rotation == number
+            images[rotated] = np.rot90(images[rotated], number, axes=(1, 2))
         return images.reshape(*indices.shape, *images.shape[1:])

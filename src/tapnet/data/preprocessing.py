@@ -23,7 +23,7 @@ Pixels = NDArray[np.uint8]
 FILTERS = {each.name.lower(): each for each in Image.Resampling}
 FITS = ("squash", "crop")
 INKS = ("bright", "dark")
-_PAPER = 40  # grey levels this close to the background count as background
+_PAPER = 40  # gray levels this close to the background count as background
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Preprocessing:
         if self.fit not in FITS:
             raise UserError(f"Expected `fit` to be {' or '.join(FITS)}, got {self.fit!r}.")
         if self.channels not in (1, 3):
-            raise UserError(f"Expected 1 channel (grey) or 3 channels (colour), got {self.channels}.")
+            raise UserError(f"Expected 1 channel (gray) or 3 channels (color), got {self.channels}.")
         if not (1 <= self.height <= 4096 and 1 <= self.width <= 4096):
             raise UserError(f"Expected image sides of 1 to 4096 pixels, got {self.height}×{self.width}.")
         if self.ink not in (None, *INKS):
@@ -135,9 +135,9 @@ def _has_bright_border(image: Image.Image) -> bool:
 
 
 def _bright_ink(image: Image.Image, inverted: bool, centred: bool) -> Image.Image:
-    """Return a grey image with bright ink on black; `centred`, the bounding box of the ink in a black square."""
-    grey = np.asarray(on_white(image).convert("L"))
-    ink = 255 - grey if inverted else grey
+    """Return a gray image with bright ink on black; `centred`, the bounding box of the ink in a black square."""
+    gray = np.asarray(on_white(image).convert("L"))
+    ink = 255 - gray if inverted else gray
     rows, columns = (np.flatnonzero((ink > _PAPER).any(axis=axis)) for axis in (1, 0))
     if not centred or not len(rows):
         return Image.fromarray(ink)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tapnet.checkpoint import write_atomically
 from tapnet.evaluation.comparison import CORRECTION, LEVEL, Comparison, Group
-from tapnet.plotting import COLOURS, new_figure, save
+from tapnet.plotting import COLORS, new_figure, save
 from tapnet.wording import difference, half_width, overlap_note, pluralize
 
 if TYPE_CHECKING:
@@ -140,11 +140,11 @@ def figure(result: Comparison) -> Figure:
     for place, group in enumerate(result.groups):
         accuracy, widest = 100 * group.spread.accuracy, _over_classes(group)
         if widest is not None:
-            axis.errorbar(accuracy, place, xerr=100 * widest, fmt="none", ecolor=COLOURS[4], elinewidth=5, alpha=0.6)
-        axis.errorbar(accuracy, place, xerr=100 * group.spread.ci95, fmt="o", color=COLOURS[0], capsize=4)
+            axis.errorbar(accuracy, place, xerr=100 * widest, fmt="none", ecolor=COLORS[4], elinewidth=5, alpha=0.6)
+        axis.errorbar(accuracy, place, xerr=100 * group.spread.ci95, fmt="o", color=COLORS[0], capsize=4)
         if len(group.runs) > 1:
             singles = [100 * run.evaluation.accuracy for run in group.runs]
-            axis.plot(singles, [place] * len(singles), "|", color=COLOURS[1], markersize=12)
+            axis.plot(singles, [place] * len(singles), "|", color=COLORS[1], markersize=12)
     axis.set(yticks=range(len(result.groups)), yticklabels=[labels[group.name] for group in result.groups])
     axis.set(xlabel="accuracy (%)\nthin: 95% over episodes; wide: over classes; bars: single seeds")
     axis.invert_yaxis()

@@ -104,14 +104,14 @@ def cached_features(backbone: Backbone, images: ImageSet, precision: str, folder
 
 def feature_key(backbone: Backbone, images: ImageSet, precision: str, maps: bool = False) -> str:
     """Return a name that changes with the weights, the data and its preprocessing, precision, device and versions."""
-    facts = [
+    identity = [
         backbone_digest(backbone),
         [str(backbone), maps],
         [images.fingerprint, images.rotations, list(images.image_shape), len(images)],
         [precision, next(backbone.parameters(), torch.empty(0)).device.type],
         [__version__, torch.__version__],
     ]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
 
 def _read(path: Path, shape: tuple[int, ...]) -> Tensor | None:

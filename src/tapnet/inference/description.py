@@ -74,7 +74,7 @@ def _checkpoint(path: Path) -> dict[str, Any]:
         "parameters": sum(tensor.numel() for tensor in checkpoint.weights.values()),
         "preprocessing": preprocessing_of(header).as_dict(),
         "calibrated methods": list(header.calibration),
-        "origin": header.origin,
+        "origin": header.origin.replace("begun with", "initialized from"),  # the words of earlier versions
         "written by": f"tapnet {header.version}, format {header.format}",
     }
 

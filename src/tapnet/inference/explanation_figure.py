@@ -13,11 +13,11 @@ from PIL import Image
 
 from tapnet.inference.explanation import Explanation
 from tapnet.inference.images import displayed_image
-from tapnet.plotting import COLOURS, MARKERS, new_canvas, save
+from tapnet.plotting import COLORS, MARKERS, new_canvas, save
 from tapnet.wording import shorten
 
 SHOWN = 6  # classes
-_PALETTE = tuple(color for color in COLOURS if color != "#000000")  # black is the image's
+_PALETTE = tuple(color for color in COLORS if color != "#000000")  # black is the image's
 _GOLDEN = 0.618034  # turns of the color wheel between classes beyond the palette
 
 

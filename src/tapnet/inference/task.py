@@ -237,8 +237,8 @@ def with_examples(task: Task, names: Sequence[str], more: Examples, model: Embed
 def without(task: Task, gone: Callable[[int, str], bool], model: EmbeddingModel) -> Task:
     """Return the task without the examples for which `gone(label, sha-256)`; a class without examples goes too."""
     task.check_network(model)
-    labelled = zip(task.examples.labels, task.examples.hashes, strict=True)
-    left = task.examples.kept(np.array([not gone(int(label), digest) for label, digest in labelled], dtype=bool))
+    labeled = zip(task.examples.labels, task.examples.hashes, strict=True)
+    left = task.examples.kept(np.array([not gone(int(label), digest) for label, digest in labeled], dtype=bool))
     stay = np.unique(left.labels)
     if len(stay) < 2:
         raise UserError(f"A task needs at least 2 classes, this would leave {len(stay)}: delete the file instead.")

@@ -42,7 +42,7 @@ class AttentionHead(Head):
 
 
 class MatchingNetwork(Method):
-    r"""Attention over the labelled images is the classifier: $p(y|x) = \sum_i a_i y_i$, $a = softmax(s \cos(f, g_i))$.
+    r"""Attention over the labeled images is the classifier: $p(y|x) = \sum_i a_i y_i$, $a = softmax(s \cos(f, g_i))$.
 
     The paper has no `scale` s. Without one, features that are not negative cannot bring the loss below 0.905 (5-way) or
     2.08 (20-way), so s = 10 by default; 1 is the paper's.

@@ -30,8 +30,8 @@ class SequenceHead(Head):
     way: int
 
     def logits(self, query: Tensor) -> Tensor:
-        unlabelled = query.new_zeros(*query.shape[:-1], self.method.way)
-        items = torch.cat([self.method.embedding(query), unlabelled], dim=-1)
+        unlabeled = query.new_zeros(*query.shape[:-1], self.method.way)
+        items = torch.cat([self.method.embedding(query), unlabeled], dim=-1)
         for layer, context in zip(self.method.causal_layers, self.contexts, strict=True):
             items = layer.append(context, items)
         logits: Tensor = self.method.classifier(items)
@@ -39,7 +39,7 @@ class SequenceHead(Head):
 
 
 class SNAIL(FixedWayMethod):
-    """Temporal convolutions and causal attention over the episode as a sequence: labelled images, then a query.
+    """Temporal convolutions and causal attention over the episode as a sequence: labeled images, then a query.
 
     An item is an embedded image and its label, one-hot, zero for the query; the output of the last item is its logits.
     No item sees a later one, so the support set is computed once for all queries. Training puts it in a random order.

@@ -60,8 +60,8 @@ class PropagationHead(Head):
         scales = self.length_scale(maps).float()
         with torch.autocast(query.device.type, enabled=False):
             weights = similarities(maps.flatten(-3), scales, self.neighbors)
-            unlabelled = self.members.new_zeros(*query.shape[:-3], self.members.shape[-1])
-            return propagate(weights, torch.cat([self.members, unlabelled], dim=-2), self.alpha)
+            unlabeled = self.members.new_zeros(*query.shape[:-3], self.members.shape[-1])
+            return propagate(weights, torch.cat([self.members, unlabeled], dim=-2), self.alpha)
 
     def logits(self, query: Tensor) -> Tensor:
         return self.all_logits(query)[..., self.members.shape[-2] :, :]

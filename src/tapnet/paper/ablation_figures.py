@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tapnet.paper.ablations.measured import ROTATIONS
 from tapnet.paper.ablations.rows import task_words
 from tapnet.paper.published import EPISODE_COMPOSITION
-from tapnet.plotting import COLOURS, new_figure
+from tapnet.plotting import COLORS, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,14 +23,14 @@ def dimension_figure(result: Result) -> Figure:
     accuracies = [100 * row["accuracy"] for row in rows]
     lowest, highest = ([100 * row[edge] for row in rows] for edge in ("lowest", "highest"))
     axis.fill_between(
-        dims, lowest, highest, color=COLOURS[4], alpha=0.5, linewidth=0, label=f"{ROTATIONS} random rotations"
+        dims, lowest, highest, color=COLORS[4], alpha=0.5, linewidth=0, label=f"{ROTATIONS} random rotations"
     )
     low, high = ([100 * (row["accuracy"] + sign * row["ci95"]) for row in rows] for sign in (-1, 1))
-    axis.fill_between(dims, low, high, color=COLOURS[0], alpha=0.2, linewidth=0, label="95% over episodes")
-    axis.plot(dims, accuracies, color=COLOURS[0], label=f"{result['recipe']['name']}, Householder")
+    axis.fill_between(dims, low, high, color=COLORS[0], alpha=0.2, linewidth=0, label="95% over episodes")
+    axis.plot(dims, accuracies, color=COLORS[0], label=f"{result['recipe']['name']}, Householder")
     if rows[0].get("references_first") is not None:
         first = [100 * row["references_first"] for row in rows]
-        axis.plot(dims, first, color=COLOURS[1], label="the references' directions first")
+        axis.plot(dims, first, color=COLORS[1], label="the references' directions first")
     axis.set(
         xlabel="dimension D of the projection", ylabel="accuracy (%)", title=task_words(result["task"]), xscale="log"
     )
@@ -47,13 +47,13 @@ def episode_composition_figure(result: Result) -> Figure:
     figure, axes = new_figure(10, 4, columns=2)
     intervals = [100 * row["ci95"] for row in rows]
     accuracies = [100 * row["accuracy"] for row in rows]
-    axes[0].errorbar(ways, accuracies, intervals, fmt="o-", color=COLOURS[0], capsize=3)
+    axes[0].errorbar(ways, accuracies, intervals, fmt="o-", color=COLORS[0], capsize=3)
     for way, accuracy, row in zip(ways, accuracies, rows, strict=True):
         _label(axes[0], way, accuracy, row["variant"].split()[1])
     length = rows[0]["training_episodes"]
     axes[0].set(title=f"{result['recipe']['name']}, {length} training episodes each\n{task_words(result['task'])}")
     published = [float(accuracy) for _, _, accuracy in EPISODE_COMPOSITION]
-    axes[1].plot([way for way, _, _ in EPISODE_COMPOSITION], published, "s-", color=COLOURS[1])
+    axes[1].plot([way for way, _, _ in EPISODE_COMPOSITION], published, "s-", color=COLORS[1])
     for way, query, accuracy in EPISODE_COMPOSITION:
         _label(axes[1], way, float(accuracy), f"{query}-query")
     axes[1].set(title="Published: ResNet-12, best queries of each\n5-way 5-shot on mini-imagenet (test)")

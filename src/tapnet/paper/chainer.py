@@ -99,7 +99,7 @@ def _widths(arrays: Arrays) -> list[int]:
 
 
 def _check(arrays: Arrays, widths: list[int], path: Path) -> None:
-    """Nothing, or an error that names the array which does not fit the others or is not finite."""
+    """Raise ValueError with the name of an array that does not fit the others or is not finite."""
     channels = (*arrays["l_conv1_1/W"].shape, 1, 1)[1]
     for key, shape in _shapes(channels, widths, arrays["l_phi/b"].size).items():
         array = arrays[key]

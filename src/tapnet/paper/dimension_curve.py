@@ -21,7 +21,7 @@ from tapnet.methods import TapNet
 from tapnet.methods.base import check_choice
 from tapnet.methods.tapnet import BASES
 
-_BLOCKS = 64  # of neighbouring coordinates, summed side by side
+_BLOCKS = 64  # of neighboring coordinates, summed side by side
 _VALUES = 2**19  # queries and scores at a time, 2 MB
 
 
@@ -90,7 +90,7 @@ def _coordinates(values: Tensor, way: int, vectors: Tensor, triangle: Tensor, ro
 
 
 def _woven(values: Tensor) -> Tensor:
-    """(..., L) as (..., step, block): neighbours go to one block, so that all blocks take a step at once."""
+    """(..., L) as (..., step, block): neighbors go to one block, so that all blocks take a step at once."""
     steps = -(-values.shape[-1] // _BLOCKS)
     padded = F.pad(values, (0, steps * _BLOCKS - values.shape[-1]))
     woven: Tensor = padded.unflatten(-1, (_BLOCKS, steps)).mT.contiguous()

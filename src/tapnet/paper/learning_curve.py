@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tapnet.plotting import COLOURS, new_figure
+from tapnet.plotting import COLORS, new_figure
 from tapnet.training.run_folder import Point, read_curve
 
 if TYPE_CHECKING:
@@ -48,18 +48,18 @@ def _draw_accuracy(axis: Any, points: list[Point]) -> None:
     episodes = [point.episode for point in points]
     accuracies = [100 * point.validation_accuracy for point in points]
     widths = [100 * point.validation_ci95 for point in points]
-    axis.plot(episodes, accuracies, color=COLOURS[0], label="validation classes")
+    axis.plot(episodes, accuracies, color=COLORS[0], label="validation classes")
     low, high = ([a + sign * w for a, w in zip(accuracies, widths, strict=True)] for sign in (-1, 1))
-    axis.fill_between(episodes, low, high, color=COLOURS[0], alpha=0.2, label="95% over episodes")
+    axis.fill_between(episodes, low, high, color=COLORS[0], alpha=0.2, label="95% over episodes")
     best = _best(points)
-    axis.plot(best.episode, 100 * best.validation_accuracy, "o", color=COLOURS[1], label="best on validation classes")
+    axis.plot(best.episode, 100 * best.validation_accuracy, "o", color=COLORS[1], label="best on validation classes")
     _finish(axis, "accuracy (%)", "Accuracy on classes not trained on")
 
 
 def _draw_distance(axis: Any, points: list[Point]) -> None:
     best = _best(points)
-    axis.plot([point.episode for point in points], [point.diagnostics[DISTANCE] for point in points], color=COLOURS[2])
-    axis.plot(best.episode, best.diagnostics[DISTANCE], "o", color=COLOURS[1], label="best on validation classes")
+    axis.plot([point.episode for point in points], [point.diagnostics[DISTANCE] for point in points], color=COLORS[2])
+    axis.plot(best.episode, best.diagnostics[DISTANCE], "o", color=COLORS[1], label="best on validation classes")
     _finish(axis, "Euclidean distance", "Smallest distance between normalized references")
 
 

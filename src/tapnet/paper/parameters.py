@@ -133,7 +133,7 @@ def outline(row: ParameterCount) -> Method:
         return METHODS[row.method](make_backbone(row.backbone, IMAGE_SHAPE), **row.options)
 
 
-def counted(row: ParameterCount) -> tuple[str, str, str, str]:
+def count_parameters(row: ParameterCount) -> tuple[str, str, str, str]:
     """Return our numbers for the columns of a row, and the number of all parameters besides those of the backbone.
 
     Counted as published: the weights of convolutions, of linear layers and the references, not biases and batch

@@ -15,7 +15,7 @@ from tapnet.functional import class_prototypes, modified_references, null_space,
 from tapnet.methods import Method, TapNet, TapNetVariant
 from tapnet.methods.base import way_of
 from tapnet.paper.tsne import Points, tsne
-from tapnet.plotting import COLOURS, new_figure
+from tapnet.plotting import COLORS, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,8 +35,8 @@ def projection_figure(
     """
     if not isinstance(method, TapNet):
         raise ValueError(f"Only TapNet has a projection to draw, this is {type(method).__name__}.")
-    if way > len(COLOURS):
-        raise ValueError(f"The figure tells {len(COLOURS)} classes apart, got way={way}.")
+    if way > len(COLORS):
+        raise ValueError(f"The figure tells {len(COLORS)} classes apart, got way={way}.")
     episode = images.episodes(way, shot, query, seed)[0]
     embedded, inside, exact = _spaces(method, episode_images(images, episode, next(method.parameters()).device))
     pixels = images.gather(episode.query)  # (way, query, height, width, channels)
@@ -85,31 +85,31 @@ def _draw(axis: Any, points: Points, pixels: NDArray[np.uint8]) -> None:
     places = points[:-way].reshape(way, query, 2)
     axis.scatter(*points.T, alpha=0)  # sets the limits of the axes
     for k, q in np.ndindex(way, query):
-        drawn, frame = _tinted(pixels[k, q], COLOURS[k])
+        drawn, frame = _tinted(pixels[k, q], COLORS[k])
         image = OffsetImage(drawn, zoom=_SIDE / drawn.shape[0])
-        style = {"edgecolor": COLOURS[k], "linewidth": 1.2 if frame else 0, "facecolor": "none"}
+        style = {"edgecolor": COLORS[k], "linewidth": 1.2 if frame else 0, "facecolor": "none"}
         axis.add_artist(AnnotationBbox(image, tuple(places[k, q]), pad=0, bboxprops=style))
     for k, place in enumerate(points[-way:]):
-        axis.scatter(*place, s=230, color=COLOURS[k], edgecolors="black", linewidths=1.6, zorder=5)
+        axis.scatter(*place, s=230, color=COLORS[k], edgecolors="black", linewidths=1.6, zorder=5)
         axis.annotate("φ", place, ha="center", va="center", color="white", fontsize=11, zorder=6)
 
 
-def _tinted(image: NDArray[np.uint8], colour: str) -> tuple[NDArray[np.float64], bool]:
-    """A drawing as ink of this colour on nothing; a photograph as it is, which then needs a frame."""
+def _tinted(image: NDArray[np.uint8], color: str) -> tuple[NDArray[np.float64], bool]:
+    """A drawing as ink of this color on nothing; a photograph as it is, which then needs a frame."""
     from matplotlib.colors import to_rgb
 
     values = image / 255
     if image.shape[-1] == 3:
         return values, True
-    ink = np.broadcast_to(to_rgb(colour), (*values.shape[:2], 3))
+    ink = np.broadcast_to(to_rgb(color), (*values.shape[:2], 3))
     return np.concatenate([ink, values], axis=-1), False
 
 
 def _legend(figure: Any, axis: Any, names: list[str], kind: str) -> None:
     """Draw one entry per class with its name, and what the circles are."""
     handles = [
-        axis.scatter([], [], s=60, color=colour, marker="s", label=name)
-        for colour, name in zip(COLOURS, names, strict=False)
+        axis.scatter([], [], s=60, color=color, marker="s", label=name)
+        for color, name in zip(COLORS, names, strict=False)
     ]
     style = {"s": 110, "color": "white", "edgecolors": "black", "linewidths": 1.4}
     circle = axis.scatter([], [], label=f"φ: its reference ({kind})", **style)

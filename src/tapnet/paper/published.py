@@ -28,7 +28,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table: a task a column, and for each row a name and one cell a column.
+    """A table: one task per column, and for each row a name and one cell per column.
 
     `more` are rows of our own: recipes that the paper does not have, made for smaller machines, by their names.
     """

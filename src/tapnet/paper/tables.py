@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tapnet.paper.ablations.rows import task_words
-from tapnet.paper.parameters import PARAMETERS, counted
+from tapnet.paper.parameters import PARAMETERS, count_parameters
 from tapnet.paper.published import (
     ACCURACIES,
     EPISODE_COMPOSITION,
@@ -182,7 +182,7 @@ def _parameters(_: Results) -> Filled:
     """The published numbers of parameters, ours counted the same way, and all that a method adds to its backbone."""
     rows: list[tuple[str, ...]] = []
     for row in PARAMETERS:
-        rows += [(row.name, *row.published, ""), (f"{row.name}, ours", *counted(row))]
+        rows += [(row.name, *row.published, ""), (f"{row.name}, ours", *count_parameters(row))]
     title = "Supplement, Table 5: number of parameters, images of 84×84 (ours: weights without biases)"
     headings = ("method", "feature extractor", "further layers", "further parts", "all besides backbone")
     notes = [f"{row.name}: {row.note}." for row in PARAMETERS if row.note]

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from tapnet.paper.tsne import Points, tsne
-from tapnet.plotting import COLOURS, new_figure
+from tapnet.plotting import COLORS, new_figure
 from tapnet.training.trajectory import read_trajectory
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def reference_trajectories(run: Path) -> Figure:
     vectors = torch.stack(trajectory.tensors["references"]).numpy()  # (time, num_references, dim)
     paths = tsne(vectors.reshape(-1, vectors.shape[-1])).reshape(*vectors.shape[:2], 2)
 
-    chosen = _far_apart(paths[-1], min(len(COLOURS) // 2, paths.shape[1]))
+    chosen = _far_apart(paths[-1], min(len(COLORS) // 2, paths.shape[1]))
     some = tsne(vectors[:, chosen].reshape(-1, vectors.shape[-1])).reshape(len(vectors), len(chosen), 2)
 
     figure, axes = new_figure(11, 5.4, columns=2)
@@ -55,10 +55,10 @@ def _draw_all(figure: Figure, axis: Any, paths: Points, episodes: list[int]) -> 
 
 def _draw_some(axis: Any, paths: Points, episodes: list[int], chosen: list[int]) -> None:
     stamped = [round(step) for step in np.linspace(0, len(episodes) - 1, len(_STAMPS))]
-    for column, (colour, k) in enumerate(zip(COLOURS, chosen, strict=False)):
+    for column, (color, k) in enumerate(zip(COLORS, chosen, strict=False)):
         path = paths[:, column]
-        axis.plot(*path.T, "-", color=colour, linewidth=1.3, marker=".", markersize=4)
-        axis.plot(*path[-1], "o", color=colour, markersize=9, label=f"reference {k + 1}")
+        axis.plot(*path.T, "-", color=color, linewidth=1.3, marker=".", markersize=4)
+        axis.plot(*path[-1], "o", color=color, markersize=9, label=f"reference {k + 1}")
         for step, place in zip(stamped, _STAMPS, strict=True):
             axis.annotate(
                 f"{episodes[step]:,}",
@@ -66,8 +66,8 @@ def _draw_some(axis: Any, paths: Points, episodes: list[int], chosen: list[int])
                 xytext=place,
                 textcoords="offset points",
                 fontsize=8,
-                color=colour,
-                arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6},
+                color=color,
+                arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.6},
             )
     axis.set_title(f"{len(chosen)} of them, with training episodes")
     axis.legend(loc="best")

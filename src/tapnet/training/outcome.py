@@ -26,10 +26,10 @@ def record_outcome(folder: RunFolder, saved_episode: Callable[[], int]) -> Itera
         yield
     except BaseException as error:
         state = "interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
-        _note(folder, state=state, ended=now(), seconds=seconds(), reason=_reason(error))
+        _update(folder, state=state, ended=now(), seconds=seconds(), reason=_reason(error))
         _explain(error, folder, saved_episode())
         raise
-    _note(folder, state="finished", ended=now(), seconds=seconds())
+    _update(folder, state="finished", ended=now(), seconds=seconds())
 
 
 def _reason(error: BaseException) -> str:
@@ -38,10 +38,10 @@ def _reason(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def _note(folder: RunFolder, **facts: Any) -> None:
+def _update(folder: RunFolder, **metadata: Any) -> None:
     if distributed.rank() == 0:
         with suppress(OSError):  # on a full disk the error itself has to do
-            folder.update(**facts)
+            folder.update(**metadata)
 
 
 def _explain(error: BaseException, folder: RunFolder, saved: int) -> None:
@@ -56,11 +56,11 @@ def _explain(error: BaseException, folder: RunFolder, saved: int) -> None:
 
 def training_seconds(folder: RunFolder) -> float | None:
     """Return how long a finished run has trained, all of its parts together; `None` where that is not known."""
-    facts = folder.metadata()
-    if facts.get("state") != "finished":
+    metadata = folder.metadata()
+    if metadata.get("state") != "finished":
         return None
-    if "seconds" in facts:
-        return float(facts["seconds"])
-    if facts.get("resumed") or not (facts.get("started") and facts.get("ended")):
+    if "seconds" in metadata:
+        return float(metadata["seconds"])
+    if metadata.get("resumed") or not (metadata.get("started") and metadata.get("ended")):
         return None  # earlier versions did not record when a part ended
-    return (datetime.fromisoformat(facts["ended"]) - datetime.fromisoformat(facts["started"])).total_seconds()
+    return (datetime.fromisoformat(metadata["ended"]) - datetime.fromisoformat(metadata["started"])).total_seconds()

@@ -2,7 +2,7 @@
 
 - recipe.yaml: what was asked
 - run.json: command, versions, commit, data, seed, hardware, state
-- curve.jsonl: the learning curve, one point a line
+- curve.jsonl: the learning curve, one point per line
 - references.safetensors: what the method keeps of itself at each of its points
 - best.safetensors: the network that validation chose
 - last.safetensors: the state to resume from; previous.safetensors: the one before it
@@ -174,7 +174,7 @@ class RunFolder:
         write_atomically(self.path / METADATA, text.encode() + b"\n")
 
     def record_evaluation(self, results: list[dict[str, Any]]) -> None:
-        """The final evaluation: one entry a task."""
+        """The final evaluation: one entry per task."""
         text = json.dumps({"checkpoint": BEST, "results": results}, indent=2)
         write_atomically(self.path / EVALUATION, text.encode() + b"\n")
 
@@ -222,15 +222,16 @@ def find_runs(root: Path) -> list[Summary]:
 def summary(folder: Path) -> Summary:
     """Where a run stands and what it reached."""
     run = RunFolder(folder)
-    facts = run.metadata()
-    state = "running" if run.is_held else {"running": "killed"}.get(facts.get("state", ""), facts.get("state", "?"))
+    metadata = run.metadata()
+    recorded = metadata.get("state", "?")
+    state = "running" if run.is_held else "killed" if recorded == "running" else recorded
     results = _json_object(folder / EVALUATION).get("results", [])
     try:
         header = read_header(folder / LAST)
     except (ValueError, OSError):
-        return Summary(folder, "damaged", 0, 0, None, results, facts.get("started", ""))
+        return Summary(folder, "damaged", 0, 0, None, results, metadata.get("started", ""))
     episodes = header.recipe.training.episodes
-    return Summary(folder, state, header.episode, episodes, header.validation, results, facts.get("started", ""))
+    return Summary(folder, state, header.episode, episodes, header.validation, results, metadata.get("started", ""))
 
 
 def _json_object(path: Path) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def test_folder_names_with_accents_are_the_same_however_they_are_stored(pack, ma
     assert sets[0].manifest.classes == sets[1].manifest.classes == {composed: 2}
 
 
-def test_folder_grey_images_on_request(pack, make, tmp_path):
+def test_folder_gray_images_on_request(pack, make, tmp_path):
     assert pack("folder", make.tree(tmp_path / "f", trees(make, ["cat"])), channels=1, size=8).pixels.shape[1:] == (
         8,
         8,

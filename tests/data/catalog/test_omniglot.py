@@ -39,10 +39,10 @@ def test_omniglot_test_can_have_1692_rotated_classes(root):
     assert len(load_dataset("omniglot", "test", root, rotations=4).class_names) == 1692
 
 
-def test_omniglot_rotated_class_is_the_drawn_one_turned(root):
+def test_omniglot_rotated_class_is_the_drawn_one_rotated(root):
     drawings = load_dataset("omniglot", "test", root, rotations=4)
-    drawn, turned = drawings.gather(np.array([7, 7 + 423 * 20]))
-    assert np.array_equal(turned, np.rot90(drawn))
+    drawn, rotated = drawings.gather(np.array([7, 7 + 423 * 20]))
+    assert np.array_equal(rotated, np.rot90(drawn))
 
 
 def test_omniglot_an_episode_need_not_hold_two_rotations_of_a_character(root):

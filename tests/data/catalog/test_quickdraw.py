@@ -24,7 +24,7 @@ def test_quickdraw_ink_is_bright_on_black():
     assert np.median(pixels) == 0
 
 
-def test_quickdraw_has_sixteen_grey_levels():
+def test_quickdraw_has_sixteen_gray_levels():
     assert np.array_equal(np.unique(bundled_drawings()), np.arange(16) * 17)
 
 

@@ -115,9 +115,9 @@ def test_cache_pickles_are_read(pack, make, tmp_path, whole, protocol):
 def test_cache_pickles_announce_their_memory(pack, make, tmp_path):
     content = {"image_data": stacked(), "class_dict": {TRAIN: np.arange(3)}}
     make.file(tmp_path / "p" / "mini-imagenet-cache-train.pkl", pickle.dumps(content))
-    said = []
-    pack("mini-imagenet", tmp_path / "p", log=said.append)
-    assert any("memory" in sentence for sentence in said)
+    lines = []
+    pack("mini-imagenet", tmp_path / "p", log=lines.append)
+    assert any("memory" in sentence for sentence in lines)
 
 
 def test_cache_pickle_of_another_dataset_says_what_is_missing(pack, make, tmp_path):
@@ -127,7 +127,7 @@ def test_cache_pickle_of_another_dataset_says_what_is_missing(pack, make, tmp_pa
 
 
 def ilsvrc(make, tmp_path, names, images):
-    """One tar a class, with files numbered as ILSVRC numbers them: not without gaps, not padded."""
+    """One tar per class, with files numbered as ILSVRC numbers them: not without gaps, not padded."""
     tars = {}
     for name in names:
         files = {f"{name}_{7 * number + 3}.JPEG": make.png(number % 256, (4, 4)) for number in range(images)}

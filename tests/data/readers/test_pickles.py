@@ -244,9 +244,9 @@ def test_load_pickle_cut_off_file_says_so():
 
 
 def test_load_pickle_announces_the_memory_it_needs():
-    said = []
-    load(pickle.dumps([1]), said.append)
-    assert "memory" in said[0]
+    lines = []
+    load(pickle.dumps([1]), lines.append)
+    assert "memory" in lines[0]
 
 
 def test_load_pickle_without_memory_is_refused_before_reading(monkeypatch):

@@ -3,7 +3,7 @@
 from tapnet.data.dataset import Dataset, listed_splits
 from tapnet.data.readers import Format
 from tapnet.data.readers.folders_by_class import folders_by_class
-from tapnet.data.readers.labelled_arrays import labelled_arrays
+from tapnet.data.readers.labeled_arrays import labeled_arrays
 
 TIERED_IMAGENET = Dataset(
     name="tiered-imagenet",
@@ -15,7 +15,7 @@ TIERED_IMAGENET = Dataset(
     formats=(
         Format(
             "train_labels.pkl with train_images_png.pkl or the authors' train_images.npz (and val, test)",
-            labelled_arrays,
+            labeled_arrays,
         ),
         Format(
             "folders of images named by class id (n01530575), in any nesting; ILSVRC2012_img_train.tar or its folders",

@@ -221,7 +221,7 @@ def _checked_name(name: str, archive: Path) -> str:
 
 def _walk(archive: tarfile.TarFile, path: Path) -> Iterator[tuple[str, IO[bytes]]]:
     while (member := archive.next()) is not None:
-        archive.members = []  # type: ignore[attr-defined]  # else every header stays in memory, a kilobyte a file
+        archive.members = []  # type: ignore[attr-defined]  # else every header stays in memory, a kilobyte per file
         name = _checked_name(member.name, path)
         stream = archive.extractfile(member) if member.isfile() else None
         if stream is not None and not HIDDEN.search(name):

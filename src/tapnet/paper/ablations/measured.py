@@ -132,7 +132,7 @@ def measure_views(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
         raise ValueError(f"This ablation needs a method of class prototypes, the checkpoint is a {_kind(evaluator)}.")
     if evaluator.method.backbone.four_rotations:
         raise ValueError(
-            "This backbone sees every image in its four turns already: give a checkpoint of one that does not."
+            "This backbone sees every image in its four rotations already: give a checkpoint of one that does not."
         )
     rotated = Evaluator(RotatedViews(evaluator.method), evaluator.images, evaluator.precision, evaluator.cache)
     return paired({"as it is": evaluator.accuracies(task), "four rotations": rotated.accuracies(task)})

@@ -34,7 +34,7 @@ def recipes_of_options(variants: dict[str, Options], recipe: Recipe) -> Recipes:
 
 
 def recipes_of_compositions(recipe: Recipe) -> Recipes:
-    """More ways with fewer queries, and the reverse, at as many images an episode; the recipe's own first."""
+    """More ways with fewer queries, and the reverse, at as many images per episode; the recipe's own first."""
     training = recipe.training
     images, recipes = training.way * (training.shot + training.query), {}
     for way in (round(share * training.way) for share in SHARES):

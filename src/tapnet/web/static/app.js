@@ -407,15 +407,15 @@ function setQueryKind(kind) {
   for (const each of ["draw", "image", "camera"]) $(`query-${each}`).setAttribute("aria-pressed", String(each === kind));
   $("query-canvas").hidden = kind !== "draw";
   $("query-hint").hidden = kind !== "draw" || !pad.empty;
-  $("query-picture").hidden = kind !== "image";
+  $("query-image").hidden = kind !== "image";
   $("query-video").hidden = kind !== "camera";
 }
 
 function showQueryImage(blob) {
   setQueryKind("image");
   query.blob = blob;
-  if ($("query-picture").src) URL.revokeObjectURL($("query-picture").src);
-  $("query-picture").src = URL.createObjectURL(blob);
+  if ($("query-image").src) URL.revokeObjectURL($("query-image").src);
+  $("query-image").src = URL.createObjectURL(blob);
   ask();
 }
 
@@ -503,7 +503,7 @@ function showScore(found) {
       return cell;
     }));
   });
-  $("confusion").append(element("table", { class: "confusion" }, element("caption", { text: "Rows: what it is. Columns: what it was taken for." }), element("thead", {}, head), element("tbody", {}, ...rows)));
+  $("confusion").append(element("table", { class: "confusion" }, element("caption", { text: "Rows: true class; columns: predicted class." }), element("thead", {}, head), element("tbody", {}, ...rows)));
 }
 
 function setSpace(goal) {

@@ -20,13 +20,13 @@ export class MapView {
   }
 
   update(data) {
-    const turn = this.data ? alignment(data.examples, this.data.examples) : null;
-    const turned = (point) => (turn ? { embedding: turn(point.embedding), projection: turn(point.projection) } : point);
-    this.turned = turned;
+    const rotate = this.data ? alignment(data.examples, this.data.examples) : null;
+    const rotated = (point) => (rotate ? { embedding: rotate(point.embedding), projection: rotate(point.projection) } : point);
+    this.rotated = rotated;
     this.data = {
       ...data,
-      examples: data.examples.map((each) => ({ ...each, point: turned(each.point) })),
-      centers: data.centers.map(turned),
+      examples: data.examples.map((each) => ({ ...each, point: rotated(each.point) })),
+      centers: data.centers.map(rotated),
     };
     this.animate();
   }
@@ -39,7 +39,7 @@ export class MapView {
   }
 
   setQuery(point, label) {
-    this.query = point && this.data && { point: this.turned(point), label };
+    this.query = point && this.data && { point: this.rotated(point), label };
     this.animate(160);
   }
 

@@ -20,7 +20,7 @@ from tapnet.errors import UserError
 IMAGES = ("_images_png.pkl", "_images.npz")
 
 
-def labelled_arrays(tree: FileTree, splits: Splits, log: Log) -> Source | None:
+def labeled_arrays(tree: FileTree, splits: Splits, log: Log) -> Source | None:
     """Images of each split in one array, and their labels beside it."""
     known = {name for names in splits.values() for name in names}
     ids = _ids(tree)
