@@ -26,7 +26,7 @@ from torch import Tensor
 
 from tapnet._version import __version__
 from tapnet.backbones import METRIC, PRETRAINED, Backbone, ImageShape
-from tapnet.errors import UserError
+from tapnet.errors import NotFoundError, UserError
 from tapnet.methods import Method
 from tapnet.recipe import Recipe, recipe_from
 
@@ -86,7 +86,7 @@ class Checkpoint:
         try:
             method = self.header.recipe.outline(self.header.image_shape)
         except (RuntimeError, TypeError, OverflowError, ArithmeticError) as error:
-            raise ValueError(f"The recipe of the checkpoint describes no network that can be built: {error}.") from None
+            raise UserError(f"The recipe of the checkpoint describes no network that can be built: {error}.") from None
         own = {
             name: tensor
             for name, tensor in method.state_dict().items()
@@ -110,7 +110,7 @@ class Checkpoint:
             found = {name: (tensor.shape, tensor.dtype) for name, tensor in weights.items()}
             names = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
             if names:
-                raise ValueError(f"The weights do not fit the recipe of the checkpoint: {', '.join(names[:5])} differ.")
+                raise UserError(f"The weights do not fit the recipe of the checkpoint: {', '.join(names[:5])} differ.")
 
     def write(self, path: Path) -> None:
         """The file, whole or not at all."""
@@ -184,7 +184,7 @@ def find_checkpoint(path: str | Path) -> Path:
     if not path.is_file() and name in bundled:
         return bundled[name]
     if not path.is_file():
-        raise FileNotFoundError(
+        raise NotFoundError(
             f"There is no checkpoint {path}: give a .safetensors file, the folder of a run, or one of the bundled "
             f"{', '.join(bundled)}."
         )
@@ -197,7 +197,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}).") from None
+        raise UserError(f"{path} cannot be read ({error.strerror}).") from None
     return parse_checkpoint(content, path)
 
 
@@ -208,11 +208,11 @@ def parse_checkpoint(content: bytes, path: Path) -> Checkpoint:
         described = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         metadata = described.get("__metadata__") or {}
     except (SafetensorError, AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is damaged or not a safetensors file ({error}).") from None
+        raise UserError(f"{path} is damaged or not a safetensors file ({error}).") from None
     values = _header_values(metadata, path)
     header = _header(dict(values), path)
     if header.digest and header.digest != content_digest(values, tensors):
-        raise ValueError(f"{path} is damaged: its content does not match its digest. Train or download it again.")
+        raise UserError(f"{path} is damaged: its content does not match its digest. Train or download it again.")
     optimizer, average = (_below(prefix, tensors) for prefix in (_OPTIMIZER, _AVERAGE))
     weights = {name: tensor for name, tensor in tensors.items() if not name.startswith((_OPTIMIZER, _AVERAGE))}
     return Checkpoint(header, weights, optimizer, average)
@@ -228,26 +228,26 @@ def read_header(path: Path) -> Header:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
     except (SafetensorError, OSError, ValueError) as error:
-        raise ValueError(f"{path} is damaged or not a safetensors file ({error}).") from None
+        raise UserError(f"{path} is damaged or not a safetensors file ({error}).") from None
     return _header(_header_values(metadata, path), path)
 
 
 def _header_values(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
     if TASK in metadata:
-        raise ValueError(
+        raise UserError(
             f"{path} is a fitted task, which `tapnet predict {path} IMAGES` and `tapnet score` take; expected a "
             "checkpoint or the folder of a run."
         )
     text = metadata.get(HEADER)
     if text is None:
-        raise ValueError(f"{path} is a safetensors file, but not a tapnet checkpoint: its header has no recipe.")
+        raise UserError(f"{path} is a safetensors file, but not a tapnet checkpoint: its header has no recipe.")
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} has a damaged header ({error}): train or download it again.") from None
+        raise UserError(f"{path} has a damaged header ({error}): train or download it again.") from None
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         found = values.get("format") if isinstance(values, dict) else type(values).__name__
-        raise ValueError(f"{path} has format {str(found)[:40]}, this version of tapnet reads {FORMAT}.")
+        raise UserError(f"{path} has format {str(found)[:40]}, this version of tapnet reads {FORMAT}.")
     return values
 
 
@@ -258,7 +258,7 @@ def _header(values: dict[str, Any], path: Path) -> Header:
     except pydantic.ValidationError as error:
         problem = error.errors()[0]
         key = ".".join(map(str, problem["loc"]))
-        raise ValueError(f"{path} has a damaged header (`{key}`: {problem['msg']}): download it again.") from None
+        raise UserError(f"{path} has a damaged header (`{key}`: {problem['msg']}): download it again.") from None
 
 
 def load(path: str | Path, device: str | torch.device = "cpu") -> Method:
@@ -282,5 +282,5 @@ def restore_optimizer(method: torch.nn.Module, optimizer: torch.optim.Optimizer,
         owner, _, key = full.rpartition("/")
         parameter = parameters.get(owner)
         if parameter is None or value.shape not in (parameter.shape, torch.Size()):
-            raise ValueError(f"The optimizer state of the checkpoint does not fit its recipe: {full} differs.")
+            raise UserError(f"The optimizer state of the checkpoint does not fit its recipe: {full} differs.")
         optimizer.state[parameter][key] = value if value.dim() == 0 else torch.empty_like(parameter).copy_(value)

@@ -16,6 +16,7 @@ from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import Tensor, distributed
 from torch.nn.parallel import DistributedDataParallel
 
+from tapnet.errors import UserError
 from tapnet.hardware import PRECISIONS
 
 STRATEGIES = ("auto", "ddp")
@@ -34,13 +35,15 @@ class Layout:
     strategy: str = "auto"
 
     def resolved(self) -> tuple[int, int]:
-        """(processes a machine, machines)."""
+        """(processes per machine, machines)."""
         devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if self.devices is None else self.devices
         nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1")) if self.num_nodes is None else self.num_nodes
         if self.strategy not in STRATEGIES:
-            raise ValueError(f"--strategy is one of {', '.join(STRATEGIES)}, got {self.strategy!r}.")
+            raise UserError(
+                f"A strategy is one of {', '.join(STRATEGIES)}, got {self.strategy!r}.", parameter="strategy"
+            )
         if devices < 1 or nodes < 1:
-            raise ValueError(f"Needed at least one device and one node, got {devices} and {nodes}.")
+            raise UserError(f"Needed at least one device and one node, got {devices} and {nodes}.")
         return devices, nodes
 
 

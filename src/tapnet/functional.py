@@ -58,22 +58,22 @@ def _checked(tensors: dict[str, Any]) -> str:
         if name == "labels":
             check_labels(value)
         elif not isinstance(value, Tensor) or not value.is_floating_point():
-            raise ValueError(f"`{name}` needs to be a tensor of floats, got {_kind(value)}.")
+            raise UserError(f"`{name}` needs to be a tensor of floats, got {_kind(value)}.")
         elif value.dim() < 2:
-            raise ValueError(f"`{name}` needs the shape (..., n, dim), got {tuple(value.shape)}.")
+            raise UserError(f"`{name}` needs the shape (..., n, dim), got {tuple(value.shape)}.")
     kinds = {name: value.dtype for name, value in tensors.items() if name != "labels"}
     if len(set(kinds.values())) > 1:
         found = ", ".join(f"{name} {_kind(tensors[name])}" for name in kinds)
-        raise ValueError(f"Needed tensors of one type, got {found}: convert them with .to(dtype).")
+        raise UserError(f"Needed tensors of one type, got {found}: convert them with .to(dtype).")
     return next((value.device.type for value in tensors.values()), "cpu")
 
 
 def check_labels(labels: Any) -> Tensor:
     """The labels, or a sentence that says what they need to be."""
     if not isinstance(labels, Tensor) or labels.dtype != torch.int64:
-        raise ValueError(f"Labels need to be a tensor of int64, got {_kind(labels)}: give torch.tensor([0, 1, …]).")
+        raise UserError(f"Labels need to be a tensor of int64, got {_kind(labels)}: give torch.tensor([0, 1, …]).")
     if not labels.numel():
-        raise ValueError("An episode needs labels 0 to way - 1, got none.")
+        raise UserError("An episode needs labels 0 to way - 1, got none.")
     return labels
 
 
@@ -88,15 +88,15 @@ def class_prototypes(features: Tensor, labels: Tensor, way: int) -> Tensor:
     `features` (..., n, dim), `labels` (..., n) with values 0 to way - 1; classes may differ in their number of shots.
     """
     if features.shape[-2] != labels.shape[-1]:
-        raise ValueError(
+        raise UserError(
             f"Expected one label per feature, got {features.shape[-2]} features and {labels.shape[-1]} labels."
         )
     if not 0 <= int(labels.min()) <= int(labels.max()) < way:
-        raise ValueError(f"Labels of a {way}-way episode are 0 to {way - 1}, got {labels.min()} to {labels.max()}.")
+        raise UserError(f"Labels of a {way}-way episode are 0 to {way - 1}, got {labels.min()} to {labels.max()}.")
     members = F.one_hot(labels, way).to(features.dtype)  # (..., n, way)
     shots = members.sum(dim=-2)
     if (shots == 0).any():
-        raise ValueError(f"Every one of the {way} classes needs a support image, got {shots.int().tolist()} per class.")
+        raise UserError(f"Every one of the {way} classes needs a support image, got {shots.int().tolist()} per class.")
     return members.mT @ features / shots.unsqueeze(-1)
 
 
@@ -105,7 +105,7 @@ def modified_references(references: Tensor) -> Tensor:
     r"""Each reference pushed away from the mean of the others: $\tilde\phi_k$ of eq. (2), shape (..., way, dim)."""
     way = references.shape[-2]
     if way < 2:
-        raise ValueError(f"Contrasts need at least 2 classes, got {way}.")
+        raise UserError(f"Modified references need at least 2 classes, got {way}.")
     others = references.sum(dim=-2, keepdim=True) - references
     return references - others / (way - 1)
 
@@ -117,7 +117,7 @@ def projection_errors(references: Tensor, prototypes: Tensor, modified: bool = T
     Without `modified`, $\phi_k$ itself is in the place of $\tilde\phi_k$: an ablation of the supplement.
     """
     if references.shape[-2:] != prototypes.shape[-2:]:
-        raise ValueError(
+        raise UserError(
             "Expected one reference per prototype, of the same dim, got references "
             f"{tuple(references.shape)} and prototypes {tuple(prototypes.shape)}."
         )
@@ -176,7 +176,7 @@ def projected_distances(
     if differentiable:
         way, length, dim = _checked_sizes(errors, dim, queries)
         if dim < length - way:
-            raise ValueError(f"differentiable=True needs the full projection, dim={length - way}, got dim={dim}.")
+            raise UserError(f"differentiable=True needs the full projection, dim={length - way}, got dim={dim}.")
         queries, references = (residuals(vectors, errors) for vectors in (queries, references))
     else:
         queries, references = (null_coordinates(vectors, errors, dim) for vectors in (queries, references))
@@ -241,19 +241,19 @@ def _checked_sizes(errors: Tensor, dim: int | None, vectors: Tensor | None = Non
     """(way, L, D) of a projection that exists, or a sentence that says why there is none."""
     way, length = errors.shape[-2:]
     if way < 2:
-        raise ValueError(f"A projection needs at least 2 classes, got {way}.")
+        raise UserError(f"A projection needs at least 2 classes, got {way}.")
     if way >= length:
-        raise ValueError(
+        raise UserError(
             f"{way} classes leave no null space in {length} dimensions: needed way < dim; take fewer classes or a "
             "backbone with longer features."
         )
     if dim is not None and not 1 <= dim <= length - way:
-        raise ValueError(f"{way} classes in {length} dimensions allow dim from 1 to {length - way}, got {dim}.")
+        raise UserError(f"{way} classes in {length} dimensions allow dim from 1 to {length - way}, got {dim}.")
     for name, tensor in (("errors", errors), ("vectors", vectors)):
         if tensor is not None and _has_nan(tensor):
             raise NonFiniteError(f"The {name} contain NaN: the features or references have diverged.")
     if vectors is not None and vectors.shape[-1] != length:
-        raise ValueError(f"Needed vectors of dim {length} like the errors, got {vectors.shape[-1]}.")
+        raise UserError(f"Needed vectors of dim {length} like the errors, got {vectors.shape[-1]}.")
     return way, length, length - way if dim is None else dim
 
 
@@ -279,9 +279,9 @@ def select_references(
     """
     way, available = prototypes.shape[-2], references.shape[-2]
     if strategy not in _STRATEGIES:
-        raise ValueError(f"Reference selection is one of {', '.join(_STRATEGIES)}, got {strategy!r}.")
+        raise UserError(f"Reference selection is one of {', '.join(_STRATEGIES)}, got {strategy!r}.")
     if way > available:
-        raise ValueError(f"{way} classes need {way} references, there are {available}: train with more ways.")
+        raise UserError(f"{way} classes need {way} references, there are {available}: train with more ways.")
     if _has_nan(prototypes) or _has_nan(references):
         raise NonFiniteError("The prototypes or references contain NaN: the features have diverged.")
     prototypes, references = prototypes.detach(), references.detach()
@@ -313,7 +313,7 @@ def _optimal(distances: Tensor, _: torch.Generator | None) -> Tensor:
 
 def _random(distances: Tensor, generator: torch.Generator | None) -> Tensor:
     if generator is None:
-        raise ValueError("Random selection needs a `generator`, so that it can be repeated.")
+        raise UserError("Random selection needs a `generator`, so that it can be repeated.")
     batch, way = distances.shape[:-2], distances.shape[-2]
     lots = torch.rand(*batch, distances.shape[-1], generator=generator, device=generator.device)
     return lots.argsort(dim=-1)[..., :way].to(distances.device)

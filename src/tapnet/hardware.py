@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from tapnet.errors import UserError
+
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = {"float32": "32-true", "bf16": "bf16-mixed"}  # our word: Lightning Fabric's
 
@@ -27,7 +29,10 @@ def _checked_device(name: str) -> torch.device:
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not available.get(name.partition(":")[0]):
         there = ", ".join(kind for kind, present in available.items() if present)
-        raise ValueError(f"Device {name!r} is not on this machine, which has: {there}. Use --device auto.")
+        raise UserError(
+            f"Device {name!r} is not on this machine, which has: {there}. Choose one of them, or auto.",
+            parameter="device",
+        )
     return torch.device(name)
 
 
@@ -41,7 +46,7 @@ def resolve_precision(precision: str, device: torch.device) -> str:
     if precision == "auto":
         return "bf16" if _multiplies_bf16(device) else "float32"
     if precision not in PRECISIONS:
-        raise ValueError(f"Precision is one of auto, {', '.join(PRECISIONS)}, got {precision!r}.")
+        raise UserError(f"Precision is one of auto, {', '.join(PRECISIONS)}, got {precision!r}.")
     return precision
 
 

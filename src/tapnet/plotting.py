@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tapnet.checkpoint import write_atomically
+from tapnet.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,7 +27,7 @@ def new_canvas(width: float, height: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
-        raise ValueError("Figures need matplotlib: pip install 'tapnet[figures]'.") from None
+        raise UserError("Figures need matplotlib: pip install 'tapnet[figures]'.") from None
     return Figure(figsize=(width, height), layout="constrained", dpi=150)
 
 

@@ -20,6 +20,7 @@ from tapnet.backbones import BACKBONES, PRETRAINED, Backbone, ImageShape, make_b
 from tapnet.data import ImageSet, load_dataset
 from tapnet.data.augmentation import AUGMENTATIONS
 from tapnet.data.episodes import EpisodeSpec
+from tapnet.errors import NotFoundError, UserError
 from tapnet.methods import METHODS, Method
 from tapnet.registry import build
 
@@ -83,20 +84,20 @@ class Training:
 
     def __post_init__(self) -> None:
         if self.episodes % self.meta_batch:
-            raise ValueError(
+            raise UserError(
                 "training.episodes needs to be a multiple of training.meta_batch, got "
                 f"{self.episodes} and {self.meta_batch}"
             )
         if self.cycles > 1 and self.schedule != "cosine":
-            raise ValueError(f"training.cycles are those of training.schedule=cosine, got {self.schedule}")
+            raise UserError(f"training.cycles are those of training.schedule=cosine, got {self.schedule}")
         if self.episodes % (self.cycles * self.meta_batch):
-            raise ValueError(
+            raise UserError(
                 f"training.episodes needs to be a multiple of training.cycles × training.meta_batch = "
                 f"{self.cycles * self.meta_batch}, got {self.episodes}"
             )
         steps = self.episodes // self.meta_batch
         if self.ema_decay is not None and (1 - self.ema_decay) * steps < 1:
-            raise ValueError(
+            raise UserError(
                 f"training.ema_decay={self.ema_decay:g} averages over about {1 / (1 - self.ema_decay):.0f} steps, more "
                 f"than the {steps} of the run: lower it, set it to null, or raise training.episodes"
             )
@@ -136,33 +137,33 @@ class Recipe:
             ("augmentation", self.training.augmentation, AUGMENTATIONS),
         ):
             if name not in choices:
-                raise ValueError(f"{kind} is one of {', '.join(choices)}, got {name!r}")
+                raise UserError(f"{kind} is one of {', '.join(choices)}, got {name!r}")
         for option, meaning in (("num_references", "one class per reference"), ("way", "one class per output")):
             ways = self.method.options.get(option)
             if ways is not None and not self.validation.way <= self.training.way == ways:
-                raise ValueError(
+                raise UserError(
                     f"training.way and method.options.{option} need to be one number, {meaning}, and validation.way no "
                     f"more, got {self.training.way}, {ways} and {self.validation.way}"
                 )
         if self.training.augmentation == "window" and not METHODS[self.method.name].takes_windows:
             able = ", ".join(name for name, method in METHODS.items() if method.takes_windows)
-            raise ValueError(f"training.augmentation=window is for the method {able}, got {self.method.name}")
+            raise UserError(f"training.augmentation=window is for the method {able}, got {self.method.name}")
         if self.training.frozen_backbone:
             self._check_frozen_backbone()
 
     def _check_frozen_backbone(self) -> None:
         if self.backbone.name not in PRETRAINED:
-            raise ValueError(
+            raise UserError(
                 f"a frozen backbone needs to be pretrained: {' or '.join(PRETRAINED)}, got {self.backbone.name}"
             )
         if self.training.augmentation != "none":
-            raise ValueError(
+            raise UserError(
                 "over a frozen backbone every image has its features once, so training.augmentation needs to be none, "
                 f"got {self.training.augmentation}"
             )
         if self.training.init_from is not None:
-            raise ValueError(
-                "over a frozen backbone the parameters start at random, so training.init_from (--from) needs to be "
+            raise UserError(
+                "over a frozen backbone the parameters start at random, so training.init_from needs to be "
                 f"left out, got {self.training.init_from}"
             )
 
@@ -239,8 +240,8 @@ def recipe_from(values: Any, source: str, changes: Sequence[str] = ()) -> Recipe
     except ValidationError as error:
         problems = error.errors()
         blamed = [change for change in changes if any(_concerns(change, problem) for problem in problems)]
-        source = f"--set {' '.join(blamed)}" if blamed else source
-        raise ValueError(f"{source}: {'; '.join(map(_sentence, problems))}.") from None
+        source = " ".join(blamed) or source
+        raise UserError(f"{source}: {'; '.join(map(_sentence, problems))}.", "set" if blamed else None) from None
 
 
 def _concerns(change: str, problem: Any) -> bool:
@@ -282,7 +283,7 @@ def find_recipe(name_or_path: str) -> Path:
             f"{path} is the folder of a run: `tapnet train --resume {path}` resumes it, and its recipe is "
             f"{path / 'recipe.yaml'}."
         )
-    raise FileNotFoundError(
+    raise NotFoundError(
         f"There is no recipe file {name_or_path!r}, nor a bundled recipe of that name; those are: {', '.join(bundled)}."
     )
 
@@ -304,9 +305,9 @@ def load_recipe(name_or_path: str, changes: list[str] | None = None, method: str
         with path.open(encoding="utf-8") as file:
             values = yaml.safe_load(file)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a YAML file: {' '.join(str(error).split())}.") from None
+        raise UserError(f"{path} is not a YAML file: {' '.join(str(error).split())}.") from None
     if not isinstance(values, dict):
-        raise ValueError(
+        raise UserError(
             f"{path} needs the keys of a recipe, got {'nothing' if values is None else type(values).__name__}."
         )
     if method is None or _method_name(values) == method:
@@ -351,13 +352,13 @@ def _with_current_key(change: str) -> str:
 def _apply(values: dict[str, Any], change: str) -> None:
     key, equals, value = change.partition("=")
     if not equals or not key:
-        raise ValueError(f"A change is written key=value, such as training.episodes=100, got {change!r}.")
+        raise UserError(f"A change is written key=value, such as training.episodes=100, got {change!r}.")
     *parents, leaf = key.split(".")
     for parent in parents:
         values = values.setdefault(parent, {})
         if not isinstance(values, dict):
-            raise ValueError(f"Cannot set {key!r}: `{parent}` of the recipe is a value, not a group of keys.")
+            raise UserError(f"Cannot set {key!r}: `{parent}` of the recipe is a value, not a group of keys.")
     try:
         values[leaf] = yaml.safe_load(value)
     except yaml.YAMLError as error:
-        raise ValueError(f"--set {change}: the value is not YAML ({' '.join(str(error).split())}).") from None
+        raise UserError(f"{change}: the value is not YAML ({' '.join(str(error).split())}).") from None

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
 from typing import Any, TypeVar
 
+from tapnet.errors import UserError
+
 T = TypeVar("T")
 
 
@@ -17,13 +19,13 @@ def build(what: str, kind: Callable[..., T], first: object, options: Mapping[str
     needed = [each.name for each in parameters if each.name in known and each.default is each.empty]
     lacking = [name for name in needed if name not in options]
     if unknown:
-        raise ValueError(f"{what} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}.")
+        raise UserError(f"{what} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}.")
     if lacking:
-        raise ValueError(f"{what} needs the option {', '.join(lacking)}.")
+        raise UserError(f"{what} needs the option {', '.join(lacking)}.")
     for each in parameters:
         if each.annotation in (bool, "bool") and not isinstance(options.get(each.name, False), bool):
-            raise ValueError(f"{what}: `{each.name}` is true or false, got {options[each.name]!r}.")
+            raise UserError(f"{what}: `{each.name}` is true or false, got {options[each.name]!r}.")
     try:
         return kind(first, **options)
     except TypeError as error:
-        raise ValueError(f"{what} does not take these options: {error}.") from error
+        raise UserError(f"{what} does not take these options: {error}.") from error

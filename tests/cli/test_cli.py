@@ -135,18 +135,18 @@ def test_every_command_explains_itself(command, capsys):
         (["train", "nothing"], "no recipe file 'nothing'"),
         (
             ["train", "quickdraw", "--set", "training.episodes=-1"],
-            "train: --set training.episodes=-1: `training.episodes`",
+            "train: training.episodes=-1: `training.episodes`",
         ),
         (
             ["train", "quickdraw", "--set", "training.epsiodes=9"],
             "not a key of a recipe (did you mean `training.episodes`?)",
         ),
-        (["train", "quickdraw", "--set", "trainig.shot=1", "seed=3"], "--set trainig.shot=1: `trainig` is not a key"),
+        (["train", "quickdraw", "--set", "trainig.shot=1", "seed=3"], "trainig.shot=1: `trainig` is not a key"),
         (
             ["train", "quickdraw", "--set", "training.way=7"],
-            "--set training.way=7: training.way and method.options.num_references need",
+            "training.way=7: training.way and method.options.num_references need",
         ),
-        (["train", "quickdraw", "--set", "seed=[1"], "--set seed=[1: the value is not YAML"),
+        (["train", "quickdraw", "--set", "seed=[1"], "seed=[1: the value is not YAML"),
         (["train", "quickdraw", "--set", "data.name=imagenet"], "'imagenet'"),
         (["train", "--resume", "nowhere"], "There is no run in nowhere to resume"),
         (["train", "quickdraw", "--device", "cuda:9"], "is not on this machine"),
@@ -223,7 +223,7 @@ def test_train_does_not_overwrite_an_imported_network(run_folder, tmp_path, caps
     network = (run_folder / BEST).read_bytes()
     (out / BEST).write_bytes(network)
     assert train_on(out) == 2
-    assert f"{out} already holds a network, {BEST}: give another --out." in capsys.readouterr().err
+    assert f"{out} already holds a network, {BEST}: give another folder. (--out)" in capsys.readouterr().err
     assert (out / BEST).read_bytes() == network
 
 

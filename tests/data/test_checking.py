@@ -80,7 +80,7 @@ def test_check_changed_pixels_are_refused(pack, mini):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"are damaged.*--overwrite"):
+    with pytest.raises(ValueError, match=r"are damaged.*Prepare them again"):
         check(DATASETS["mini-imagenet"], packed, lambda _done, _all: None)
 
 

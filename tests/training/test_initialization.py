@@ -108,7 +108,7 @@ def test_an_interrupted_run_remembers_where_it_began(tmp_path):
 
 def test_refused_weights_leave_no_run(tmp_path):
     other = trained(changed(RECIPE, ["backbone.options.widths=[4, 4, 4, 5]"]))
-    with pytest.raises(ValueError, match=r"training\.init_from, --from.*Give a network of the same kind, widths"):
+    with pytest.raises(ValueError, match=r"training\.init_from.*Give a network of the same kind, widths"):
         train(initialized_from(other, tmp_path), tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
 

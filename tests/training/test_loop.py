@@ -81,7 +81,7 @@ def test_training_touches_no_global_random_state(tmp_path):
 
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
     train(recipe(episodes=1), tmp_path, device="cpu")
-    with pytest.raises(ValueError, match="already holds a run: resume it with --resume"):
+    with pytest.raises(ValueError, match="already holds a run: resume it by `tapnet train --resume"):
         train(recipe(episodes=1), tmp_path, device="cpu")
 
 

@@ -10,6 +10,7 @@ from tapnet.backbones.conv4 import Conv4
 from tapnet.backbones.efficientnet_lite import EfficientNetLite0, EfficientNetLite2
 from tapnet.backbones.hugging_face import HuggingFace
 from tapnet.backbones.resnet12 import ResNet12, ResNet12Small
+from tapnet.errors import UserError
 from tapnet.registry import build
 
 BACKBONES: dict[str, Callable[..., Backbone]] = {
@@ -40,7 +41,7 @@ __all__ = [
 def make_backbone(name: str, image_shape: ImageShape, **options: Any) -> Backbone:
     """A freshly initialized network for images of this shape (channels, height, width)."""
     if name not in BACKBONES:
-        raise ValueError(f"A backbone is one of {', '.join(BACKBONES)}, got {name!r}.")
+        raise UserError(f"A backbone is one of {', '.join(BACKBONES)}, got {name!r}.")
     if len(image_shape) != 3 or min(image_shape) < 1:
-        raise ValueError(f"An image shape is (channels, height, width), each at least 1, got {tuple(image_shape)}.")
+        raise UserError(f"An image shape is (channels, height, width), each at least 1, got {tuple(image_shape)}.")
     return build(f"Backbone {name!r}", BACKBONES[name], image_shape, options)

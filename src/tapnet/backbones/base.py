@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from tapnet.errors import UserError
+
 EPSILON, MOMENTUM = 2e-5, 0.1  # the authors' batch normalization: eps 2e-5, running average decay 0.9
 BLOCKS = 4
 FEATURE_LENGTH = 10.0  # of the features of a pretrained network, whose own lengths say little
@@ -36,7 +38,7 @@ class Backbone(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         if tuple(images.shape[1:]) != self.image_shape:
-            raise ValueError(
+            raise UserError(
                 f"This backbone takes images of {'×'.join(map(str, self.image_shape))} (channels×height×width), got a "
                 f"batch of shape {tuple(images.shape)}."
             )
@@ -73,5 +75,5 @@ def four(values: Sequence[float] | float, name: str) -> tuple[float, ...]:
     """One value a block, from four or from one for all."""
     values = (values,) * BLOCKS if isinstance(values, int | float) else tuple(values)
     if len(values) != BLOCKS:
-        raise ValueError(f"`{name}` needs one value or {BLOCKS}, one a block, got {list(values)}.")
+        raise UserError(f"`{name}` needs one value or {BLOCKS}, one per block, got {list(values)}.")
     return values

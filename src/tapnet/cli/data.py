@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
+from tapnet.errors import UserError
 from tapnet.wording import pluralize
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def _check(args: argparse.Namespace) -> None:
     root = data_root(args.root)
     choices = [*DATASETS, *own_sets(root)]
     if args.name not in choices:
-        raise ValueError(f"Datasets are {', '.join(choices)}, got {args.name!r}.")
+        raise UserError(f"Datasets are {', '.join(choices)}, got {args.name!r}.")
     packed = DATASETS[args.name].open(root) if args.name in DATASETS else open_packed(root / args.name)
     with _progress("comparing images") as progress:
         findings = check(DATASETS[packed.manifest.dataset], packed, progress)
@@ -204,7 +205,7 @@ def _download(args: argparse.Namespace) -> None:
     if args.name not in DOWNLOADS:
         formats = "\n".join(f"  • {each.description}" for each in dataset.formats)
         _say(f"{dataset.origin}\nFormats that can be read:\n{formats}")
-        raise ValueError(
+        raise UserError(
             f"{args.name} cannot be downloaded from here: get it from where it is kept, then run "
             f"`tapnet data prepare {args.name} --from PATH`. Sets that can be downloaded: {', '.join(DOWNLOADS)}."
         )
@@ -224,12 +225,12 @@ def _show(args: argparse.Namespace) -> None:
 
     for option, least in (("classes", 1), ("images", 1)):
         if getattr(args, option) < least:
-            raise ValueError(f"--{option} needs at least {least}, got {getattr(args, option)}.")
+            raise UserError(f"--{option} needs at least {least}, got {getattr(args, option)}.")
     if args.out.is_dir():
-        raise ValueError(f"--out needs the name of an image file, and {args.out} is a folder.")
+        raise UserError(f"--out needs the name of an image file, and {args.out} is a folder.")
     images = load_dataset(args.name, args.split, args.root, args.rotations)
     if args.out.suffix.lower() != ".png":
-        raise ValueError(f"--out needs a name that ends in .png, got {args.out}.")
+        raise UserError(f"--out needs a name that ends in .png, got {args.out}.")
     sampler = fitting_sampler(images, args.way, args.shot, args.query, args.seed)
     sheet = args.out
     episode = sheet.with_name(f"{sheet.stem}-episode.png")
@@ -250,7 +251,7 @@ def _preparable(name: str) -> Dataset:
     choices = [each for each, dataset in DATASETS.items() if dataset.formats]
     if name not in choices:
         bundled = " (bundled: it needs nothing)" if name in DATASETS else ""
-        raise ValueError(f"Datasets to prepare are {', '.join(choices)}, got {name!r}{bundled}.")
+        raise UserError(f"Datasets to prepare are {', '.join(choices)}, got {name!r}{bundled}.")
     return DATASETS[name]
 
 

@@ -22,6 +22,7 @@ from tapnet.cli.options import (
     processes,
 )
 from tapnet.cli.tables import print_table
+from tapnet.errors import UserError
 from tapnet.wording import half_width, overlap_note, pluralize
 
 if TYPE_CHECKING:
@@ -143,20 +144,20 @@ def _spreads(measured: list[_Measured], tasks: int) -> list[tuple[Evaluation, Se
 
 
 def _check_seeds(checkpoints: list[str]) -> None:
-    """Raise ValueError unless the runs are of one recipe and each has a seed of its own."""
+    """Raise UserError unless the runs are of one recipe and each has a seed of its own."""
     from tapnet.checkpoint import read_checkpoint
     from tapnet.evaluation.comparison import without_seed
 
     recipes = [read_checkpoint(checkpoint).header.recipe for checkpoint in checkpoints]
     if len(recipes) < 2:
-        raise ValueError(f"--seeds needs at least 2 runs, got {len(recipes)}.")
+        raise UserError(f"--seeds needs at least 2 runs, got {len(recipes)}.")
     base = without_seed(recipes[0].as_dict())
     for checkpoint, recipe in zip(checkpoints, recipes, strict=True):
         if without_seed(recipe.as_dict()) != base:
-            raise ValueError(f"--seeds expects runs that differ in seed only, {checkpoint} has another recipe.")
+            raise UserError(f"--seeds expects runs that differ in seed only, {checkpoint} has another recipe.")
     seeds = [recipe.seed for recipe in recipes]
     if len({*seeds}) < len(seeds):
-        raise ValueError(f"--seeds expects one run per seed, got the seeds {', '.join(map(str, seeds))}.")
+        raise UserError(f"--seeds expects one run per seed, got the seeds {', '.join(map(str, seeds))}.")
 
 
 def _record(measured: list[_Measured], folder: Path) -> None:
@@ -192,7 +193,7 @@ def candidate(checkpoint: str, args: argparse.Namespace) -> Candidate:
     recipe, method = loaded.header.recipe, loaded.method()
     dataset, root = args.dataset or recipe.data.name, args.root or recipe.data.root
     if pretrained_on(method, dataset, root) and not args.allow_overlap:
-        raise ValueError(
+        raise UserError(
             f"{checkpoint} was pretrained on ImageNet, whose classes {dataset} is made of, so the "
             "result would not be on unseen classes: --allow-overlap measures it all the same, and the result says so."
         )
@@ -220,13 +221,13 @@ def images_for(data: Data, args: argparse.Namespace) -> ImageSet:
 
 
 def _check_image_size(checkpoint: str, needed: ImageShape, images: ImageSet) -> None:
-    """Raise ValueError unless the images have the size that the checkpoint takes."""
+    """Raise UserError unless the images have the size that the checkpoint takes."""
     if images.image_shape != needed:
         expected, found = (
             f"{height}×{width} with {pluralize(channels, 'channel')}"
             for channels, height, width in (needed, images.image_shape)
         )
-        raise ValueError(
+        raise UserError(
             f"{checkpoint} takes images of {expected}, those of {images.name} are {found}: prepare them for it with "
             f"`tapnet data prepare … --size {needed[1]}`, or choose another --dataset."
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tapnet.cli.options import add_task, output_folder
+from tapnet.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
         print(_FIGURES, end="")
         return
     if args.source is None:
-        raise ValueError(f"Give what to draw {args.name} from: the folder of a run, or a kept result.")
+        raise UserError(f"Give what to draw {args.name} from: the folder of a run, or a kept result.")
 
     from tapnet.plotting import save
 

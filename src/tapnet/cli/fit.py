@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tapnet.cli.options import command, output_file, percent
 from tapnet.cli.progress import OUT, ImageProgress, add_labels, input_path, labeled_images
+from tapnet.errors import UserError
 from tapnet.wording import pluralize
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
     if len(folder.classes) < 2:
         (only,) = folder.classes
         words = f"{args.folder or args.labels} holds one class with images, {only!r}: a classifier needs at least 2."
-        raise ValueError(" ".join([words, *folder.skipped.lines()]))
+        raise UserError(" ".join([words, *folder.skipped.lines()]))
     choice = None if args.network else propose_network(folder.classes)
     options = {"selection": args.selection, "projection_dim": args.projection_dim}
     progress = ImageProgress()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 from tapnet.cli.options import add_rejection, output_file, output_folder
 from tapnet.cli.progress import ERRORS, ImageProgress, add_network, input_path
 from tapnet.cli.rows import FORMATS
+from tapnet.errors import UserError
 from tapnet.wording import pluralize
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _format(args: argparse.Namespace) -> str:
-    """Return the format that was asked for, or that of the ending of the file; raise ValueError if they differ."""
+    """Return the format that was asked for, or that of the ending of the file; raise UserError if they differ."""
     by_ending = _ENDINGS[args.out.suffix.lower()] if args.out else None
     if args.format is None or by_ending is None:
         return args.format or by_ending or "table"
@@ -94,7 +95,7 @@ def _format(args: argparse.Namespace) -> str:
         return by_ending
     if by_ending not in ("table", args.format):
         name = {"jsonl": "json"}.get(args.format, args.format)
-        raise ValueError(f"{args.out} would hold {name.upper()}: give it that ending, or leave out --{name}.")
+        raise UserError(f"{args.out} would hold {name.upper()}: give it that ending, or leave out --{name}.")
     return str(args.format)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tapnet.errors import UserError
 from tapnet.wording import pluralize
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def labeled_images(folder: Path | None, labels: Path | None) -> LabeledFolder:
     if folder is not None and labels is None:
         return class_folders(folder)
     got = "both" if folder else "neither"
-    raise ValueError(f"Expected a folder of classes or --labels FILE, got {got}.")
+    raise UserError(f"Expected a folder of classes or --labels FILE, got {got}.")
 
 
 def add_network(parser: argparse.ArgumentParser, device: bool = True) -> None:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from tapnet.cli.progress import OUT, add_network, input_path
+from tapnet.errors import UserError
 from tapnet.wording import pluralize
 
 _EXAMPLES = """examples:
@@ -28,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
     classes = [name for name in args.what if name in task.classes]
     images = [name for name in args.what if name not in task.classes]
     if strange := [name for name in images if not Path(name).is_file()]:
-        raise ValueError(f"{strange[0]!r} is neither a class of the task ({', '.join(task.classes)}) nor an image.")
+        raise UserError(f"{strange[0]!r} is neither a class of the task ({', '.join(task.classes)}) nor an image.")
     smaller = remove(task, classes, images, args.network)
     write_task(smaller, args.task)
     removed = len(task.examples) - len(smaller.examples)

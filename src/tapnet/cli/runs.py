@@ -10,6 +10,7 @@ from typing import Any
 
 from tapnet.cli.options import percent
 from tapnet.cli.tables import print_table
+from tapnet.errors import NotFoundError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +27,7 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps([asdict(each) | {"folder": str(each.folder)} for each in found]))
         return
     if not found:
-        raise FileNotFoundError(f"There is no run in {args.folder}: start one with `tapnet train`, or name its folder.")
+        raise NotFoundError(f"There is no run in {args.folder}: start one with `tapnet train`, or name its folder.")
     rows = []
     for each in found:
         tests = "\n".join(map(_result, each.evaluation))

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from tapnet.cli.tables import print_table
+from tapnet.errors import NotFoundError
 
 _RESULTS = Path("results")
 _TABLES = """tables:
@@ -37,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
     from tapnet.paper.tables import filled_table
 
     if not args.results.is_dir() and args.results != _RESULTS:
-        raise FileNotFoundError(f"There is no folder {args.results}: give one that `--record` has filled.")
+        raise NotFoundError(f"There is no folder {args.results}: give one that `--record` has filled.")
     filled = filled_table(args.name, [*read_results(args.results), *read_ablations(args.results)])
     print(filled.title)
     ours = [number for number, (name, *_) in enumerate(filled.rows) if name.endswith(", ours")]

@@ -18,6 +18,7 @@ from rich.table import Column
 from rich.text import Text
 
 from tapnet.cli.options import add_device, add_processes, command, percent, processes
+from tapnet.errors import UserError
 from tapnet.wording import half_width, pluralize
 
 if TYPE_CHECKING:
@@ -71,12 +72,12 @@ def run(args: argparse.Namespace) -> None:
     from tapnet.training.run_folder import EVALUATION, RunFolder
 
     if (args.recipe is None) == (args.resume is None):
-        raise ValueError(
+        raise UserError(
             "Give a recipe to start a run, or --resume DIR to resume one; `tapnet recipes` lists the recipes."
         )
     if args.resume is not None:
         if args.out or args.frozen_backbone or args.weights is not None or args.method is not None:
-            raise ValueError(
+            raise UserError(
                 "--resume continues the run in its folder: leave out --out, --from, --method and --frozen-backbone."
             )
         with warnings.catch_warnings(action="ignore"):  # the run warns when it is restored
@@ -182,7 +183,7 @@ def _tensorboard(folder: Path) -> Callable[[Point], None]:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ModuleNotFoundError:
-        raise ValueError("--tensorboard needs TensorBoard: pip install 'tapnet[tensorboard]'.") from None
+        raise UserError("--tensorboard needs TensorBoard: pip install 'tapnet[tensorboard]'.") from None
 
     @cache
     def opened() -> SummaryWriter:  # not before there is a point: a run that is refused leaves nothing

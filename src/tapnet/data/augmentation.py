@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tapnet.errors import UserError
+
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 
 
@@ -27,7 +29,7 @@ def rotate(images: Tensor, generator: torch.Generator) -> Tensor:
     stand the same way, as in a task of upright drawings, and are harder to tell apart.
     """
     if images.shape[-1] != images.shape[-2]:
-        raise ValueError(
+        raise UserError(
             f"Only square images can be rotated, got {tuple(images.shape[-2:])}: choose another augmentation."
         )
     rotations = int(torch.randint(4, (1,), generator=generator))

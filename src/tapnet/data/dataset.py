@@ -11,6 +11,7 @@ from tapnet.data.image_set import ImageSet
 from tapnet.data.packed import Packed, data_root, is_packed, open_packed
 from tapnet.data.readers import Format
 from tapnet.data.source import SPLITS, Source, Splits
+from tapnet.errors import NotFoundError
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,13 @@ class Dataset:
         return self.open(root).image_set(split, self.rotations.get(split, 1) if rotations is None else rotations)
 
     def open(self, root: Path | None = None) -> Packed:
-        """Return the packed dataset in `root`; raise FileNotFoundError if it is not prepared."""
+        """Return the packed dataset in `root`; raise NotFoundError if it is not prepared."""
         folder = data_root(root) / self.name
         if not is_packed(folder):
-            raise FileNotFoundError(
+            raise NotFoundError(
                 f"Dataset {self.name!r} is not prepared in {folder.parent}: run `tapnet data prepare {self.name} "
-                "--from PATH`, or name the folder that holds it (--root, or the variable TAPNET_DATA)."
+                "--from PATH`, or name the folder that holds it, here or in the variable TAPNET_DATA.",
+                parameter="root",
             )
         return open_packed(folder)
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from tapnet.data.source import Raw, Unreadable
+from tapnet.errors import UserError
 
 MOST_PIXELS = 40_000_000  # of one image: with a copy of it, 320 MB while it is decoded
 LARGE_PIXELS = 4_000_000
@@ -146,7 +147,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):
         return _from_sixteen_bits(image)
     if image.mode == "F":
-        raise ValueError("floating-point pixels, for which white is not defined: save it with 8 or 16 bits")
+        raise UserError("floating-point pixels, for which white is not defined: save it with 8 or 16 bits")
     if image.has_transparency_data:
         return image if image.mode == "RGBA" else image.convert("RGBA")
     if image.mode == "1":
@@ -158,7 +159,7 @@ def _from_sixteen_bits(image: Image.Image) -> Image.Image:
     """Return the image in 8 bits, 65535 being white; Pillow's own conversion would clip everything above 255."""
     values = np.asarray(image)
     if values.min() < 0 or values.max() > 65535:
-        raise ValueError("more than 16 bits per pixel: save it with 8 or 16 bits")
+        raise UserError("more than 16 bits per pixel: save it with 8 or 16 bits")
     pixels = np.empty(values.shape, dtype=np.uint8)
     for start in range(0, len(values), 256):
         pixels[start : start + 256] = np.rint(values[start : start + 256] / np.float32(257))

@@ -123,7 +123,7 @@ class EpisodeSampler:
     def batch(self, start: int, stop: int, step: int = 1) -> EpisodeBatch:
         """Episodes start, start + step, … before stop; each is the one that `self[i]` gives."""
         if start < 0:
-            raise ValueError(f"Episodes are numbered from 0, got {start}.")
+            raise UserError(f"Episodes are numbered from 0, got {start}.")
         way, shot, taken = self.spec.way, self.spec.shot, self.spec.shot + self.spec.query
         bits = self._bits(range(start, stop, step), way * (2 + taken))
         group_bits, class_bits, image_bits = np.split(bits, [way, 2 * way], axis=1)
@@ -159,7 +159,7 @@ class _Groups:
 
 def _group_table(groups: NDArray[np.generic], classes: NDArray[np.generic]) -> _Groups:
     if len(groups) != len(classes):
-        raise ValueError(f"`groups` needs one entry per class, that is {len(classes)}, got {len(groups)}.")
+        raise UserError(f"`groups` needs one entry per class, that is {len(classes)}, got {len(groups)}.")
     _, group_of = np.unique(groups, return_inverse=True)
     sizes = np.bincount(group_of).astype(np.int64)
     return _Groups(np.argsort(group_of, kind="stable"), np.cumsum(sizes) - sizes, sizes)

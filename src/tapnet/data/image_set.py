@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec, Indices
 from tapnet.data.preprocessing import Preprocessing
+from tapnet.errors import UserError
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -34,11 +35,11 @@ class ImageSet:
 
     def __post_init__(self) -> None:
         if len(self.rows) != len(self.row_labels):
-            raise ValueError(f"Expected {len(self.rows)} labels, one per row, got {len(self.row_labels)}.")
+            raise UserError(f"Expected {len(self.rows)} labels, one per row, got {len(self.row_labels)}.")
         if self.rotations not in (1, 4):
-            raise ValueError(f"`rotations` is 1 (as drawn) or 4 (with rotations), got {self.rotations}.")
+            raise UserError(f"`rotations` is 1 (as drawn) or 4 (with rotations), got {self.rotations}.")
         if self.rotations == 4 and self.pixels.shape[1] != self.pixels.shape[2]:
-            raise ValueError(f"Only square images can be rotated, got {self.pixels.shape[1:3]}.")
+            raise UserError(f"Only square images can be rotated, got {self.pixels.shape[1:3]}.")
 
     def __repr__(self) -> str:
         return f"<ImageSet {self.name}/{self.split}: {len(self)} images of {len(self.class_names)} classes>"

@@ -25,7 +25,7 @@ from tapnet.data.episodes import Indices
 from tapnet.data.image_set import ImageSet
 from tapnet.data.preprocessing import FILTERS, FITS, Preprocessing
 from tapnet.data.source import Splits
-from tapnet.errors import UserError
+from tapnet.errors import NotFoundError, UserError
 
 FORMAT = 1
 IMAGES, MANIFEST, ROWS, VERIFIED = "images.npy", "manifest.json", "rows.txt", "verified.json"
@@ -64,18 +64,18 @@ def read_manifest(folder: Path) -> Manifest:
     """Return the manifest of a packed dataset; raise UserError if this version cannot read it."""
     path = folder / MANIFEST
     if not path.is_file():
-        raise FileNotFoundError(f"{folder} holds no packed dataset (no {MANIFEST}).")
+        raise NotFoundError(f"{folder} holds no packed dataset (no {MANIFEST}).")
     try:
         content: dict[str, Any] = json.loads(path.read_text("utf-8"))
         if content.get("format") != FORMAT:
-            raise ValueError(f"format {content.get('format')}, and this version reads {FORMAT}")
+            raise UserError(f"format {content.get('format')}, and this version reads {FORMAT}")
         splits = {split: tuple(names) for split, names in content.pop("splits").items()}
         if "preprocessing" not in content:
             content = _updated(content)
         preprocessing, notes = Preprocessing.from_dict(content.pop("preprocessing")), tuple(content.pop("notes"))
         return Manifest(splits=splits, preprocessing=preprocessing, notes=notes, **content)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{path} cannot be used ({error}): prepare the dataset again with --overwrite.") from None
+        raise UserError(f"{path} cannot be used ({error}): prepare the dataset again.", parameter="overwrite") from None
 
 
 def _updated(content: dict[str, Any]) -> dict[str, Any]:
@@ -101,14 +101,14 @@ class Packed:
         wanted = (self.manifest.rows, *self.manifest.preprocessing.shape)
         try:
             if path.stat().st_size < math.prod(wanted):  # reading beyond its end would kill the process
-                raise ValueError(f"cut off: {path.stat().st_size:,} bytes of at least {math.prod(wanted):,} are there")
+                raise UserError(f"cut off: {path.stat().st_size:,} bytes of at least {math.prod(wanted):,} are there")
             pixels: NDArray[np.uint8] = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            raise UserError(f"{path} cannot be read ({error}): prepare it again with --overwrite.") from None
+            raise UserError(f"{path} cannot be read ({error}): prepare it again.", parameter="overwrite") from None
         if pixels.shape != wanted or pixels.dtype != np.uint8:
             raise UserError(
-                f"Expected uint8 {wanted} in {path}, got {pixels.dtype} {pixels.shape}: prepare it again with "
-                "--overwrite."
+                f"Expected uint8 {wanted} in {path}, got {pixels.dtype} {pixels.shape}: prepare it again.",
+                parameter="overwrite",
             )
         self.check_unchanged()
         return pixels
@@ -128,7 +128,8 @@ class Packed:
         if found != self.manifest.sha256:
             raise UserError(
                 f"The images in {self.folder} are damaged or were replaced: expected sha-256 {self.manifest.sha256}, "
-                f"got {found}. Prepare them again with --overwrite."
+                f"got {found}. Prepare them again.",
+                parameter="overwrite",
             )
 
     def record_verified(self) -> None:

@@ -54,7 +54,7 @@ class Callbacks:
 
 
 def prepare(dataset: Dataset, path: Path, root: Path, options: PackOptions, callbacks: Callbacks) -> Packed:
-    """Pack what is at `path` and return it; raise FileExistsError if it is there already and not to be overwritten."""
+    """Pack what is at `path` and return it; raise UserError if it is there already and not to be overwritten."""
     name = name_for(dataset, root, options)
     preprocessing = preprocessing_for(dataset, options)
     with locked(root, name):
@@ -65,7 +65,7 @@ def prepare(dataset: Dataset, path: Path, root: Path, options: PackOptions, call
             try:
                 bad = _pack(source, place, preprocessing, callbacks)
                 if bad and not options.skip_bad:
-                    raise UserError(_unreadable_message(source, bad))
+                    raise UserError(_unreadable_message(source, bad), parameter="skip_bad")
                 manifest = _manifest(name, dataset, source, preprocessing, options.seed, place, bad)
                 place.add(ROWS, (f"{normalize_name(key)}\n" for key in _keys(source)))
                 place.add(MANIFEST, [manifest.to_json()])
@@ -85,7 +85,7 @@ def name_for(dataset: Dataset, root: Path, options: PackOptions) -> str:
     if name in DATASETS and name != dataset.name:
         raise UserError(f"The name {name} belongs to another dataset: give your {dataset.name} a name of its own.")
     if is_packed(root / name) and not options.overwrite:
-        raise FileExistsError(f"{name} is prepared already in {root / name}: use it, or add --overwrite to redo it.")
+        raise UserError(f"{name} is prepared already in {root / name}: use it, or overwrite it.", parameter="overwrite")
     return name
 
 
@@ -95,7 +95,7 @@ def preprocessing_for(dataset: Dataset, options: PackOptions) -> Preprocessing:
     if options.size is not None:
         height = width = options.size
     if options.ink is not None and dataset.ink is None:
-        raise UserError(f"{dataset.name} is not a set of drawings: leave --ink out.")
+        raise UserError(f"{dataset.name} is not a set of drawings: leave out the option.", parameter="ink")
     return Preprocessing(
         height,
         width,
@@ -170,8 +170,8 @@ def _unreadable_message(source: Source, bad: Bad) -> str:
     keys = list(_keys(source))
     listed = abbreviate([f"{keys[row]} ({reason})" for row, reason in sorted(bad.items())], 10)
     return (
-        f"{len(bad):,} of {len(keys):,} images cannot be read: {listed}. Fix them, or add --skip-bad to skip them; "
-        "what was packed so far is manifest."
+        f"{len(bad):,} of {len(keys):,} images cannot be read: {listed}. What was packed so far is kept: fix "
+        "them and run the same command again, or skip them."
     )
 
 

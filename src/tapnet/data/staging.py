@@ -15,6 +15,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from tapnet.data.packed import IMAGES
+from tapnet.errors import UserError
 
 PLAN, STATE, VERSIONS = "plan.txt", "state.bin", "versions.bin"
 TODO, DONE, RESIZED = 0, 1, 2
@@ -28,8 +29,8 @@ def locked(root: Path, name: str) -> Iterator[None]:
     A process that is killed releases the lock.
     """
     if root.exists() and not root.is_dir():
-        raise NotADirectoryError(
-            f"Expected a folder for prepared datasets, and {root} is a file: choose another --root."
+        raise UserError(
+            f"Expected a folder for prepared datasets, and {root} is a file: choose another.", parameter="root"
         )
     root.mkdir(parents=True, exist_ok=True)
     try:
@@ -50,7 +51,7 @@ def clear_full_disk_errors(root: Path, needed: int) -> Iterator[None]:
         free = shutil.disk_usage(root).free
         raise OSError(
             f"The disk is full: the dataset takes {needed / 1e9:.2f} GB in {root}, where {free / 1e9:.2f} GB are free. "
-            "Free some space or choose another folder with --root, then run the same command again."
+            "Free some space or choose another folder for prepared datasets, then run the same command again."
         ) from None
 
 

@@ -148,7 +148,9 @@ def compare(
         images = candidate.evaluator.images
         first = first or candidate
         if _data(images) != _data(first.evaluator.images):
-            raise UserError("These checkpoints were trained on different data: give one for all by --dataset.")
+            raise UserError(
+                "These checkpoints were trained on different data: name one dataset for all.", parameter="dataset"
+            )
         runs.append(_measure(candidate, spec, bootstrap, progress))
     if first is None or len(runs) < 2:
         raise UserError(f"A comparison needs at least 2 checkpoints, got {len(runs)}.")

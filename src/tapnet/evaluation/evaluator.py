@@ -17,6 +17,7 @@ from tapnet import distributed
 from tapnet.data import ImageSet
 from tapnet.data.batches import class_labels, to_float_tensor
 from tapnet.data.episodes import EpisodeBatch, EpisodeSampler, EpisodeSpec, Indices
+from tapnet.errors import UserError
 from tapnet.evaluation.embedding import cached_features, embed
 from tapnet.evaluation.intervals import (
     REPLICATE_EPISODES,
@@ -123,7 +124,7 @@ class Evaluator:
     def accuracies(self, spec: EpisodeSpec, progress: Progress | None = None) -> Accuracies:
         """Return the accuracy of each of the episodes 0, 1, … of the spec."""
         if spec.episodes < 2:
-            raise ValueError(f"An accuracy with its interval needs at least 2 episodes, got {spec.episodes}.")
+            raise UserError(f"An accuracy with its interval needs at least 2 episodes, got {spec.episodes}.")
         sampler = self.images.sampler(spec)
         size = self._batch_size(spec.way * (spec.shot + spec.query))
         if not self.method.task_features:

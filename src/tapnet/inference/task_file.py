@@ -118,10 +118,10 @@ def _task(header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Task:
     if header["format"] == 1:
         return _task_of_format_1(header, tensors)
     if header["format"] != FORMAT:
-        raise ValueError(f"it has format {header['format']}, this version reads 1 and {FORMAT}")
+        raise UserError(f"it has format {header['format']}, this version reads 1 and {FORMAT}")
     digest = content_digest(header, {name: torch.from_numpy(array) for name, array in tensors.items()})
     if header["digest"] != digest:
-        raise ValueError("its content does not match its digest")
+        raise UserError("its content does not match its digest")
     head = _linear(tensors, bool(header["normalize"])) if "weight" in tensors else _PendingHead()
     names = header["method"], header["options"], header["network"], header["network_sha256"], header["label_kind"]
     parts = tuple(header["classes"]), _examples(header, tensors), head, float(header["temperature"])
@@ -153,33 +153,33 @@ def _linear(tensors: dict[str, NDArray[Any]], normalize: bool) -> LinearHead:
     way, dim = len(tensors["bias"]), tensors["features"].shape[1]
     for name, shape in (("weight", (way, dim)), ("bias", (way,))):
         if tensors[name].shape != shape or tensors[name].dtype != np.float32:
-            raise ValueError(f"{name} needs float32 {shape}, got {tensors[name].dtype} {tensors[name].shape}")
+            raise UserError(f"{name} needs float32 {shape}, got {tensors[name].dtype} {tensors[name].shape}")
         if not np.isfinite(tensors[name]).all():
-            raise ValueError(f"{name} has a value that is not a number")
+            raise UserError(f"{name} has a value that is not a number")
     return LinearHead(torch.from_numpy(tensors["weight"]), torch.from_numpy(tensors["bias"]), normalize)
 
 
 def _check(task: Task) -> None:
-    """Raise ValueError unless everything in the file fits together."""
+    """Raise UserError unless everything in the file fits together."""
     way, count = len(task.classes), len(task.examples.hashes)
     features, labels, linear = task.examples.features, task.examples.labels, task.head.linear()
     if len(features) != count or features.ndim < 2 or features.dtype != np.float32 or not np.isfinite(features).all():
-        raise ValueError(f"features need {count} rows of finite float32, got {features.dtype} {features.shape}")
+        raise UserError(f"features need {count} rows of finite float32, got {features.dtype} {features.shape}")
     if labels.shape != (count,) or labels.dtype != np.int64:
-        raise ValueError(f"labels need int64 ({count},), got {labels.dtype} {labels.shape}")
+        raise UserError(f"labels need int64 ({count},), got {labels.dtype} {labels.shape}")
     if linear is not None and len(linear.bias) != way:
-        raise ValueError(f"its head has {len(linear.bias)} classes, expected {way}")
+        raise UserError(f"its head has {len(linear.bias)} classes, expected {way}")
     if task.method not in METHODS or not isinstance(task.options, dict) or not task.temperature > 0:
-        raise ValueError("its method, options or temperature are not valid")
+        raise UserError("its method, options or temperature are not valid")
     if task.precision not in PRECISIONS:
-        raise ValueError(f"its precision is {task.precision!r}, expected {' or '.join(PRECISIONS)}")
+        raise UserError(f"its precision is {task.precision!r}, expected {' or '.join(PRECISIONS)}")
     if task.label_kind not in LABEL_KINDS:
-        raise ValueError(f"its labels are {task.label_kind!r}, expected {', '.join(LABEL_KINDS)}")
+        raise UserError(f"its labels are {task.label_kind!r}, expected {', '.join(LABEL_KINDS)}")
     task.labels()
     if not all(isinstance(name, str) and name for name in (*task.classes, task.network, task.network_sha256)):
-        raise ValueError("its names are not text")
+        raise UserError("its names are not text")
     if len(task.examples.thumbnails) != count or set(labels.tolist()) != set(range(way)):
-        raise ValueError("its examples, thumbnails and classes do not match")
+        raise UserError("its examples, thumbnails and classes do not match")
     check_names_differ(task.classes)
 
 

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
 from tapnet.data.batches import EpisodeImages
+from tapnet.errors import UserError
 from tapnet.functional import check_labels, class_prototypes
 from tapnet.methods.head import Head
 
@@ -84,7 +85,7 @@ class Method(nn.Module):
         check_float_images(support_images)
         check_float_images(query_images)
         if support_images.shape[1:] != query_images.shape[1:]:
-            raise ValueError(
+            raise UserError(
                 "Support and query images need the same channels, height and width, got "
                 f"{tuple(support_images.shape[1:])} and {tuple(query_images.shape[1:])}."
             )
@@ -112,7 +113,7 @@ class Method(nn.Module):
         for name, value in options.items():
             if name not in self.adapt_options():
                 known = ", ".join(self.adapt_options()) or "none"
-                raise ValueError(f"{type(self).__name__} has no option {name!r} of adaptation; it has {known}.")
+                raise UserError(f"{type(self).__name__} has no option {name!r} of adaptation; it has {known}.")
             setattr(changed, name, value)
         return changed
 
@@ -139,32 +140,32 @@ def way_of(labels: Tensor) -> int:
 
 
 def support_members(support: Tensor, labels: Tensor) -> Tensor:
-    """Return float one-hot labels (..., n, way); raise ValueError if one is missing for an image or a class."""
+    """Return float one-hot labels (..., n, way); raise UserError if one is missing for an image or a class."""
     members = F.one_hot(labels, way_of(labels)).float()
     if support.shape[: labels.dim()] != labels.shape:
-        raise ValueError(
+        raise UserError(
             f"Expected one label per support image, got labels {tuple(labels.shape)} for {tuple(support.shape)}."
         )
     if (shots := members.sum(dim=-2)).eq(0).any():
-        raise ValueError(f"Every class needs a support image, got {shots.int().tolist()} per class.")
+        raise UserError(f"Every class needs a support image, got {shots.int().tolist()} per class.")
     return members
 
 
 def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raise ValueError unless the value of an option is one of the choices."""
+    """Raise UserError unless the value of an option is one of the choices."""
     if value not in choices:
-        raise ValueError(f"`{option}` is one of {', '.join(choices)}, got {value!r}.")
+        raise UserError(f"`{option}` is one of {', '.join(choices)}, got {value!r}.")
 
 
 def check_images(images: Tensor) -> None:
-    """Raise ValueError unless images are floats in [0, 1], or normalized by mean and deviation."""
+    """Raise UserError unless images are floats in [0, 1], or normalized by mean and deviation."""
     check_float_images(images)
     if not torch.compiler.is_compiling() and images.numel() and (most := images.detach().amax()) > _BRIGHTEST:
-        raise ValueError(f"Images need values in [0, 1], got up to {most:g}: divide them by 255.")
+        raise UserError(f"Images need values in [0, 1], got up to {most:g}: divide them by 255.")
 
 
 def check_float_images(images: Tensor) -> None:
-    """Raise ValueError unless images are a tensor of floats."""
+    """Raise UserError unless images are a tensor of floats."""
     if not isinstance(images, Tensor) or not images.is_floating_point():
         kind = str(images.dtype).removeprefix("torch.") if isinstance(images, Tensor) else type(images).__name__
-        raise ValueError(f"Images need to be a tensor of floats in [0, 1], got {kind}: divide uint8 by 255.")
+        raise UserError(f"Images need to be a tensor of floats in [0, 1], got {kind}: divide uint8 by 255.")

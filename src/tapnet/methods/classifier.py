@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
 from tapnet.data.batches import EpisodeImages
+from tapnet.errors import UserError
 from tapnet.methods.base import EpisodeLoss
 from tapnet.methods.centroid import CosineCentroid
 
@@ -32,7 +33,7 @@ class ClassifierBaseline(CosineCentroid):
     def loss(self, episode: EpisodeImages) -> EpisodeLoss:
         """Return the cross-entropy of all images of the episode over all training classes."""
         if self.classifier is None:
-            raise ValueError("The classifier learns with the option `num_classes`, the number of training classes.")
+            raise UserError("The classifier learns with the option `num_classes`, the number of training classes.")
         scores = self.classifier(self.backbone.maps(episode.images).mean(dim=(-2, -1)))
         labels = torch.cat([episode.classes.repeat_interleave(each) for each in (episode.shot, episode.query)])
         return EpisodeLoss(F.cross_entropy(scores, labels), scores[episode.sizes[0] :, episode.classes])

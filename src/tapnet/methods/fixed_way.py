@@ -7,6 +7,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from tapnet.backbones import Backbone
+from tapnet.errors import UserError
 from tapnet.methods.base import Method, support_members
 
 
@@ -22,7 +23,7 @@ class FixedWayMethod(Method):
     def __init__(self, backbone: Backbone, way: int) -> None:
         super().__init__(backbone)
         if way < 2:
-            raise ValueError(f"{type(self).__name__} needs `way` to be at least 2, got {way}.")
+            raise UserError(f"{type(self).__name__} needs `way` to be at least 2, got {way}.")
         self.way = way
 
     @property
@@ -30,11 +31,11 @@ class FixedWayMethod(Method):
         return self.way
 
     def checked_way(self, support: Tensor, labels: Tensor) -> int:
-        """Return the number of classes of a support set; raise ValueError if the network is not made for so many."""
+        """Return the number of classes of a support set; raise UserError if the network is not made for so many."""
         way = support_members(support, labels).shape[-1]
         if way > self.way or (self.training and way < self.way):
             limit = "exactly" if self.training else "at most"
-            raise ValueError(
+            raise UserError(
                 f"{type(self).__name__} was built for {self.way}-way episodes and takes {limit} {self.way} classes, "
                 f"got {way}: build it with way={way}."
             )

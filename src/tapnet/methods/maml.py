@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from tapnet.backbones import Backbone
+from tapnet.errors import UserError
 from tapnet.methods.fixed_way import FixedWayMethod
 from tapnet.methods.head import Head
 
@@ -70,7 +71,7 @@ class MAML(FixedWayMethod):
         self.test_steps = steps if test_steps is None else test_steps
         self.test_rate = rate if test_rate is None else test_rate
         if min(self.steps, self.test_steps) < 0 or min(self.rate, self.test_rate) < 0:
-            raise ValueError("`steps`, `test_steps`, `rate` and `test_rate` need to be at least 0.")
+            raise UserError("`steps`, `test_steps`, `rate` and `test_rate` need to be at least 0.")
         self.batch_statistics = self.transductive = batch_statistics
         self.classifier = nn.Linear(backbone.dim, way)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
+from tapnet.errors import UserError
 from tapnet.methods.base import Method, support_members
 from tapnet.methods.head import Head
 
@@ -54,9 +55,9 @@ class MatchingNetwork(Method):
     def __init__(self, backbone: Backbone, scale: float = 10.0, full_context: bool = False, steps: int = 3) -> None:
         super().__init__(backbone)
         if not scale > 0:
-            raise ValueError(f"`scale` needs to be above 0, got {scale}.")
+            raise UserError(f"`scale` needs to be above 0, got {scale}.")
         if steps < 1:
-            raise ValueError(f"`steps` needs to be at least 1, got {steps}.")
+            raise UserError(f"`steps` needs to be at least 1, got {steps}.")
         self.scale, self.full_context = scale, full_context
         self.support_order_matters, self.follows_class_order = full_context, not full_context
         self.writer = ContextWriter(backbone.dim) if full_context else None

@@ -15,6 +15,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
+from tapnet.errors import UserError
 from tapnet.methods.fixed_way import FixedWayMethod, perceptron
 from tapnet.methods.head import Head
 
@@ -75,9 +76,9 @@ class ShiftedNeurons(FixedWayMethod):
         super().__init__(backbone, way)
         stages = getattr(backbone, "blocks", None)
         if not isinstance(stages, nn.Sequential) or backbone.four_rotations:
-            raise ValueError("ShiftedNeurons needs conv4, resnet12 or resnet12-small, without four_rotations.")
+            raise UserError("ShiftedNeurons needs conv4, resnet12 or resnet12-small, without four_rotations.")
         if any(not 0 <= block < len(stages) for block in blocks):
-            raise ValueError(f"`blocks` are from 0 to {len(stages) - 1}, got {list(blocks)}.")
+            raise UserError(f"`blocks` are from 0 to {len(stages) - 1}, got {list(blocks)}.")
         self.blocks, self.scale = tuple(blocks), scale
         self.classifier = perceptron(backbone.dim, *hidden, way)
         self.memories = nn.ModuleList(_memory(way) for _ in blocks)

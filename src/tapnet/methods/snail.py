@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
+from tapnet.errors import UserError
 from tapnet.methods.fixed_way import FixedWayMethod, perceptron
 from tapnet.methods.head import Head
 
@@ -53,7 +54,7 @@ class SNAIL(FixedWayMethod):
     def __init__(self, backbone: Backbone, way: int, shot: int = 5, embedding: Sequence[int] = (64,)) -> None:
         super().__init__(backbone, way)
         if shot < 1 or not embedding:
-            raise ValueError(f"SNAIL needs `shot` of at least 1 and sizes in `embedding`, got {shot}, {embedding}.")
+            raise UserError(f"SNAIL needs `shot` of at least 1 and sizes in `embedding`, got {shot}, {embedding}.")
         self.embedding = perceptron(backbone.dim, *embedding)
         dilations = [2**i for i in range(math.ceil(math.log2(way * shot + 1)))]
         channels = embedding[-1] + way

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
 from tapnet.data.batches import EpisodeImages
+from tapnet.errors import UserError
 from tapnet.functional import class_prototypes
 from tapnet.methods.base import EpisodeLoss, Method, PrototypeMethod, way_of
 from tapnet.methods.head import Head, LinearHead
@@ -56,7 +57,7 @@ class MetricScale(nn.Module):
     def __init__(self, scale: float, learned: bool) -> None:
         super().__init__()
         if not 0 < scale < math.inf:
-            raise ValueError(f"`scale` needs to be above 0, got {scale}.")
+            raise UserError(f"`scale` needs to be above 0, got {scale}.")
         self.log = nn.Parameter(torch.full((), math.log(scale)), requires_grad=learned)
 
     def forward(self) -> Tensor:
@@ -168,7 +169,7 @@ class TaskEmbedding(nn.Module):
         super().__init__()
         channels = {name: layer.num_features for name, layer in conditioned_layers(backbone).items()}
         if not channels:
-            raise ValueError(f"{type(backbone).__name__} has no batch normalization to condition on the task.")
+            raise UserError(f"{type(backbone).__name__} has no batch normalization to condition on the task.")
         self.gammas = nn.ModuleList(_Predictor(backbone.dim, width) for width in channels.values())
         self.betas = nn.ModuleList(_Predictor(backbone.dim, width) for width in channels.values())
         self.multipliers = nn.Parameter(torch.zeros(2, len(channels)))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
+from tapnet.errors import UserError
 from tapnet.functional import (
     SELECTION_STRATEGIES,
     linear_head,
@@ -103,12 +104,12 @@ class TapNet(PrototypeMethod):
     ) -> None:
         super().__init__(backbone)
         if not 2 <= num_references < backbone.dim:
-            raise ValueError(f"TapNet needs 2 to {backbone.dim - 1} references for its backbone, got {num_references}.")
+            raise UserError(f"TapNet needs 2 to {backbone.dim - 1} references for its backbone, got {num_references}.")
         limit = backbone.dim - num_references
         if projection_dim is not None and not 1 <= projection_dim <= limit:
-            raise ValueError(f"Expected projection_dim from 1 to dim - num_references = {limit}, got {projection_dim}.")
+            raise UserError(f"Expected projection_dim from 1 to dim - num_references = {limit}, got {projection_dim}.")
         if projection_dim is not None and differentiable:
-            raise ValueError("`differentiable` needs the full projection: leave out `projection_dim`.")
+            raise UserError("`differentiable` needs the full projection: leave out `projection_dim`.")
         check_choice("selection", selection, tuple(rule for rule in SELECTION_STRATEGIES if rule != "random"))
         check_choice("basis", basis, BASES)
         self.projection_dim, self.selection, self.differentiable = projection_dim, selection, differentiable
@@ -134,7 +135,7 @@ class TapNet(PrototypeMethod):
         if not self.training:
             return select_references(prototypes, self.references, self.selection)
         if way != available:
-            raise ValueError(
+            raise UserError(
                 f"Training episodes need {available} classes, one per reference, got {way}: build TapNet with "
                 f"num_references={way}, or call .eval() to choose among the references."
             )

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
+from tapnet.errors import UserError
 from tapnet.functional import modified_references, projection_errors, select_references
 from tapnet.methods.base import check_choice
 from tapnet.methods.head import LinearHead
@@ -71,9 +72,9 @@ class TapNetVariant(TapNet):
         check_choice("classification_references", classification_references, REFERENCES[::-1])
         check_choice("distance", distance, SCORES)
         if not 0 < initial_norm < math.inf:
-            raise ValueError(f"`initial_norm` is a length above 0, got {initial_norm}.")
+            raise UserError(f"`initial_norm` is a length above 0, got {initial_norm}.")
         if reference_bias and distance != "squared":
-            raise ValueError("A bias of the references is defined for squared distances only: leave one of them out.")
+            raise UserError("A bias of the references is defined for squared distances only: leave one of them out.")
         self.projection_references, self.classification_references = projection_references, classification_references
         self.distance = distance
         self.references = nn.Parameter(self.references.detach() * initial_norm)

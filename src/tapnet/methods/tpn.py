@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from tapnet.backbones import Backbone
 from tapnet.backbones.base import convolution, halved, halving, normalization
 from tapnet.data.batches import EpisodeImages
+from tapnet.errors import UserError
 from tapnet.methods.base import EpisodeLoss, Method, support_members
 from tapnet.methods.head import Head
 
@@ -80,9 +81,9 @@ class TransductivePropagation(Method):
     def __init__(self, backbone: Backbone, neighbors: int = 20, alpha: float = 0.99) -> None:
         super().__init__(backbone)
         if neighbors < 2:
-            raise ValueError(f"`neighbors` counts the node itself, so it needs to be at least 2, got {neighbors}.")
+            raise UserError(f"`neighbors` counts the node itself, so it needs to be at least 2, got {neighbors}.")
         if not 0 < alpha < 1:
-            raise ValueError(f"`alpha` needs to be between 0 and 1, got {alpha}.")
+            raise UserError(f"`alpha` needs to be between 0 and 1, got {alpha}.")
         self.neighbors, self.alpha = neighbors, alpha
         self.length_scale = LengthScale(backbone.map_shape)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tapnet.errors import UserError
 from tapnet.paper.ablations.measured import ROTATIONS
 from tapnet.paper.ablations.rows import task_words
 from tapnet.paper.published import EPISODE_COMPOSITION
@@ -66,7 +67,7 @@ def episode_composition_figure(result: Result) -> Figure:
 
 def _rows(result: Result, name: str) -> list[dict[str, Any]]:
     if result.get("name") != name:
-        raise ValueError(f"Expected a result of `tapnet ablate {name} --record`, got one of {result.get('name')!r}.")
+        raise UserError(f"Expected a result of `tapnet ablate {name} --record`, got one of {result.get('name')!r}.")
     rows: list[dict[str, Any]] = result["rows"]
     return rows
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from tapnet.backbones import ImageShape
 from tapnet.checkpoint import Checkpoint, Header
+from tapnet.errors import UserError
 from tapnet.recipe import Recipe, recipe_from
 
 IMAGE_SIZE = 84  # of the authors' images; the arrays do not tell
@@ -36,7 +37,7 @@ def import_chainer(path: Path, recipe: Recipe, image_size: int = IMAGE_SIZE) -> 
     The recipe given says on which data it was trained and how; ways and widths are those of the arrays.
     """
     if recipe.backbone.name != "resnet12":
-        raise ValueError(
+        raise UserError(
             f"The authors' network is resnet12, and the recipe {recipe.name!r} is for {recipe.backbone.name}: choose "
             "another."
         )
@@ -56,18 +57,18 @@ def _read(path: Path) -> Arrays:
     needed = _shapes(1, [1] * len(_BLOCKS), 1).keys()
     with path.open("rb") as stream:
         if not zipfile.is_zipfile(stream):
-            raise ValueError(f"{path} is no npz file, or is cut off: it needs what Chainer's save_npz writes.")
+            raise UserError(f"{path} is no npz file, or is cut off: it needs what Chainer's save_npz writes.")
         stream.seek(0)
         try:
             with np.load(stream, allow_pickle=False) as file:
                 found = set(file.files)
                 arrays = {key: _array(file, key) for key in needed if needed == found}
         except _DAMAGED as error:
-            raise ValueError(f"{path} cannot be read ({error}).") from None
+            raise UserError(f"{path} cannot be read ({error}).") from None
     for problem, keys in (("lacks", needed - found), ("has more than the authors' network:", found - needed)):
         if keys:
             names = ", ".join(sorted(keys)[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
-            raise ValueError(f"{path} {problem} {names}: it needs what Chainer's save_npz writes of the ResNet-12.")
+            raise UserError(f"{path} {problem} {names}: it needs what Chainer's save_npz writes of the ResNet-12.")
     return arrays
 
 
@@ -75,10 +76,10 @@ def _array(file: Any, key: str) -> NDArray[Any]:
     try:
         array = file[key]
     except _DAMAGED as error:
-        raise ValueError(f"{key}: {error}") from None
+        raise UserError(f"{key}: {error}") from None
     kinds = "iu" if key.endswith("/N") else "f"
     if not isinstance(array, np.ndarray) or array.dtype.kind not in kinds:
-        raise ValueError(f"{key} holds {getattr(array, 'dtype', 'no array')}")
+        raise UserError(f"{key} holds {getattr(array, 'dtype', 'no array')}")
     return array
 
 
@@ -99,16 +100,16 @@ def _widths(arrays: Arrays) -> list[int]:
 
 
 def _check(arrays: Arrays, widths: list[int], path: Path) -> None:
-    """Raise ValueError with the name of an array that does not fit the others or is not finite."""
+    """Raise UserError with the name of an array that does not fit the others or is not finite."""
     channels = (*arrays["l_conv1_1/W"].shape, 1, 1)[1]
     for key, shape in _shapes(channels, widths, arrays["l_phi/b"].size).items():
         array = arrays[key]
         if array.shape != shape or 0 in shape:
-            raise ValueError(f"{path}: {key} needs the shape {shape} to fit the others, got {array.shape}.")
+            raise UserError(f"{path}: {key} needs the shape {shape} to fit the others, got {array.shape}.")
         if not np.isfinite(array).all():
-            raise ValueError(f"{path}: {key} has a value that is not a finite number.")
+            raise UserError(f"{path}: {key} has a value that is not a finite number.")
         if key.endswith("/avg_var") and array.min() < 0:
-            raise ValueError(f"{path}: {key} has a negative variance, {array.min():g}.")
+            raise UserError(f"{path}: {key} has a negative variance, {array.min():g}.")
 
 
 def _fitted(recipe: Recipe, arrays: Arrays, widths: list[int], path: Path) -> Recipe:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tapnet.data.episodes import EpisodeSpec
+from tapnet.errors import UserError
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.evaluation.intervals import Accuracies
 from tapnet.functional import reference_directions, reflections
@@ -57,7 +58,7 @@ def _accuracies(evaluator: Evaluator, spec: EpisodeSpec, rotation: Tensor | None
     check_choice("basis", basis, BASES)
     method = evaluator.method
     if not isinstance(method, TapNet):
-        raise ValueError(f"Only TapNet has a projection dimension to choose, this is {type(method).__name__}.")
+        raise UserError(f"Only TapNet has a projection dimension to choose, this is {type(method).__name__}.")
     rotation = None if rotation is None else rotation.to(evaluator.device)
     sampler, way, query, episodes = evaluator.images.sampler(spec), spec.way, spec.query, spec.episodes
     length = method.backbone.dim

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tapnet.errors import UserError
 from tapnet.plotting import COLORS, new_figure
 from tapnet.training.run_folder import Point, read_curve
 
@@ -31,7 +32,7 @@ def reference_distance(run: Path) -> Figure:
     """The distance alone."""
     points = _points(run)
     if DISTANCE not in points[0].diagnostics:
-        raise ValueError(f"The method of {run} has no references: give the folder of a TapNet run.")
+        raise UserError(f"The method of {run} has no references: give the folder of a TapNet run.")
     figure, axis = new_figure(5.5, 3.8)
     _draw_distance(axis, points)
     return figure
@@ -40,7 +41,7 @@ def reference_distance(run: Path) -> Figure:
 def _points(run: Path) -> list[Point]:
     points = read_curve(run)
     if not points:
-        raise ValueError(f"{run} has no point on its learning curve yet: let it train until its first validation.")
+        raise UserError(f"{run} has no point on its learning curve yet: let it train until its first validation.")
     return points
 
 

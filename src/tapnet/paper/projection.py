@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from tapnet.data import ImageSet
 from tapnet.data.batches import EpisodeImages, episode_images
+from tapnet.errors import UserError
 from tapnet.functional import class_prototypes, modified_references, null_space, reference_directions
 from tapnet.methods import Method, TapNet, TapNetVariant
 from tapnet.methods.base import way_of
@@ -34,9 +35,9 @@ def projection_figure(
     plane of their references, which holds all that tells the classes apart.
     """
     if not isinstance(method, TapNet):
-        raise ValueError(f"Only TapNet has a projection to draw, this is {type(method).__name__}.")
+        raise UserError(f"Only TapNet has a projection to draw, this is {type(method).__name__}.")
     if way > len(COLORS):
-        raise ValueError(f"The figure tells {len(COLORS)} classes apart, got way={way}.")
+        raise UserError(f"The figure tells {len(COLORS)} classes apart, got way={way}.")
     episode = images.episodes(way, shot, query, seed)[0]
     embedded, inside, exact = _spaces(method, episode_images(images, episode, next(method.parameters()).device))
     pixels = images.gather(episode.query)  # (way, query, height, width, channels)

@@ -13,6 +13,7 @@ from typing import Any
 
 from tapnet._version import __version__
 from tapnet.checkpoint import Header, write_atomically
+from tapnet.errors import NotFoundError, UserError
 from tapnet.evaluation.evaluator import Evaluation, Evaluator
 from tapnet.hardware import describe
 from tapnet.recipe import recipe_from
@@ -139,7 +140,7 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
             content["recipe"] = _whole(content["recipe"])
             content["evaluation"]["accuracy"], content["trained"]["episodes"]
         except (ValueError, KeyError, TypeError) as error:  # no text, no JSON, no recipe
-            raise ValueError(
+            raise UserError(
                 f"{path} is not a kept result ({error}): write it by `tapnet evaluate --record {folder}`."
             ) from None
         results.append(content)
@@ -154,13 +155,13 @@ def read_ablations(folder: Path) -> list[dict[str, Any]]:
 def read_ablation(path: Path) -> dict[str, Any]:
     """A kept ablation; a file that is none is named."""
     if not path.is_file():
-        raise FileNotFoundError(f"There is no kept ablation {path}: write one by `tapnet ablate … --record results`.")
+        raise NotFoundError(f"There is no kept ablation {path}: write one by `tapnet ablate … --record results`.")
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         content["recipe"] = _whole(content["recipe"])
         content["name"], content["task"]["way"], content["rows"][0]["accuracy"]
     except (ValueError, KeyError, TypeError, IndexError) as error:  # no text, no JSON, no recipe
-        raise ValueError(
+        raise UserError(
             f"{path} is not a kept ablation ({error}): write one by `tapnet ablate … --record results`."
         ) from None
     return content

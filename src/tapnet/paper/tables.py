@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tapnet.errors import UserError
 from tapnet.paper.ablations.rows import task_words
 from tapnet.paper.parameters import PARAMETERS, count_parameters
 from tapnet.paper.published import (
@@ -44,7 +45,7 @@ def filled_table(name: str, results: Results) -> Filled:
     `results` are those of `tapnet.paper.results`, evaluations and ablations together.
     """
     if name not in TABLES:
-        raise ValueError(f"A table is one of {', '.join(TABLES)}, got {name!r}.")
+        raise UserError(f"A table is one of {', '.join(TABLES)}, got {name!r}.")
     return TABLES[name](results)
 
 

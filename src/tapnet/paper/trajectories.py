@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tapnet.errors import UserError
 from tapnet.paper.tsne import Points, tsne
 from tapnet.plotting import COLORS, new_figure
 from tapnet.training.trajectory import read_trajectory
@@ -23,7 +24,7 @@ def reference_trajectories(run: Path) -> Figure:
     """t-SNE of where every reference stood at every validation; on the right that of four, with episode stamps."""
     trajectory = read_trajectory(run)
     if len(trajectory.episodes) < 3 or "references" not in trajectory.tensors:
-        raise ValueError(
+        raise UserError(
             f"{run} holds {len(trajectory.episodes)} snapshots of references, three are needed for a path: give the "
             "folder of a TapNet run, after two validations."
         )

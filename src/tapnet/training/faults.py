@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tapnet.checkpoint import write_atomically
 from tapnet.data.batches import EpisodeImages
+from tapnet.errors import UserError
 from tapnet.functional import NonFiniteError
 from tapnet.recipe import Recipe, recipe_from
 from tapnet.training.sources import method_for
@@ -40,7 +41,7 @@ def advice(episode: int, loss: float, precision: str, reproduction: Path) -> str
     """What happened at this episode, where it is kept and what to try."""
     loss_is = f"The loss of episode {episode} is {loss:g}"
     what = f"The gradient at episode {episode} is not finite" if is_sound(loss) else loss_is
-    tries = ["lower training.learning_rate"] + (["use --precision float32"] if precision != "float32" else [])
+    tries = ["lower training.learning_rate"] + (["train in precision float32"] if precision != "float32" else [])
     return f"{what}: {', or '.join(tries)}. {reproduction} holds the episode and the weights that met it."
 
 
@@ -69,7 +70,7 @@ def episode_loss(path: Path) -> float:
         way, shot, query = header["sizes"]
         episode = EpisodeImages(tensors["images"], way, shot, query, tensors["classes"])
     except (SafetensorError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not a kept episode ({error!r}).") from None
+        raise UserError(f"{path} is not a kept episode ({error!r}).") from None
     method = method_for(recipe, episode.images.shape[1:]).train()
     weights = {name.removeprefix(_WEIGHTS): tensor for name, tensor in tensors.items() if name.startswith(_WEIGHTS)}
     method.load_state_dict(weights)

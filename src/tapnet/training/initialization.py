@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tapnet.checkpoint import Checkpoint, read_checkpoint
+from tapnet.errors import UserError
 from tapnet.methods import Method
 from tapnet.recipe import bundled_recipes
 from tapnet.wording import pluralize
@@ -14,14 +15,14 @@ _DIGITS = 12  # of a digest, enough to tell checkpoints apart
 
 
 def init_from(method: Method, path: str) -> str:
-    """Give the method the weights of a checkpoint and return their origin; raise ValueError if they do not fit."""
+    """Give the method the weights of a checkpoint and return their origin; raise UserError if they do not fit."""
     try:
         return take_weights(method, read_checkpoint(path))
     except (ValueError, FileNotFoundError) as error:
         name = Path(path).name
         known = not Path(path).exists() and name in {recipe.stem for recipe in bundled_recipes()}
         hint = f" `tapnet train {name}` makes that one." if known else ""
-        raise ValueError(f"The weights to initialize from (training.init_from, --from): {error}{hint}") from None
+        raise UserError(f"The weights to initialize from (training.init_from): {error}{hint}") from None
 
 
 def take_weights(method: Method, checkpoint: Checkpoint) -> str:
@@ -33,7 +34,7 @@ def take_weights(method: Method, checkpoint: Checkpoint) -> str:
     taken = {name: tensor for name, tensor in given.items() if name in own and own[name].shape == tensor.shape}
     unfit = sorted(name for name in (given.keys() | own.keys()) - taken.keys() if name.startswith(_BACKBONE))
     if unfit:
-        raise ValueError(
+        raise UserError(
             f"{header.recipe.name} has another backbone than the recipe, {', '.join(unfit[:3])} differ. Give a network "
             "of the same kind, widths and image channels."
         )

@@ -19,6 +19,7 @@ from tapnet.checkpoint import BEST, LAST, Checkpoint, Header, Running, optimizer
 from tapnet.data.batches import EpisodeImages
 from tapnet.data.episodes import NotEnoughDataError
 from tapnet.distributed import all_reduce_sum, any_rank, launched, raise_together
+from tapnet.errors import UserError
 from tapnet.evaluation.calibration import calibrate_checkpoint
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.functional import NonFiniteError
@@ -205,7 +206,7 @@ class Run:
         check_resumable(self.folder.path, checkpoint.header.recipe, self.recipe, checkpoint.header.episode)
         self.folder.check_best()
         if checkpoint.header.data != self._data():
-            raise ValueError(f"{self.folder.path} was trained on other data than {self.recipe.data.name} holds now.")
+            raise UserError(f"{self.folder.path} was trained on other data than {self.recipe.data.name} holds now.")
         checkpoint.check_weights(self.method)
         self.method.load_state_dict(checkpoint.weights)
         restore_optimizer(self.method, self.optimizer, checkpoint.optimizer)
@@ -372,9 +373,9 @@ class Run:
 def _check_uneven_work(training: Training) -> None:
     if training.meta_batch % distributed.size():
         processes = distributed.size()
-        raise ValueError(
+        raise UserError(
             f"{processes} processes need training.meta_batch to be a multiple of {processes}, got "
-            f"{training.meta_batch}: for instance --set training.meta_batch={processes}."
+            f"{training.meta_batch}: for instance training.meta_batch={processes}."
         )
 
 

@@ -25,6 +25,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from tapnet.checkpoint import BEST, LAST, Checkpoint, read_checkpoint, read_header, write_atomically
+from tapnet.errors import NotFoundError, UserError
 from tapnet.recipe import Recipe, load_recipe
 from tapnet.training.trajectory import TRAJECTORY
 
@@ -61,7 +62,7 @@ class RunFolder:
             lock.acquire()
         except Timeout:
             process = self.metadata().get("process") or {}
-            raise ValueError(
+            raise UserError(
                 f"{self.path} is in use by process {process.get('pid', '?')} on {process.get('host', '?')}: wait until "
                 "it ends, or give another folder."
             ) from None
@@ -84,13 +85,15 @@ class RunFolder:
             return True
 
     def begin(self, recipe: Recipe, metadata: dict[str, Any]) -> None:
-        """Start a fresh folder with its recipe and metadata; raise ValueError if it holds a run or a network."""
+        """Start a fresh folder with its recipe and metadata; raise UserError if it holds a run or a network."""
         if any((self.path / name).exists() for name in (LAST, PREVIOUS)):
-            raise ValueError(
-                f"{self.path} already holds a run: resume it with --resume {self.path}, or give another --out."
+            raise UserError(
+                f"{self.path} already holds a run: resume it by `tapnet train --resume {self.path}`, or give another "
+                "folder.",
+                parameter="out",
             )
         if (self.path / BEST).exists():
-            raise ValueError(f"{self.path} already holds a network, {BEST}: give another --out.")
+            raise UserError(f"{self.path} already holds a network, {BEST}: give another folder.", parameter="out")
         self._write_recipe(recipe)
         self.update(**metadata)
         self.write_curve([])
@@ -100,12 +103,12 @@ class RunFolder:
         write_atomically(self.path / RECIPE, text.encode())
 
     def check_best(self) -> None:
-        """Raise ValueError if there is a best checkpoint that cannot be read."""
+        """Raise UserError if there is a best checkpoint that cannot be read."""
         if (self.path / BEST).exists():
             try:
                 read_checkpoint(self.path / BEST)
             except ValueError as error:
-                raise ValueError(f"{error} Remove it, and the run resumes without it.") from None
+                raise UserError(f"{error} Remove it, and the run resumes without it.") from None
 
     def switch_recipe(self, recipe: Recipe) -> None:
         """Make this the folder of a run by this recipe, where it was by another; its evaluation is removed."""
@@ -132,7 +135,7 @@ class RunFolder:
     def newest(self) -> Checkpoint:
         """The newest state that can be read; warns when that is not the last one."""
         if not any((self.path / name).is_file() for name in (LAST, PREVIOUS)):
-            raise FileNotFoundError(
+            raise NotFoundError(
                 f"There is no run in {self.path} to resume (no {LAST}): `tapnet runs` lists those there are."
             )
         try:
@@ -143,7 +146,7 @@ class RunFolder:
             try:
                 checkpoint = read_checkpoint(self.path / PREVIOUS)
             except ValueError:
-                raise ValueError(
+                raise UserError(
                     f"{self.path} has no state to resume from: {PREVIOUS} is damaged, {LAST} damaged or missing. Start "
                     "the run again in another folder."
                 ) from error
@@ -183,11 +186,11 @@ def read_curve(folder: Path) -> list[Point]:
     """The points of a run's learning curve."""
     path = folder / CURVE
     if not path.is_file():
-        raise FileNotFoundError(f"{folder} holds no {CURVE}: give the folder of a training run.")
+        raise NotFoundError(f"{folder} holds no {CURVE}: give the folder of a training run.")
     try:
         return [_point(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{path} is damaged ({error}).") from None
+        raise UserError(f"{path} is damaged ({error}).") from None
 
 
 def _point(values: Any) -> Point:

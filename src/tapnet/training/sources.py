@@ -15,6 +15,7 @@ from tapnet.data import ImageSet
 from tapnet.data.augmentation import AUGMENTATIONS
 from tapnet.data.batches import EpisodeImages, episode_images
 from tapnet.data.episodes import Episode
+from tapnet.errors import UserError
 from tapnet.evaluation.embedding import cached_features, default_cache
 from tapnet.methods import Method
 from tapnet.recipe import Recipe
@@ -78,12 +79,12 @@ class FeatureEpisodes:
 
 
 def method_over_features(recipe: Recipe, dim: int) -> Method:
-    """Return the method of a recipe without its backbone, with fresh parameters; raise ValueError if it has none."""
+    """Return the method of a recipe without its backbone, with fresh parameters; raise UserError if it has none."""
     method = recipe.over(PrecomputedFeatures(dim))
     if method.task_features or method.feature_maps:
-        raise ValueError(f"{recipe.method.name} does not learn from feature vectors: it cannot be trained frozen.")
+        raise UserError(f"{recipe.method.name} does not learn from feature vectors: it cannot be trained frozen.")
     if not list(method.parameters()):
-        raise ValueError(f"{recipe.method.name} has nothing to learn besides its backbone.")
+        raise UserError(f"{recipe.method.name} has nothing to learn besides its backbone.")
     return method
 
 

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from tapnet.checkpoint import write_atomically
+from tapnet.errors import UserError
 
 TRAJECTORY = "references.safetensors"
 _EPISODES = "episodes"
@@ -53,4 +54,4 @@ def read_trajectory(folder: Path) -> Trajectory:
         tensors = load_file(path)
         return Trajectory(tensors.pop(_EPISODES).tolist(), {name: list(each) for name, each in tensors.items()})
     except (SafetensorError, KeyError) as error:
-        raise ValueError(f"{path} is damaged ({error}): delete it to resume without it.") from None
+        raise UserError(f"{path} is damaged ({error}): delete it to resume without it.") from None

@@ -7,7 +7,7 @@ from tapnet.data.readers.csv_table import csv_table
 
 FOLDER = Dataset(
     name="folder",
-    summary="your own images; --name gives the set its own name",
+    summary="your own images, under a name of your own",
     row_shape=(84, 84, 3),
     origin="Your own images.",
     formats=(

@@ -23,7 +23,7 @@ from typing import IO
 
 from tapnet.data.readers import zips
 from tapnet.data.source import Raw, Unreadable
-from tapnet.errors import UserError
+from tapnet.errors import NotFoundError, UserError
 
 LARGEST_FILE = 100_000_000  # bytes of one encoded image; far beyond any photograph, and small enough to hold
 INNER = re.compile(r"(^|/)(n\d{8}\.tar|images_(background|evaluation)\.zip)$")
@@ -190,7 +190,7 @@ class Tar(FileTree):
 def open_file_tree(path: Path) -> FileTree:
     """Return the tree at a path: a directory, a zip or a tar, by its content and not by its name."""
     if not path.exists():
-        raise FileNotFoundError(f"There is nothing at {path}: give the folder or archive that holds the images.")
+        raise NotFoundError(f"There is nothing at {path}: give the folder or archive that holds the images.")
     if path.is_dir():
         return Folder(path)
     if zipfile.is_zipfile(path):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tapnet.data.episodes import EpisodeSpec
+from tapnet.errors import UserError
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.paper.ablations.measured import (
     ROTATIONS,
@@ -82,16 +83,16 @@ ABLATIONS: dict[str, Ablation] = {
         measure_dimension,
         episodes=500,
         note=f"Below full D the projection is not unique: the band is over {ROTATIONS} random rotations of the null "
-        "space. To choose D, measure on validation classes (--split val).",
+        "space. To choose D, measure on validation classes.",
     ),
     "ways": Ablation(
         "how does the accuracy fall with the number of classes?",
         measure_ways,
-        note="Each row has ways, and so episodes, of its own, whatever --way says.",
+        note="Each row has ways, and so episodes, of its own, whatever the way of the task.",
         varies_way=True,
     ),
     "episode-composition": Ablation(
-        "many ways or many queries, at as many images a training episode?", recipes=recipes_of_compositions
+        "many ways or many queries, at as many images per training episode?", recipes=recipes_of_compositions
     ),
     "gradient": _by_training(
         "do gradients pass the projection?",
@@ -120,5 +121,5 @@ ABLATIONS: dict[str, Ablation] = {
 
 def find_ablation(name: str) -> Ablation:
     if name not in ABLATIONS:
-        raise ValueError(f"An ablation is one of {', '.join(ABLATIONS)}, got {name!r}.")
+        raise UserError(f"An ablation is one of {', '.join(ABLATIONS)}, got {name!r}.")
     return ABLATIONS[name]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tapnet.backbones import Backbone
 from tapnet.data.batches import class_labels
 from tapnet.data.episodes import EpisodeSpec
+from tapnet.errors import UserError
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.evaluation.intervals import Accuracies, mean_and_ci95
 from tapnet.functional import select_references
@@ -117,7 +118,7 @@ class BatchStatistics(Method):
         self.method = method
         layers = [layer for layer in self.modules() if isinstance(layer, nn.BatchNorm2d)]
         if not layers:
-            raise ValueError(f"{type(self.backbone).__name__} has no batch normalization to change.")
+            raise UserError(f"{type(self.backbone).__name__} has no batch normalization to change.")
         for layer in layers:
             layer.running_mean = layer.running_var = None  # without them the layer takes those of the batch
 
@@ -129,9 +130,9 @@ class BatchStatistics(Method):
 def measure_views(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
     """Every image as it is, or in four rotations with a head for each."""
     if not isinstance(evaluator.method, PrototypeMethod):
-        raise ValueError(f"This ablation needs a method of class prototypes, the checkpoint is a {_kind(evaluator)}.")
+        raise UserError(f"This ablation needs a method of class prototypes, the checkpoint is a {_kind(evaluator)}.")
     if evaluator.method.backbone.four_rotations:
-        raise ValueError(
+        raise UserError(
             "This backbone sees every image in its four rotations already: give a checkpoint of one that does not."
         )
     rotated = Evaluator(RotatedViews(evaluator.method), evaluator.images, evaluator.precision, evaluator.cache)
@@ -145,7 +146,7 @@ class FourRotations(Backbone):
         super().__init__()
         channels, height, width = backbone.image_shape
         if height != width:
-            raise ValueError(f"Only square images can be rotated, got {height}×{width}.")
+            raise UserError(f"Only square images can be rotated, got {height}×{width}.")
         self.once, self.image_shape, self.dim = backbone, (channels, height, width), 4 * backbone.dim
 
     def forward(self, images: Tensor) -> Tensor:
@@ -183,7 +184,7 @@ class SumOfHeads(Head):
 
 def _tapnet(evaluator: Evaluator) -> TapNet:
     if not isinstance(evaluator.method, TapNet):
-        raise ValueError(f"This ablation is of TapNet, the checkpoint is a {_kind(evaluator)}.")
+        raise UserError(f"This ablation is of TapNet, the checkpoint is a {_kind(evaluator)}.")
     return evaluator.method
 
 

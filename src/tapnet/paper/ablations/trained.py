@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from tapnet.checkpoint import LAST, read_checkpoint
 from tapnet.data import ImageSet
 from tapnet.data.episodes import EpisodeSpec
+from tapnet.errors import UserError
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.methods import METHODS, TapNet
 from tapnet.paper.ablations.measured import Options
@@ -48,11 +49,11 @@ def recipes_of_compositions(recipe: Recipe) -> Recipes:
 def _varied(recipe: Recipe, variant: str, options: Options, training: dict[str, Any] | None = None) -> Recipe:
     values = recipe.as_dict()
     if not issubclass(METHODS[recipe.method.name], TapNet):
-        raise ValueError(f"The ablations are of TapNet, the recipe {recipe.name} trains {recipe.method.name}.")
+        raise UserError(f"The ablations are of TapNet, the recipe {recipe.name} trains {recipe.method.name}.")
     if recipe.training.init_from is not None:
-        raise ValueError(
+        raise UserError(
             f"The variants of an ablation start from random weights, {recipe.name} is initialized from "
-            f"{recipe.training.init_from}: --set training.init_from=null."
+            f"{recipe.training.init_from}: set training.init_from=null."
         )
     values["name"] = f"{recipe.name}-{_slug(variant)}"
     values["method"]["options"] |= options
@@ -86,18 +87,19 @@ def measure_runs(evaluators: Mapping[str, Evaluator], task: EpisodeSpec, trainin
 
 
 def check_measurable(recipes: Recipes, images: ImageSet, task: EpisodeSpec) -> None:
-    """Raise ValueError if the trained variants could not be measured on the task."""
+    """Raise UserError if the trained variants could not be measured on the task."""
     images.episodes(task.way, task.shot, task.query)
     for variant, recipe in recipes.items():
         if recipe.training.way < task.way:
-            raise ValueError(
+            raise UserError(
                 f"The variant {variant} has {recipe.training.way} references, too few for tasks of {task.way} classes: "
-                "give a smaller --way."
+                "give a smaller way.",
+                parameter="way",
             )
 
 
 def _check_trainable(recipes: Recipes) -> None:
-    """Raise ValueError if a variant could not be trained, before the first one is."""
+    """Raise UserError if a variant could not be trained, before the first one is."""
     data = next(iter(recipes.values())).data
     images = data.images(data.train_split)
     for recipe in recipes.values():
@@ -109,5 +111,5 @@ def _is_finished(recipe: Recipe, folder: Path) -> bool:
     if RunFolder(folder).metadata().get("state") != "finished":
         return False
     if read_checkpoint(folder).header.recipe != recipe:
-        raise ValueError(f"{folder} holds a run of another recipe: give another --out.")
+        raise UserError(f"{folder} holds a run of another recipe: give another folder.", parameter="out")
     return True
