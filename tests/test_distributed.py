@@ -125,7 +125,7 @@ def test_a_rank_that_dies_stops_the_others_with_a_clear_message(orphaned):
     assert code == 2
 
 
-def test_a_run_goes_on_with_another_number_of_ranks(orphaned):
+def test_a_run_resumes_with_another_number_of_ranks(orphaned):
     folder, _, _ = orphaned
     facts = RunFolder(folder).metadata()
     assert (facts["state"], facts["processes"]) == ("failed", 2)

@@ -51,7 +51,7 @@ def test_a_trained_ablation_leaves_a_run_a_variant_and_does_not_train_it_again(t
     assert f"constant: trained already, in {trained / 'constant'}\n" in printed.err
 
 
-def test_an_interrupted_ablation_goes_on(tmp_path, monkeypatch, capsys):
+def test_an_interrupted_ablation_resumes(tmp_path, monkeypatch, capsys):
     step, steps = Run.step, []
 
     def counted_step(self):

@@ -393,7 +393,7 @@ def test_ctrl_c_says_where_the_state_is_and_how_to_resume(tmp_path, monkeypatch,
     assert f"{folder} is finished" in capsys.readouterr().out
 
 
-def test_a_finished_run_goes_on_beyond_its_end_or_says_why_not(tmp_path, capsys):
+def test_a_finished_run_continues_beyond_its_end_or_says_why_not(tmp_path, capsys):
     folder = str(tmp_path / "run")
     assert main(["train", "quickdraw", "--out", folder, "--device", "cpu", "--set", *SMALL]) == 0
     assert main(["train", "--resume", folder, "--device", "cpu", "--set", "training.learning_rate=1"]) == 2
@@ -403,7 +403,7 @@ def test_a_finished_run_goes_on_beyond_its_end_or_says_why_not(tmp_path, capsys)
     assert RunFolder(tmp_path / "run").newest().header.episode == 8
 
 
-def test_a_run_goes_on_in_its_own_precision(tmp_path):
+def test_a_run_resumes_in_its_own_precision(tmp_path):
     folder = str(tmp_path / "run")
     assert main(["train", "quickdraw", "--out", folder, "--device", "cpu", "--precision", "bf16", "--set", *SMALL]) == 0
     length = ["training.episodes=8", "training.cycles=2"]

@@ -81,7 +81,7 @@ def test_data_check_damaged_set_fails(ready, capsys):
     assert "damaged" in capsys.readouterr().err
 
 
-def test_data_show_draws_two_pictures(ready, tmp_path):
+def test_data_show_saves_two_images(ready, tmp_path):
     assert ready
     arguments = ("--split", "all", "--out", tmp_path / "new" / "grid.png", "--way", 3)
     assert tapnet("show", "pets", *arguments) == 0
@@ -205,7 +205,7 @@ def test_data_prepare_stopped_by_the_user_says_how_to_resume(tmp_path, root):
     assert not (root / "folder").exists()
 
 
-def test_data_list_shows_a_damaged_set_and_goes_on(ready, capsys):
+def test_data_list_shows_a_damaged_set_and_the_others(ready, capsys):
     (ready / "pets" / "manifest.json").write_text("{")
     assert tapnet("list") == 0
     assert "pets: cannot be used" in capsys.readouterr().out

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tapnet import TapNetClassifier
 from tapnet.checkpoint import BEST, bundled_checkpoints
 from tapnet.cli import main
 from tapnet.inference.task_file import read_task
@@ -680,3 +681,11 @@ def test_fit_of_heic_photographs_says_what_to_install(tmp_path, monkeypatch, cap
     monkeypatch.setattr(decoding, "readable_formats", lambda: ("JPEG", "PNG"))
     assert run("fit", tmp_path / "in", "--network", "photos-fast", "--out", tmp_path / "b.task") == 2
     assert "1.heic: HEIF and AVIF images need another package: pip install 'tapnet[heif]'" in capsys.readouterr().err
+
+
+def test_task_of_feature_vectors_refuses_images_before_anything_is_printed(drawing_folders, tmp_path, capsys):
+    TapNetClassifier().fit(np.eye(4), ["a", "a", "b", "b"]).save(tmp_path / "vectors.task")
+    assert main(["predict", str(tmp_path / "vectors.task"), str(drawing_folders / "new")]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "fitted to feature vectors: give such vectors, not images." in printed.err

@@ -70,7 +70,7 @@ def test_download_reports_progress_up_to_the_end(server, tmp_path):
     assert seen[-1] == (len(CONTENT), len(CONTENT))
 
 
-def test_download_goes_on_where_it_was_cut_off(server, tmp_path):
+def test_download_resumes_where_it_was_cut_off(server, tmp_path):
     server.cut = 300_000
     with pytest.raises(ConnectionError, match="again"):
         download(server.remote(), tmp_path, quiet)

@@ -15,7 +15,7 @@ def image_set(rotations=1, side=5):
 
 
 @given(st.lists(st.integers(0, 15), min_size=1, max_size=20))
-def test_gather_turns_each_image_as_its_position_says(positions):
+def test_gather_rotates_each_image_as_its_position_says(positions):
     images = image_set(rotations=4)
     for position, found in zip(positions, images.gather(np.array(positions)), strict=True):
         rotation, row = divmod(position, 4)
@@ -44,7 +44,7 @@ def test_groups_join_the_rotations_of_a_class():
 
 
 @pytest.mark.parametrize("rotations", [0, 2, 3])
-def test_turns_other_than_one_and_four_are_refused(rotations):
+def test_rotations_other_than_one_and_four_are_refused(rotations):
     with pytest.raises(ValueError, match=f"got {rotations}"):
         image_set(rotations)
 

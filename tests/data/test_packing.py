@@ -100,7 +100,7 @@ def test_prepare_interrupted_leaves_nothing_that_looks_whole(pack, many, tmp_pat
         load_dataset("folder", "all", tmp_path / "root")
 
 
-def test_prepare_goes_on_where_it_stopped(pack, many):
+def test_prepare_resumes_where_it_stopped(pack, many):
     with pytest.raises(Stop):
         pack("folder", many, size=8, progress=stop_after(100))
     lines, seen = [], []
@@ -110,7 +110,7 @@ def test_prepare_goes_on_where_it_stopped(pack, many):
     assert packed.manifest.sha256 == pack("folder", many, size=8, name="at-once").manifest.sha256
 
 
-def test_prepare_starts_anew_when_the_source_or_the_wishes_changed(pack, many, make):
+def test_prepare_starts_anew_when_the_source_or_the_options_changed(pack, many, make):
     with pytest.raises(Stop):
         pack("folder", many, size=8, progress=stop_after(100))
     make.file(many / "a" / "999.png", make.png(99, (8, 8)))
@@ -163,7 +163,7 @@ def test_prepare_names_every_bad_image_and_says_how_to_continue(pack, spoilt):
         pack("folder", spoilt, size=8)
 
 
-def test_prepare_skip_bad_goes_on_without_them(pack, spoilt, reds):
+def test_prepare_skip_bad_packs_the_others(pack, spoilt, reds):
     packed = pack("folder", spoilt, size=8, skip_bad=True)
     assert reds(packed, "cat") == [10, 20, 30, 40]
     assert len(packed.image_set("all")) == 12
@@ -211,7 +211,7 @@ def test_prepare_asks_for_room_before_it_starts(pack, pets, monkeypatch):
         pack("folder", pets, size=8)
 
 
-def test_prepare_goes_on_after_a_full_disk(pack, many, monkeypatch):
+def test_prepare_resumes_after_a_full_disk(pack, many, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(staging.os, "write", full)
         with pytest.raises(OSError, match="full"):
@@ -332,7 +332,7 @@ def test_load_dataset_unknown_option_names_the_one_there_is():
         load_dataset("quickdraw", "test", color="red")
 
 
-def test_load_dataset_turns_can_differ_between_splits():
+def test_load_dataset_rotations_can_differ_between_splits():
     rotations = {"train": 4, "val": 1}
     assert [load_dataset("quickdraw", split, rotations=rotations).rotations for split in ("train", "val", "test")] == [
         4,

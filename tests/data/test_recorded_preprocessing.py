@@ -89,6 +89,81 @@ def test_photographs_are_served_as_they_were_packed(pack, photographs, options, 
     assert_served_as_packed(pack("folder", photographs, name="things", **options), photographs, tmp_path)
 
 
+def image_files(make):
+    """Four files whose pixels come out different at every size: wide, high, of few pixels, and sideways."""
+    shapes = {"wide.png": (70, 40), "high.png": (30, 90), "small.png": (11, 9), "sideways.jpg": (60, 50)}
+    images = {name: noise(*shape) for name, shape in shapes.items()}
+    return {
+        name: make.encoded(image, "JPEG", **rotated_by_exif()) if name.endswith("jpg") else make.encoded(image)
+        for name, image in images.items()
+    }
+
+
+def in_folders(dataset, nesting="{label}/{name}"):
+    def files(make):
+        label = DATASETS[dataset].splits["train"][0] if dataset != "folder" else "things"
+        return {nesting.format(label=label, name=name): content for name, content in image_files(make).items()}
+
+    return files
+
+
+def in_csv_lists(make):
+    """`train.csv` beside a folder of images, as miniImageNet is handed out."""
+    label = DATASETS["mini-imagenet"].splits["train"][0]
+    rows = "".join(f"{name},{label}\n" for name in image_files(make))
+    listed = {"train.csv": f"filename,label\n{rows}".encode()}
+    return listed | {f"images/{name}": content for name, content in image_files(make).items()}
+
+
+def in_a_table(make):
+    rows = "".join(f"files/{name},things\n" for name in image_files(make))
+    listed = {"labels.csv": f"path,label\n{rows}".encode()}
+    return listed | {f"files/{name}": content for name, content in image_files(make).items()}
+
+
+FORMS = {
+    "mini-imagenet, folders": ("mini-imagenet", in_folders("mini-imagenet")),
+    "mini-imagenet, lists": ("mini-imagenet", in_csv_lists),
+    "tiered-imagenet, folders": ("tiered-imagenet", in_folders("tiered-imagenet")),
+    "tiny-imagenet": ("tiny-imagenet-tiered", in_folders("tiny-imagenet-tiered", "train/{label}/images/{name}")),
+    "cifar-fs, folders": ("cifar-fs", in_folders("cifar-fs", "train/{label}/{name}")),
+    "omniglot": ("omniglot", in_folders("omniglot")),
+    "folder": ("folder", in_folders("folder")),
+    "folder, table": ("folder", in_a_table),
+}
+CHOICES = {
+    "as published": {},
+    "another size": {"size": 24},
+    "crop": {"fit": "crop"},
+    "box filter": {"filter": "box"},
+    "gray": {"channels": 1},
+    "dark ink": {"ink": "dark"},
+}
+CASES = [
+    pytest.param(*FORMS[form], CHOICES[choice], id=f"{form}, {choice}")
+    for form in FORMS
+    for choice in CHOICES
+    if choice != "dark ink" or form == "omniglot"
+]
+
+
+@pytest.mark.parametrize(("dataset", "files", "options"), CASES)
+def test_every_form_and_option_is_served_as_it_was_packed(dataset, files, options, pack, make, tmp_path):
+    packed = pack(dataset, make.tree(tmp_path / "source", files(make)), name="mine", **options)
+    header = header_for(packed.image_set("all"), tmp_path)
+    seen = [served(header, content) for content in image_files(make).values()]
+    assert sorted(each.tobytes() for each in seen) == sorted(each.tobytes() for each in packed.pixels)
+
+
+def test_arrays_are_served_as_they_were_packed(pack, tmp_path):
+    arrays = np.stack([np.asarray(noise(84, 84)), 255 - np.asarray(noise(84, 84))])
+    (tmp_path / "npz").mkdir()
+    np.savez(tmp_path / "npz" / "train.npz", n01532829=arrays)
+    packed = pack("mini-imagenet", tmp_path / "npz", size=20, fit="crop")
+    header = header_for(packed.image_set("all"), tmp_path)
+    np.testing.assert_array_equal([served(header, array) for array in arrays], packed.pixels)
+
+
 @pytest.fixture
 def characters(tmp_path, make):
     """Two characters of Omniglot as large drawings, dark ink on white."""

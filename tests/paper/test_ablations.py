@@ -93,7 +93,7 @@ def test_batch_statistics_are_transductive_and_those_of_the_episode(evaluator, s
     assert normalized[0].mean(dim=(0, 2, 3)).abs().max() < 1e-5
 
 
-def test_four_turns_are_classified_each_by_itself_and_the_logits_added_up(small_tapnet, blobs):
+def test_four_rotations_are_classified_each_by_itself_and_the_logits_added_up(small_tapnet, blobs):
     method, episode = RotatedViews(small_tapnet).eval(), episode_images(blobs, blobs.episodes(5, 2, 3)[0])
     rotations = [
         (
@@ -107,7 +107,7 @@ def test_four_turns_are_classified_each_by_itself_and_the_logits_added_up(small_
     torch.testing.assert_close(logits, sum(small_tapnet(*rotated) for rotated in rotations))
 
 
-def test_the_head_of_four_turns_has_the_softmax_of_their_logits(small_tapnet, blobs):
+def test_the_head_of_four_rotations_has_the_softmax_of_their_logits(small_tapnet, blobs):
     method, episode = RotatedViews(small_tapnet).eval(), episode_images(blobs, blobs.episodes(5, 2, 3)[0])
     support, query = method.embed(episode.support_images), method.embed(episode.query_images)
     head = method.adapt(support, episode.support_labels).linear()
@@ -115,7 +115,7 @@ def test_the_head_of_four_turns_has_the_softmax_of_their_logits(small_tapnet, bl
     torch.testing.assert_close(head.logits(query).softmax(dim=-1), logits.softmax(dim=-1), atol=1e-4, rtol=1e-3)
 
 
-def test_views_compare_four_turns_with_none(evaluator, small_tapnet, blobs):
+def test_views_compare_four_rotations_with_none(evaluator, small_tapnet, blobs):
     rows = measured("views", evaluator)
     for name, method in (("as it is", small_tapnet), ("four rotations", RotatedViews(small_tapnet).eval())):
         assert rows[name].accuracy == Evaluator(method, blobs).accuracies(EpisodeSpec(5, 2, 3, 12, 1)).mean()

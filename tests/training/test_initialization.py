@@ -153,7 +153,7 @@ def test_an_unset_name_is_refused(tmp_path, capsys, monkeypatch):
     assert "training.init_from" in capsys.readouterr().err
 
 
-def test_a_run_that_goes_on_takes_no_other_weights(tmp_path, capsys):
+def test_a_run_that_resumes_takes_no_other_weights(tmp_path, capsys):
     assert main(["train", "--resume", str(tmp_path), "--from", "drawings"]) == 2
     assert "leave out --out, --from" in capsys.readouterr().err
 

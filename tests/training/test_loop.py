@@ -56,7 +56,7 @@ def test_the_kept_checkpoint_is_the_best_on_validation_classes(tmp_path):
 
 
 @pytest.mark.parametrize("episode", [2, 3])
-def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, episode):
+def test_an_interrupted_run_resumes_bit_for_bit(tmp_path, episode):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train(recipe(), whole, device="cpu", precision="float32")
     with pytest.raises(Interrupted, match=f"after episode {episode}"):
@@ -101,7 +101,7 @@ def test_resume_refuses_a_recipe_that_would_have_led_elsewhere(tmp_path, changes
         train(recipe(**length | changes), tmp_path, device="cpu", resume=True)
 
 
-def test_a_run_goes_on_beyond_its_end_as_if_that_had_been_asked_for(tmp_path):
+def test_a_run_continues_beyond_its_end_as_if_that_had_been_asked_for(tmp_path):
     longer = recipe(episodes=8, schedule="cosine", cycles=2)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train(longer, whole, device="cpu", precision="float32")
@@ -112,7 +112,7 @@ def test_a_run_goes_on_beyond_its_end_as_if_that_had_been_asked_for(tmp_path):
         assert (parts / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_a_damaged_best_checkpoint_stops_a_run_that_goes_on_before_anything_is_written(tmp_path):
+def test_a_damaged_best_checkpoint_stops_a_run_that_resumes_before_anything_is_written(tmp_path):
     train(recipe(episodes=4, schedule="cosine"), tmp_path, device="cpu")
     (tmp_path / BEST).write_bytes(b"rubbish")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.suffix != ".json"}

@@ -67,7 +67,7 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before_it(tmp_path, fi
         assert RunFolder(tmp_path).newest().header.episode == 2
 
 
-def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path, finished):
+def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one(tmp_path, finished):
     train(recipe(), tmp_path, device="cpu", precision="float32")
     (tmp_path / LAST).write_bytes(b"rubbish")
     with pytest.warns(RuntimeWarning, match="damaged"):

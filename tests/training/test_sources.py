@@ -70,7 +70,7 @@ def test_frozen_run_learns_and_its_checkpoint_works(tmp_path):
 
 
 @pytest.mark.parametrize("episode", [4, 14])
-def test_frozen_run_that_was_interrupted_goes_on_bit_for_bit(tmp_path, episode):
+def test_frozen_run_that_was_interrupted_resumes_bit_for_bit(tmp_path, episode):
     def stop(step):
         if step.episode == episode:
             os.kill(os.getpid(), signal.SIGINT)

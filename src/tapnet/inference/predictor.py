@@ -108,7 +108,8 @@ class Predictor(ABC):
             ]
 
     def check_options(self, top: int = 1, reject: Reject = 0.0, lose: float = LOSE) -> None:
-        """Raise UserError unless this predictor can return so many classes and reject in this way."""
+        """Raise UserError unless this predictor takes images, can return so many classes and reject in this way."""
+        _ = self.preprocessing  # there is none of a task of feature vectors
         if not 1 <= top <= len(self.classes):
             many = len(self.classes)
             raise UserError(f"Expected `top` from 1 to the number of classes, {many}, got {top}.", parameter="top")

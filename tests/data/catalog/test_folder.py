@@ -94,17 +94,17 @@ def test_folder_gray_images_on_request(pack, make, tmp_path):
 @pytest.fixture
 def table(make, tmp_path):
     def write(text):
-        make.tree(tmp_path / "t", {f"pictures/{value}.png": make.png(value) for value in (10, 20, 30)})
+        make.tree(tmp_path / "t", {f"images/{value}.png": make.png(value) for value in (10, 20, 30)})
         return make.file(tmp_path / "t" / "labels.csv", text.encode())
 
     return write
 
 
 TABLES = {
-    "header": "path,label\npictures/10.png,cat\npictures/20.png,dog\npictures/30.png,cat\n",
-    "no header": "pictures/10.png,cat\npictures/20.png,dog\npictures/30.png,cat\n",
-    "other columns": "id,class,filename\n1,cat,pictures/10.png\n2,dog,pictures/20.png\n3,cat,./pictures/30.png\n",
-    "byte order mark": "\ufeffpath,label\r\npictures/10.png, cat\r\npictures/20.png, dog\r\npictures\\30.png, cat\r\n",
+    "header": "path,label\nimages/10.png,cat\nimages/20.png,dog\nimages/30.png,cat\n",
+    "no header": "images/10.png,cat\nimages/20.png,dog\nimages/30.png,cat\n",
+    "other columns": "id,class,filename\n1,cat,images/10.png\n2,dog,images/20.png\n3,cat,./images/30.png\n",
+    "byte order mark": "\ufeffpath,label\r\nimages/10.png, cat\r\nimages/20.png, dog\r\nimages\\30.png, cat\r\n",
 }
 
 
@@ -119,22 +119,22 @@ def test_csv_table_is_found_in_its_folder(pack, table):
 
 
 def test_csv_table_takes_whole_paths(pack, table, tmp_path):
-    text = TABLES["no header"].replace("pictures", str(tmp_path / "t" / "pictures"))
+    text = TABLES["no header"].replace("images", str(tmp_path / "t" / "images"))
     assert len(pack("folder", table(text)).pixels) == 3
 
 
 def test_csv_table_column_of_splits_is_kept(pack, table):
-    text = "path,label,split\npictures/10.png,cat,train\npictures/20.png,dog,Test\npictures/30.png,emu,val\n"
+    text = "path,label,split\nimages/10.png,cat,train\nimages/20.png,dog,Test\nimages/30.png,emu,val\n"
     assert dict(pack("folder", table(text)).manifest.splits) == {"train": ("cat",), "val": ("emu",), "test": ("dog",)}
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("path,label\npictures/10.png,cat\npictures/10.png,dog\n", "two labels, 'cat' and 'dog'"),
-        ("path,label\npictures/10.png,\n", "a path and a label on every line"),
-        ("path,label,split\npictures/10.png,cat,dev\n", "got 'dev'"),
-        ("path,label\npictures/99.png,cat\n", r"99\.png \(No such file"),
+        ("path,label\nimages/10.png,cat\nimages/10.png,dog\n", "two labels, 'cat' and 'dog'"),
+        ("path,label\nimages/10.png,\n", "a path and a label on every line"),
+        ("path,label,split\nimages/10.png,cat,dev\n", "got 'dev'"),
+        ("path,label\nimages/99.png,cat\n", r"99\.png \(No such file"),
     ],
 )
 def test_csv_table_mistakes_are_named(pack, table, text, why):
@@ -142,7 +142,7 @@ def test_csv_table_mistakes_are_named(pack, table, text, why):
         pack("folder", table(text))
 
 
-@pytest.mark.parametrize("path", ["../private.png", "pictures/../../private.png", "{root}/private.png", "C:/x.png"])
+@pytest.mark.parametrize("path", ["../private.png", "images/../../private.png", "{root}/private.png", "C:/x.png"])
 def test_csv_table_reads_nothing_outside_its_folder(pack, table, make, tmp_path, path):
     make.file(tmp_path / "private.png", make.png(99))
     text = TABLES["header"] + path.format(root=tmp_path) + ",cat\n"
@@ -151,7 +151,7 @@ def test_csv_table_reads_nothing_outside_its_folder(pack, table, make, tmp_path,
 
 
 def test_csv_table_path_with_dots_inside_its_folder_is_the_same_image(pack, table):
-    assert len(pack("folder", table(TABLES["header"] + "pictures/../pictures/10.png,cat\n")).pixels) == 3
+    assert len(pack("folder", table(TABLES["header"] + "images/../images/10.png,cat\n")).pixels) == 3
 
 
 def test_folder_broken_link_is_named(pack, make, tmp_path):
