@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tapnet.methods import METHODS
+
 SOURCE = Path(__file__).parents[1] / "src" / "tapnet"
 
 LAYERS = {
@@ -58,3 +60,13 @@ def test_imports_go_down_only(path):
 @pytest.mark.parametrize("name", ["functional", "hardware", "registry", "wording"])
 def test_the_lowest_layer_knows_only_the_errors_of_the_package(name):
     assert set(imports_of(SOURCE / f"{name}.py")) <= {"tapnet.errors"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_only_methods_and_the_papers_analysis_know_a_method_by_name(path):
+    if path.relative_to(SOURCE).parts[0] in ("methods", "paper"):
+        return
+    concrete = {method.__name__ for method in METHODS.values()}
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert not names & concrete

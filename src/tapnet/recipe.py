@@ -138,13 +138,13 @@ class Recipe:
         ):
             if name not in choices:
                 raise UserError(f"{kind} is one of {', '.join(choices)}, got {name!r}")
-        for option, meaning in (("num_references", "one class per reference"), ("way", "one class per output")):
-            ways = self.method.options.get(option)
-            if ways is not None and not self.validation.way <= self.training.way == ways:
-                raise UserError(
-                    f"training.way and method.options.{option} need to be one number, {meaning}, and validation.way no "
-                    f"more, got {self.training.way}, {ways} and {self.validation.way}"
-                )
+        option = METHODS[self.method.name].way_option
+        ways = None if option is None else self.method.options.get(option)
+        if ways is not None and not self.validation.way <= self.training.way == ways:
+            raise UserError(
+                f"training.way and method.options.{option} need to be one number, and validation.way no more, got "
+                f"{self.training.way}, {ways} and {self.validation.way}"
+            )
         if self.training.augmentation == "window" and not METHODS[self.method.name].takes_windows:
             able = ", ".join(name for name, method in METHODS.items() if method.takes_windows)
             raise UserError(f"training.augmentation=window is for the method {able}, got {self.method.name}")

@@ -1,4 +1,8 @@
 import math
+import re
+import sys
+import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -110,3 +114,17 @@ def test_full_context_declares_that_order_matters():
 def test_matching_refuses_options_out_of_range(options, words):
     with pytest.raises(ValueError, match=words):
         make(**options)
+
+
+def test_the_matching_network_of_the_guide_is_this_one_in_under_40_lines():
+    """CONTRIBUTING shows the whole file of a method by it."""
+    guide = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    [code] = re.findall(r"```python\n(# src/tapnet/methods/matching.*?)```", guide, re.DOTALL)
+    assert len(code.splitlines()) < 40
+    module = types.ModuleType("guide")
+    sys.modules["guide"] = module  # where a dataclass looks its annotations up
+    exec(code, vars(module))
+    backbone = Conv4((1, 8, 8), widths=(16, 16, 16, 16)).eval()
+    support, query, labels = torch.randn(6, 16), torch.randn(4, 16), torch.arange(3).repeat_interleave(2)
+    expected = MatchingNetwork(backbone).logits(support, labels, query)
+    torch.testing.assert_close(module.MatchingNetwork(backbone).logits(support, labels, query), expected)

@@ -24,6 +24,7 @@ class Backbone(nn.Module):
     image_shape: ImageShape  # (channels, height, width)
     map_shape: tuple[int, int, int]  # (channels, height, width) of the last maps
     bf16_maps = False  # whether `fit` and `predict` compute its maps in bf16 where the hardware multiplies in it
+    pretrained = False  # whether its weights were trained on ImageNet by others
     four_rotations = False  # whether it sees every image in its four rotations
 
     def maps(self, images: Tensor) -> Tensor:

@@ -90,6 +90,7 @@ class EfficientNetLite(Backbone):
         metric. `dim` is then the sum of both dimensions.
     """
 
+    pretrained = True
     variant: Variant
     pooled_dim = 1280
 

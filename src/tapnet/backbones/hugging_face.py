@@ -19,6 +19,7 @@ _OF_THE_LIBRARY = ("transformers_version", "torch_dtype", "dtype", "architecture
 class HuggingFace(Backbone):
     """The pooled output of the model, or its first token, or the average of its maps, brought to length 10."""
 
+    pretrained = True
     mean: Tensor
     std: Tensor
 

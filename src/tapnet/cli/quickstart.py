@@ -28,9 +28,8 @@ def run(args: argparse.Namespace) -> None:
     from tapnet.data.episodes import EpisodeSpec
     from tapnet.evaluation.evaluator import Evaluator
     from tapnet.hardware import resolve_device
-    from tapnet.methods import TapNet
     from tapnet.paper.learning_curve import learning_curve
-    from tapnet.paper.projection import projection_figure
+    from tapnet.paper.projection import has_projection, projection_figure
     from tapnet.plotting import save
     from tapnet.recipe import load_recipe
     from tapnet.training.run_folder import RunFolder
@@ -46,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
     print_results(results, f"{args.method} on {len(evaluator.images.names)} classes it has never seen")
     Console(highlight=False).print(EXPLANATION + "One training run; another seed may differ.")
     plots = [save(learning_curve(args.out), args.out / "learning-curve.png")]
-    if isinstance(method, TapNet):
+    if has_projection(method):
         plots.append(save(projection_figure(method, evaluator.images), args.out / "projection.png"))
     print("\nPlots:", *(f"  {path}" for path in plots), sep="\n")
     print(

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tapnet.backbones.efficientnet_lite import EfficientNetLite
-from tapnet.backbones.hugging_face import HuggingFace
 from tapnet.data import DATASETS, ImageSet
 from tapnet.data.packed import UnknownSplitError, data_root, is_packed, read_manifest
 from tapnet.methods import Method
@@ -71,8 +69,7 @@ def class_overlap(recipe: Recipe, method: Method, images: ImageSet, root: str | 
 
 def pretrained_on(method: Method, dataset: str, root: str | None = None) -> bool:
     """Return whether the backbone was pretrained on classes of a packed dataset."""
-    pretrained = isinstance(method.backbone, EfficientNetLite | HuggingFace)
-    return pretrained and source_dataset(dataset, root) in IMAGENET
+    return method.backbone.pretrained and source_dataset(dataset, root) in IMAGENET
 
 
 def source_dataset(name: str, root: str | None = None) -> str:

@@ -46,6 +46,7 @@ class Method(nn.Module):
     trainable: ClassVar[bool] = True  # has a gradient with respect to the features
     takes_windows: ClassVar[bool] = False  # `loss` takes images smaller than the backbone's image shape
     auxiliary_classes: ClassVar[bool] = False  # training tells it how many classes there are, as option `num_classes`
+    way_option: ClassVar[str | None] = None  # the option that is the number of classes of a training episode
     order_free_options: ClassVar[dict[str, Any]] = {}  # for `with_options`: with these it follows the class order
 
     def __init__(self, backbone: Backbone) -> None:

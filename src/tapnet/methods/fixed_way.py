@@ -18,6 +18,7 @@ class FixedWayMethod(Method):
     are left out of the logits.
     """
 
+    way_option = "way"
     follows_class_order = False
 
     def __init__(self, backbone: Backbone, way: int) -> None:

@@ -90,6 +90,7 @@ class TapNet(PrototypeMethod):
     `differentiable` passes gradients through the projection, with which short training gets further.
     """
 
+    way_option = "num_references"
     follows_class_order = False  # under `closest`
     order_free_options = {"selection": "optimal"}  # noqa: RUF012
 

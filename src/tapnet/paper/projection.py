@@ -25,6 +25,11 @@ _PLANE = "the plane of the three references that classify, to scale"
 _SIDE = 17.0  # of an image on the page, in points
 
 
+def has_projection(method: Method) -> bool:
+    """Return whether `projection_figure` can draw the method: whether it is TapNet or a variant of it."""
+    return isinstance(method, TapNet)
+
+
 def projection_figure(
     method: Method, images: ImageSet, way: int = 5, shot: int = 5, query: int = 15, seed: int = 0
 ) -> Figure:
