@@ -66,3 +66,11 @@ def messages(path):
             yield "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value.split()) > 2:
             yield node.value
+
+
+@pytest.mark.parametrize("path", BELOW, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_every_refusal_is_an_error_of_the_user(path):
+    """A plain ValueError comes from a library, by a bug of ours."""
+    raised = [node.exc for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Raise)]
+    names = {ast.unparse(error.func) for error in raised if isinstance(error, ast.Call)}
+    assert not names & {"ValueError", "FileNotFoundError"}
