@@ -3,8 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from tapnet.checkpoint import read_checkpoint
 from tapnet.paper.report import report
-from tapnet.recipe import load_recipe
+from tapnet.paper.results import read_results
+from tapnet.recipe import load_recipe, recipe_from
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -80,3 +82,31 @@ def test_an_interval_that_was_dropped_is_not_recorded_again(results):
     content["evaluation"]["interval"] = "dropped"
     path.write_text(json.dumps(content))
     assert "| 97.12 | ± 0.12 | not recorded again |" in report(results)
+
+
+def test_a_recipe_links_to_its_network_where_that_is_kept(results):
+    (results / "checkpoints").mkdir()
+    (results / "checkpoints" / "omniglot-1shot.safetensors").touch()
+    assert "| [`omniglot-1shot`](results/checkpoints/omniglot-1shot.safetensors) | omniglot," in report(results)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "results" / "checkpoints").glob("*")))
+def test_a_kept_network_is_the_one_of_its_results(name):
+    path = ROOT / "results" / "checkpoints" / f"{name}.safetensors"
+    header = read_checkpoint(path).header
+    origins = [
+        (result["trained"]["episodes"], result["trained"]["data"], result["trained"]["origin"])
+        for result in read_results(ROOT / "results")
+        if result["recipe"] == recipe_from(header.recipe.as_dict(), path.name).as_dict()
+    ]
+    assert (header.episode, header.data, header.origin) in origins
+
+
+def test_hours_count_the_networks_that_one_was_initialized_from(results):
+    first = json.loads((results / "one.json").read_text())
+    first["trained"] |= {"seconds": 7200.0, "origin": "initialized from earlier after 300 episodes; digest 0123"}
+    (results / "one.json").write_text(json.dumps(first))
+    assert "| 800 | — | `omniglot-1shot` |" in report(results)
+    earlier = first | {"recipe": first["recipe"] | {"name": "earlier"}, "trained": first["trained"] | {"origin": ""}}
+    (results / "two.json").write_text(json.dumps(earlier))
+    assert "| 800 | 4.0 | `omniglot-1shot` |" in report(results)

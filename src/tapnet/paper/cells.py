@@ -48,7 +48,7 @@ def paper_cells() -> Iterator[PaperCell]:
 
 def cell_rows(results: Results) -> list[tuple[str, ...]]:
     """Return one row of text per cell, `not run` where no result is of its dataset and network."""
-    return [_row(cell, _ours(cell, results)) for cell in paper_cells()]
+    return [_row(cell, _ours(cell, results), results) for cell in paper_cells()]
 
 
 def _ours(cell: PaperCell, results: Results) -> dict[str, Any] | None:
@@ -77,19 +77,19 @@ def _validation(cell: PaperCell, result: dict[str, Any]) -> tuple[bool, float]:
     return validation.get("shot") == cell.task.shot, validation.get("accuracy", 0.0)
 
 
-def _row(cell: PaperCell, result: dict[str, Any] | None) -> tuple[str, ...]:
+def _row(cell: PaperCell, result: dict[str, Any] | None, results: Results) -> tuple[str, ...]:
     task, network = f"{cell.task.way}-way {cell.task.shot}-shot", _NETWORKS[cell.recipe.backbone.name]
     asked = cell.dataset, network, task, cell.published
     if result is None:
         return *asked, "not run", "—", "—", "—", f"`{cell.recipe.name}`"
-    measured, seconds = result["evaluation"], result["trained"].get("seconds")
+    measured, hours = result["evaluation"], _hours(result, results)
     ahead = measured["accuracy"] - float(cell.published.split()[0]) / 100
     return (
         *asked,
         f"{100 * measured['accuracy']:.2f} ± {100 * measured['ci95']:.2f}",
         difference(ahead),
         f"{_episodes(result['trained']):,}",
-        f"{seconds / 3600:.1f}" if seconds else "—",
+        f"{hours:.1f}" if hours else "—",
         ", ".join([f"`{result['recipe']['name']}`", *_departures(cell, result["recipe"]["backbone"])]),
     )
 
@@ -104,3 +104,12 @@ def _episodes(trained: dict[str, Any]) -> int:
     """Return the training episodes of a network and of those that it was initialized from."""
     earlier = re.findall(r"after ([\d,]+) episodes?", trained.get("origin", ""))
     return int(trained["episodes"]) + sum(int(number.replace(",", "")) for number in earlier)
+
+
+def _hours(result: dict[str, Any], results: Results) -> float | None:
+    """Return the hours of training of a network and of those that it was initialized from; `None` if unknown."""
+    names = re.findall(r"initialized from (\S+) after", result["trained"].get("origin", ""))
+    earlier = [[each for each in results if each["recipe"]["name"] == name] for name in names]
+    seconds = [each[0]["trained"].get("seconds") if each else None for each in ([result], *earlier)]
+    known = [each for each in seconds if each]
+    return sum(known) / 3600 if len(known) == len(seconds) else None

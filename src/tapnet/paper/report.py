@@ -8,7 +8,7 @@ from typing import Any
 
 from tapnet.paper.ablations.rows import subsample_rows, task_words
 from tapnet.paper.cells import CELL_HEADINGS, cell_rows
-from tapnet.paper.results import DROPPED, read_ablations, read_results
+from tapnet.paper.results import CHECKPOINTS, DROPPED, read_ablations, read_results
 from tapnet.paper.tables import TABLES, Filled, filled_table, kept
 from tapnet.wording import difference, half_width
 
@@ -25,8 +25,10 @@ _NOTES = """## How to read the rest
 This page is made from the files in `results/` by `make results`; a test fails when they disagree. *Over episodes* is
 the usual 95% interval, for these test classes; *over classes* is the one for other classes and images of the same kind
 ([how](docs/method.md)). Neither knows about another training seed. What was not run says so,
-with its command. Intervals over classes of rotated Omniglot that counted the rotations of a character as classes were
-dropped; they are *not recorded again* yet. A row of a table with the name of a recipe is ours, for smaller machines.
+with its command. A recipe with a link has its network here: `tapnet evaluate results/checkpoints/NAME.safetensors` with
+the options of a row repeats that row. Intervals over classes of rotated Omniglot that counted the rotations of a
+character as classes were dropped; they are *not recorded again* yet. A row of a table with the name of a recipe is
+ours, for smaller machines.
 """
 
 
@@ -41,7 +43,7 @@ def report(folder: Path) -> str:
     parts = [_HEAD, _markdown(CELL_HEADINGS, cell_rows(results)), _NOTES]
     parts += ["## TapNet and its rivals", _RIVALS, _table(filled_table("rivals", results))]
     if results:
-        parts += ["## Evaluations", _evaluations(results), _commands(results)]
+        parts += ["## Evaluations", _evaluations(results, folder), _commands(results)]
     if ablations:
         parts += ["## Ablations", *map(_ablation, ablations)]
     papers = (name for name in TABLES if name != "rivals")
@@ -49,14 +51,14 @@ def report(folder: Path) -> str:
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def _evaluations(results: list[dict[str, Any]]) -> str:
+def _evaluations(results: list[dict[str, Any]], folder: Path) -> str:
     headings = ("recipe", "classes", "task", "accuracy", "over episodes", "over classes", "kept after")
     rows = []
     for result in results:
         task = result["evaluation"]
         rows.append(
             (
-                f"`{result['recipe']['name']}`",
+                _linked(result["recipe"]["name"], folder),
                 f"{task['dataset']}, {task['classes']} {task['split']} classes",
                 f"{task['way']}-way {task['shot']}-shot, {task['episodes']:,} episodes of {task['query']} queries",
                 f"{100 * task['accuracy']:.2f}",
@@ -66,6 +68,12 @@ def _evaluations(results: list[dict[str, Any]]) -> str:
             )
         )
     return _markdown(headings, rows)
+
+
+def _linked(name: str, folder: Path) -> str:
+    """Return the name of a recipe, as a link to its network if that is kept among the results."""
+    path = f"{CHECKPOINTS}/{name}.safetensors"
+    return f"[`{name}`](results/{path})" if (folder / path).is_file() else f"`{name}`"
 
 
 def _commands(results: list[dict[str, Any]]) -> str:
