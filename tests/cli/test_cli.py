@@ -2,12 +2,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tapnet import __version__
 from tapnet.checkpoint import BEST, LAST, load
-from tapnet.cli import COMMANDS, main
+from tapnet.cli import COMMANDS, evaluate, main
+from tapnet.evaluation.class_overlap import ClassOverlap
 from tapnet.methods import METHODS
 from tapnet.training.run_folder import RunFolder
 
@@ -215,6 +217,11 @@ def test_evaluate_of_a_trainval_network_on_validation_classes_says_that_they_wer
     assert result["trained_on"] == result["classes"]
     assert "It was trained on" in printed.err
     assert "not one on unseen classes" in printed.err
+
+
+def test_the_printed_line_says_how_many_classes_are_not_unseen():
+    found = SimpleNamespace(overlap=ClassOverlap(20, trained_on=20, validated_on=5, pretrained_on=False))
+    assert evaluate._note(found) == ", trained on 20 of them, chosen by 5 of them"
 
 
 def test_train_does_not_overwrite_an_imported_network(run_folder, tmp_path, capsys):

@@ -101,6 +101,18 @@ def test_the_interval_over_classes_covers_what_other_classes_give():
     assert np.mean(narrow) < np.mean(covered)
 
 
+def test_the_interval_of_rotated_characters_covers_what_other_characters_give():
+    """A character is as hard to tell in all of its rotations, so that four of them say little more than one."""
+    generator = np.random.default_rng(0)
+    method = PrototypicalNetwork(Conv4((1, 4, 4), widths=(16, 16, 16, 16))).eval()
+    sets = [replace(population(generator, classes=24), rotations=4) for _ in range(20)]
+    results = [Evaluator(method, images).evaluate(EpisodeSpec(5, 1, 5, 200)) for images in sets]
+    accuracies = np.array([result.accuracy for result in results])
+    half_widths = np.array([result.ci95_bootstrap for result in results])
+    assert (abs(accuracies - accuracies.mean()) <= half_widths).mean() >= 0.9
+    assert half_widths.mean() / 1.96 == pytest.approx(accuracies.std(ddof=1), rel=0.25)
+
+
 def population(generator, classes):
     """Classes that differ in how widely they scatter, drawn anew from one law."""
     centres = generator.integers(60, 196, (classes, 1, 4, 4, 1))

@@ -76,12 +76,17 @@ def test_the_first_table_has_each_cell_of_the_paper_with_ours_and_the_difference
     assert sum("| not run |" in row for row in rows) == 13
 
 
-def test_an_interval_that_was_dropped_is_not_recorded_again(results):
+def test_an_interval_that_was_dropped_leaves_its_cell_empty(results):
     path = results / "one.json"
     content = json.loads(path.read_text())
-    content["evaluation"]["interval"] = "dropped"
+    content["evaluation"] |= {"interval": "dropped", "ci95_bootstrap": None}
     path.write_text(json.dumps(content))
-    assert "| 97.12 | ± 0.12 | not recorded again |" in report(results)
+    assert "| 97.12 | ± 0.12 | — |" in report(results)
+
+
+def test_the_long_lists_come_after_the_papers_tables(results):
+    headings = [line.removeprefix("## ") for line in report(results).splitlines() if line.startswith("## ")]
+    assert headings[-3:] == ["The paper's tables", "Ablations", "Evaluations"]
 
 
 def test_a_recipe_links_to_its_network_where_that_is_kept(results):

@@ -128,7 +128,10 @@ def _print(measured: list[_Measured], spreads: list[tuple[Evaluation, SeedSpread
 
 
 def _note(found: Candidate) -> str:
-    return overlap_note(found.overlap.pretrained_on)
+    """Return what the printed line says of classes that are not unseen."""
+    met = {"trained on": found.overlap.trained_on, "chosen by": found.overlap.validated_on}
+    counts = [f", {words} {count} of them" for words, count in met.items() if count]
+    return overlap_note(found.overlap.pretrained_on) + "".join(counts)
 
 
 def _spreads(measured: list[_Measured], tasks: int) -> list[tuple[Evaluation, SeedSpread]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tapnet.paper.ablations.rows import subsample_rows, task_words
 from tapnet.paper.cells import CELL_HEADINGS, cell_rows
-from tapnet.paper.results import CHECKPOINTS, DROPPED, read_ablations, read_results
+from tapnet.paper.results import CHECKPOINTS, read_ablations, read_results
 from tapnet.paper.tables import TABLES, Filled, filled_table, kept
 from tapnet.wording import difference, half_width
 
@@ -26,9 +26,9 @@ This page is made from the files in `results/` by `make results`; a test fails w
 the usual 95% interval, for these test classes; *over classes* is the one for other classes and images of the same kind
 ([how](docs/method.md)). Neither knows about another training seed. What was not run says so,
 with its command. A recipe with a link has its network here: `tapnet evaluate results/checkpoints/NAME.safetensors` with
-the options of a row repeats that row. Intervals over classes of rotated Omniglot that counted the rotations of a
-character as classes were dropped; they are *not recorded again* yet. A row of a table with the name of a recipe is
-ours, for smaller machines.
+the options of a row repeats that row. Some rows of 1692 rotated classes have no interval over classes: theirs counted
+the rotations of a character as classes of their own, which made it too narrow, and those networks were not kept. A row
+of a table with the name of a recipe is ours, for smaller machines.
 """
 
 
@@ -42,12 +42,12 @@ def report(folder: Path) -> str:
     results, ablations = read_results(folder), read_ablations(folder)
     parts = [_HEAD, _markdown(CELL_HEADINGS, cell_rows(results)), _NOTES]
     parts += ["## TapNet and its rivals", _RIVALS, _table(filled_table("rivals", results))]
-    if results:
-        parts += ["## Evaluations", _evaluations(results, folder), _commands(results)]
-    if ablations:
-        parts += ["## Ablations", *map(_ablation, ablations)]
     papers = (name for name in TABLES if name != "rivals")
     parts += ["## The paper's tables", *(_table(filled_table(name, [*results, *ablations])) for name in papers)]
+    if ablations:
+        parts += ["## Ablations", *map(_ablation, ablations)]
+    if results:
+        parts += ["## Evaluations", _evaluations(results, folder), _commands(results)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -63,7 +63,7 @@ def _evaluations(results: list[dict[str, Any]], folder: Path) -> str:
                 f"{task['way']}-way {task['shot']}-shot, {task['episodes']:,} episodes of {task['query']} queries",
                 f"{100 * task['accuracy']:.2f}",
                 half_width(task["ci95"]),
-                "not recorded again" if task.get("interval") == DROPPED else half_width(task["ci95_bootstrap"]),
+                half_width(task["ci95_bootstrap"]),
                 kept(result),
             )
         )

@@ -20,7 +20,7 @@ from tapnet.recipe import recipe_from
 from tapnet.training.provenance import commit
 
 INTERVAL = "student"  # how `ci95_bootstrap` was computed; earlier versions took the normal quantile
-DROPPED = "dropped"  # it was too narrow, and the evaluation was not recorded again
+DROPPED = "dropped"  # it was too narrow, and the network is not there to measure it again
 ABLATIONS = "ablations"  # the folder of them among the results
 CHECKPOINTS = "checkpoints"  # the folder of networks that are kept beside their results
 _DIGITS = 8  # of a digest in a file name
