@@ -22,6 +22,7 @@ import embedding
 import evaluation
 import growth
 import pairs
+import photographs
 import serving
 import startup
 import straightforward
@@ -41,6 +42,7 @@ QUICK: dict[str, Part] = {
     "embedding": embedding.rows,
     "startup": startup.rows,
     "serving": serving.rows,
+    "photographs": photographs.rows,
     "straightforward-conv4-28": partial(straightforward.rows, "conv4", (1, 28, 28), ""),
 }
 SLOW: dict[str, Part] = {

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from photo_features import network_features
 from torch import Tensor
 
 from tapnet.checkpoint import BUNDLED, Checkpoint, read_checkpoint
 from tapnet.data import load_dataset
 from tapnet.evaluation.calibration import calibrate_on_sets
-from tapnet.evaluation.embedding import cached_features, default_cache
 
 GRID = ((2, 5, 20), (1, 2, 5, 10), 30)  # ways, shots, episodes in each set
 NETWORKS = {"photos": "EfficientNet-Lite2", "photos-fast": "EfficientNet-Lite0"}
@@ -75,7 +75,7 @@ def main() -> None:
     for each in datasets:
         name, _, split = each.partition(":")
         images = load_dataset(name, split or "val", args.root)
-        sets.append((cached_features(method.backbone, images, "auto", default_cache()).cpu(), images.labels))
+        sets.append((network_features(method.backbone, images, "auto").cpu(), images.labels))
     bundle(args.name, read_checkpoint(args.metric), temperatures(read_checkpoint(path), sets), args.images)
 
 

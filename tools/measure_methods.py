@@ -5,7 +5,8 @@
 
 DATA holds the sets that tools/split_photos.py sorts and `tapnet data prepare folder` packs; of a set without splits of
 its own all classes are taken by naming all three. If the network has a learned metric, logistic regression and the
-cosine centroid are measured over its plain features, too.
+cosine centroid are measured over its plain features, too; if it has references, TapNet also with references that count
+for as many examples as where no method is named.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from photo_features import network_features
 from torch import Tensor
 
+from tapnet.cli.options import numbers
 from tapnet.data import load_dataset
 from tapnet.data.batches import class_labels
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
-from tapnet.evaluation.embedding import cached_features, default_cache
 from tapnet.evaluation.intervals import mean_and_ci95
 from tapnet.inference import load_network
+from tapnet.inference.method_choice import REFERENCE_SHOTS
 from tapnet.inference.networks import EmbeddingModel
 from tapnet.methods import METHODS, PARAMETER_FREE, Method
 from tapnet.training.provenance import provenance
@@ -39,6 +42,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("datasets", nargs="+", metavar="SET[:SPLIT,SPLIT]")
     parser.add_argument("--network", default="photos")
+    parser.add_argument("--shots", type=numbers, default=SHOTS, help="separated by commas (default: 1,2,5,10)")
+    parser.add_argument("--episodes", type=int, default=EPISODES, help="of each number of shots (default: 600)")
     parser.add_argument("--root")
     parser.add_argument("--json", type=Path, required=True, help="the file to write")
     args = parser.parse_args()
@@ -49,23 +54,23 @@ def main() -> None:
         sets = [load_dataset(name, split, args.root) for split in (splits or "test").split(",")]
         features, labels, seen = [], [], 0
         for images in sets:
-            features.append(cached_features(network.method.backbone, images, network.precision, default_cache()))
+            features.append(network_features(network.method.backbone, images, network.precision).cpu())
             labels.append(images.labels + seen)
             seen += len(images.names)
         fingerprints = {images.split: images.fingerprint for images in sets}
-        for shot in SHOTS:
-            spec = EpisodeSpec(WAY, shot, QUERY, EPISODES, SEED)
+        for shot in args.shots:
+            spec = EpisodeSpec(WAY, shot, QUERY, args.episodes, SEED)
             found = measure(methods, torch.cat(features), np.concatenate(labels), spec)
             rows.append({"dataset": name, "data_sha256": fingerprints, "way": WAY, "shot": shot} | summary(found))
             print(name, f"{shot}-shot", {each: f"{100 * values.mean():.2f}" for each, values in found.items()})
     content = {
-        "command": f"python tools/measure_methods.py {' '.join(args.datasets)} --network {args.network}",
-        "network": args.network,
+        "command": f"python tools/measure_methods.py {' '.join(args.datasets)} --network {Path(args.network).name}",
+        "network": Path(args.network).name,
         "network_sha256": network.sha256,
         "precision": network.precision,
         "default": network.default_method,
         "query": QUERY,
-        "episodes": EPISODES,
+        "episodes": args.episodes,
         "seed": SEED,
         "pretraining_may_overlap": True,
         "commit": provenance().get("commit"),
@@ -79,6 +84,9 @@ def methods_of(network: EmbeddingModel) -> Methods:
     """Return the methods of a network, its own first."""
     names = dict.fromkeys((network.default_method, *PARAMETER_FREE))
     methods = {name: (network.method_named(name), slice(None)) for name in names}
+    if "reference_shots" in network.method.adapt_options():
+        blended = network.method_named(None, {"reference_shots": REFERENCE_SHOTS})
+        methods[f"{network.default_method}, reference_shots={REFERENCE_SHOTS}"] = blended, slice(None)
     if getattr(network.method.backbone, "plain_share", 0):  # the plain features stand first
         plain = slice(network.method.backbone.pooled_dim)
         for name in ("logistic", "centroid"):

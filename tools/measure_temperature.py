@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from photo_features import network_features
 from scipy.special import softmax
 from torch.nn import functional as F
 
 from tapnet.data import load_dataset
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
-from tapnet.evaluation.embedding import cached_features, default_cache
 from tapnet.inference import load_network
 from tapnet.inference.networks import vector_model
 from tapnet.inference.task import Examples, fit_task
@@ -42,7 +42,7 @@ def main() -> None:
     network, rows = load_network(args.network), []
     for name in args.datasets:
         images = load_dataset(name, "test", args.root)
-        features = cached_features(network.method.backbone, images, network.precision, default_cache())
+        features = network_features(network.method.backbone, images, network.precision)
         plain = F.normalize(features[:, : network.method.backbone.pooled_dim], dim=1)
         for kind, shift in SHIFTS.items():
             vectors = (plain + shift * F.normalize(plain.mean(dim=0), dim=0)).numpy()

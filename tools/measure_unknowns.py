@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from photo_features import network_features
 
 from tapnet.checkpoint import find_checkpoint, read_header
 from tapnet.data import load_dataset
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
-from tapnet.evaluation.embedding import cached_features, default_cache
 from tapnet.inference import load_network
 from tapnet.inference.networks import EmbeddingModel
 from tapnet.inference.rejection import FOLDS, fit_rejection
@@ -35,11 +35,14 @@ def main() -> None:
     images = load_dataset(
         args.dataset or read_header(find_checkpoint(args.network)).recipe.data.name, "test", args.root
     )
-    features = cached_features(network.method.backbone, images, network.precision, default_cache()).numpy()
+    features = network_features(network.method.backbone, images, network.precision).numpy()
     method = network.method_named()
     rows = []
     for shot in (1, 5, 10):
-        rows.append(measure_unknowns(method, features, images.labels, network.calibration, WAY, shot).as_dict())
+        found = measure_unknowns(
+            method, features, images.labels, network.calibration, WAY, shot, background=network.background
+        )
+        rows.append(found.as_dict())
         if shot >= FOLDS:
             rows[-1]["reject_auto"] = [reject_auto(network, features, images.labels, shot, lose) for lose in LOSE]
     content = {

@@ -1,14 +1,16 @@
 r"""Sort public sets of photographs into train/, val/ and test/ folders for `tapnet data prepare folder`.
 
     python tools/split_photos.py OUT --cub CUB --flowers FLOWERS --cifar CIFAR/train [--mini MINI] \
-        [--grocery GROCERY/dataset] [--textures DTD] [--clothing CLOTHING/train] [--halves]
+        [--grocery GROCERY/dataset] [--textures DTD] [--clothing CLOTHING/train] [--cars CARS] [--trash TRASH] \
+        [--halves]
 
 Each is a folder in which every class has a folder of images, at any depth (halves such as train/ and test/ are joined).
-The first 40 images of each class, in the order of their paths, are linked. CUB and Flowers: every second class in order
-trains, of the others every second validates; with --halves the first half of the classes trains and validates (three
-to two) and the second half tests. CIFAR-FS and miniImageNet: the published class lists. Grocery Store: every second
-class trains, the others test. Textures and clothing: all classes test. OUT/photos joins the training and the validation
-classes of CUB and Flowers, on which the references of efficientnet-lite0 are trained and chosen.
+The first 40 images of each class, or --images of them, are linked in the order of their paths. CUB and Flowers: every
+second class in order trains, of the others every second validates; with --halves the first half of the classes trains
+and validates (three to two) and the second half tests. CIFAR-FS and miniImageNet: the published class lists. Grocery
+Store: every second class trains, the others test. Textures, clothing, cars and trash: all classes test. OUT/photos
+joins the training and the validation classes of CUB and Flowers, on which the references of efficientnet-lite0 are
+trained and chosen.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from pathlib import Path
 from tapnet.data.dataset import listed_splits
 
 IMAGES_PER_CLASS = 40
-OPTIONAL = ("mini", "grocery", "textures", "clothing")
-ONLY_TEST = ("textures", "clothing")
+ONLY_TEST = ("textures", "clothing", "cars", "trash")
+OPTIONAL = ("mini", "grocery", *ONLY_TEST)
 PUBLISHED = {"cifar": "cifar-fs", "mini": "mini-imagenet"}
 
 
@@ -60,6 +62,7 @@ def main() -> None:
     for name in ("cub", "flowers", "cifar", *OPTIONAL):
         parser.add_argument(f"--{name}", type=Path, required=name not in OPTIONAL)
     parser.add_argument("--halves", action="store_true")
+    parser.add_argument("--images", type=int, default=IMAGES_PER_CLASS, help="of each class (default: 40)")
     args = parser.parse_args()
     for part in ("cub", "flowers", "cifar", *OPTIONAL):
         root = getattr(args, part)
@@ -76,9 +79,9 @@ def main() -> None:
                 split = published[name]
             else:
                 split = halves(index, len(classes)) if args.halves else alternating(index)
-            link(files, args.out / part / split / name)
+            link(files[: args.images], args.out / part / split / name)
             if part in ("cub", "flowers") and split != "test":
-                link(files, args.out / "photos" / split / f"{part}-{name}")
+                link(files[: args.images], args.out / "photos" / split / f"{part}-{name}")
 
 
 def published_splits(part: str) -> dict[str, str]:
@@ -89,7 +92,7 @@ def published_splits(part: str) -> dict[str, str]:
 
 def link(files: list[Path], folder: Path) -> None:
     folder.mkdir(parents=True)
-    for number, file in enumerate(files[:IMAGES_PER_CLASS]):
+    for number, file in enumerate(files):
         (folder / f"{number:04d}-{file.name}").hardlink_to(file)
 
 

@@ -126,6 +126,19 @@ def projection_errors(references: Tensor, prototypes: Tensor, modified: bool = T
 
 
 @_in_full_precision
+def blended_references(references: Tensor, prototypes: Tensor, shots: Tensor, reference_shots: float) -> Tensor:
+    r"""References drawn towards the prototypes: $(\kappa\phi_k + K_k c_k) / (\kappa + K_k)$, shape (..., way, dim).
+
+    $K_k$, in `shots` (..., way, 1), are the examples of class k; its reference counts for $\kappa$ more, which are
+    `reference_shots`. Inside the projection both have one direction, so this is the mean of the class with the
+    reference as its prior. With $\kappa \to \infty$ the references stay, as in the paper.
+    """
+    if not 0 <= reference_shots < float("inf"):
+        raise ValueError(f"`reference_shots` needs to be a number from 0 on, got {reference_shots}.")
+    return (reference_shots * references + shots * prototypes) / (reference_shots + shots)
+
+
+@_in_full_precision
 def null_space(errors: Tensor, dim: int | None = None, first: Tensor | None = None) -> Tensor:
     r"""An orthonormal basis that hides every error: $M = \mathrm{null}_D([\epsilon_1; \dots])$ of eq. (4), (..., L, D).
 

@@ -448,6 +448,13 @@ def test_standard_input_is_to_be_saved_first(drawing_task, capsys):
     assert "standard input is not read: save the image as a file first" in capsys.readouterr().err
 
 
+def test_table_has_the_nearest_class_of_a_rejected_image_in_brackets(drawing_folders, drawing_task, capsys):
+    assert run("predict", drawing_task, drawing_folders / "new", "--reject", "1") == 0
+    _, *lines = capsys.readouterr().out.splitlines()
+    classes = read_task(drawing_task).classes
+    assert all(any(line.startswith(f"unknown ({name})") for name in classes) for line in lines)
+
+
 def test_rejected_images_keep_their_best_guess_in_a_column(drawing_folders, drawing_task, tmp_path):
     out = tmp_path / "a.csv"
     assert run("predict", drawing_task, drawing_folders / "new", "--reject", 1, "--out", out) == 0
@@ -555,11 +562,23 @@ def test_fit_compares_the_methods_and_says_how_to_take_another(drawing_folders, 
     start = next(
         number for number, line in enumerate(printed) if line.startswith("Leave-one-out accuracy of 12 images")
     )
-    rows = printed[start + 1 : start + 5]
-    assert rows[0].endswith("  tapnet (the method of this task)")
-    assert {row.split()[-1] for row in rows[1:]} == {"protonet", "centroid", "logistic"}
+    rows = printed[start + 1 : start + 6]
+    assert rows[0].endswith("  tapnet with references worth 2 images (the method of this task)")
+    assert {row.split()[-1] for row in rows[1:]} == {"tapnet", "protonet", "centroid", "logistic"}
     again = f"Another method: tapnet fit {drawing_folders / 'fit'} --network drawings --method "
-    assert printed[start + 5].startswith(again)
+    assert printed[start + 6].startswith(again)
+
+
+def test_fit_names_the_method_that_it_chose_and_why(drawing_folders, tmp_path, capsys):
+    assert run("fit", drawing_folders / "fit", "--network", "drawings", "--out", tmp_path / "a.task") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Chose the method tapnet (auto: the best on validation classes for networks with references)" in printed
+
+
+def test_fit_by_tapnet_is_the_papers(drawing_folders, tmp_path):
+    out = tmp_path / "a.task"
+    assert run("fit", drawing_folders / "fit", "--network", "drawings", "--method", "tapnet", "--out", out) == 0
+    assert read_task(out).options == {}
 
 
 @pytest.fixture

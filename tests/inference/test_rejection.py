@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from tapnet.errors import UserError
+from tapnet.inference import rejection
 from tapnet.inference.networks import vector_model
-from tapnet.inference.rejection import fit_rejection
+from tapnet.inference.rejection import Familiarity, class_centers, fit_rejection
 from tapnet.inference.task import Examples, fit_task
 
 DIM, WAY = 16, 4
@@ -64,3 +65,39 @@ def test_rejection_counts_copies_of_an_image_once():
 def test_rejection_of_no_share_is_refused(lose):
     with pytest.raises(UserError, match="Expected `lose` to be a share between 0 and 1"):
         fit_rejection(task_of(5), vector_model(DIM), lose)
+
+
+def test_image_closer_to_public_classes_than_another_has_the_lower_score():
+    """Two images with the same cosines to the classes of the task, of which one lies on a public class."""
+    task = task_of(5, "centroid")
+    background = np.eye(DIM, dtype=np.float32)[[10, 11, 12, 13, 14]]
+    queries = np.zeros((2, DIM), np.float32)
+    queries[:, 0] = 1
+    queries[0, 10], queries[1, 9] = 1, 1
+    centers = np.eye(DIM, dtype=np.float32)[:WAY]
+    scores = Familiarity(task.head, centers, background).scores(queries)
+    assert next(iter(scores)) == "background"
+    assert scores["similarity"][0] == pytest.approx(scores["similarity"][1], abs=0.05)
+    assert scores["background"][0] < scores["background"][1] - 0.05
+
+
+def test_scores_without_public_classes_are_similarity_and_probability():
+    task = task_of(5)
+    scores = Familiarity(task.head, class_centers(task.examples)).scores(task.examples.features)
+    assert list(scores) == ["similarity", "probability"]
+
+
+def test_rejection_takes_the_score_that_tells_the_classes_apart_when_they_are_left_out(monkeypatch):
+    """Public classes that lie on two classes of the task mislead the first score, which the examples notice."""
+    task, model = task_of(10), vector_model(DIM)
+    model.__dict__["background"] = np.concatenate([np.eye(DIM, dtype=np.float32)[:2]] * rejection.NEAREST)
+    assert fit_rejection(task, model).score == "background"
+    monkeypatch.setattr(rejection, "BACKGROUND_WEIGHT", 3.0)
+    assert fit_rejection(task, model).score == "similarity"
+
+
+def test_rejection_of_two_classes_takes_the_first_score():
+    features, labels = scattered(6, 0, classes=range(2))
+    hashes = tuple(map(str, range(len(labels))))
+    task = fit_task("ab", Examples(features, labels, hashes, (b"",) * len(labels)), vector_model(DIM), "centroid")
+    assert fit_rejection(task, vector_model(DIM)).score == "similarity"

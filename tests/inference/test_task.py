@@ -22,7 +22,8 @@ def examples_of(features, labels):
 def task(model):
     """Four classes with 1, 2, 3 and 4 random examples."""
     features = np.random.default_rng(0).random((10, 512), dtype=np.float32)
-    return fit_task(["ant", "bee", "cat", "dog"], examples_of(features, np.repeat(np.arange(4), [1, 2, 3, 4])), model)
+    examples = examples_of(features, np.repeat(np.arange(4), [1, 2, 3, 4]))
+    return fit_task(["ant", "bee", "cat", "dog"], examples, model, "tapnet")
 
 
 def test_task_is_fitted_by_the_method_of_its_network(task):
@@ -43,14 +44,15 @@ def test_task_that_lost_a_class_and_got_it_back_is_as_before(task, model):
 
 def test_task_has_the_projection_dim_of_its_network(task, model):
     narrow = replace(model, method=model.method.with_options(projection_dim=64))
-    own = fit_task(task.classes, task.examples, narrow)
+    own = fit_task(task.classes, task.examples, narrow, "tapnet")
     asked = fit_task(task.classes, task.examples, model, options={"projection_dim": 64})
     np.testing.assert_array_equal(own.head.weight, asked.head.weight)
 
 
 def test_temperature_is_that_of_the_networks_projection_and_scales_to_another(task, model):
     narrow = replace(model, method=model.method.with_options(projection_dim=64))
-    own, twice = (fit_task(task.classes, task.examples, narrow, options={"projection_dim": d}) for d in (None, 128))
+    dims = None, 128
+    own, twice = (fit_task(task.classes, task.examples, narrow, "tapnet", {"projection_dim": dim}) for dim in dims)
     assert own.temperature == task.temperature
     assert twice.temperature == 2 * own.temperature
     scaled = fit_task(task.classes, task.examples, model, options={"projection_dim": 64})

@@ -24,7 +24,7 @@ def examples():
 
 @pytest.fixture
 def task(examples):
-    return fit_task(["ant", "bee", "cat", "dog"], examples, load_network("drawings"))
+    return fit_task(["ant", "bee", "cat", "dog"], examples, load_network("drawings"), "tapnet")
 
 
 @pytest.fixture

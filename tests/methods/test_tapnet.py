@@ -100,6 +100,29 @@ def test_linear_head_has_the_softmax_of_the_logits(dim, basis):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_reference_that_counts_for_very_many_images_is_the_papers():
+    support, queries = torch.randn(6, 16), torch.randn(9, 16)
+    paper, blended = make().eval(), make(reference_shots=1e6).eval()
+    found, expected = (each.logits(support, LABELS, queries) for each in (blended, paper))
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_reference_that_counts_for_no_image_leaves_the_prototypes_inside_the_projection():
+    support, queries = torch.randn(6, 16), torch.randn(9, 16)
+    head = make().eval().adapt(support, LABELS)
+    expected = -projected_distances(queries, class_prototypes(support, LABELS, 3), head.errors)
+    torch.testing.assert_close(make(reference_shots=0).eval().logits(support, LABELS, queries), expected)
+
+
+def test_reference_counts_for_less_where_a_class_has_more_images():
+    """Three, two and one image beside a reference that counts for one: a quarter, a third and a half of it is left."""
+    support = torch.randn(6, 16)
+    paper, blended = (make(reference_shots=each).eval().adapt(support, LABELS) for each in (None, 1))
+    prototypes, shares = class_prototypes(support, LABELS, 3), torch.tensor([[1 / 4], [1 / 3], [1 / 2]])
+    torch.testing.assert_close(blended.references, shares * paper.references + (1 - shares) * prototypes)
+    assert torch.equal(blended.errors, paper.errors)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -108,6 +131,7 @@ def test_linear_head_has_the_softmax_of_the_logits(dim, basis):
         ({"selection": "nearest"}, "closest, optimal"),
         ({"projection_dim": 9}, "from 1 to dim - num_references = 8, got 9"),
         ({"projection_dim": 3, "differentiable": True}, "leave out `projection_dim`"),
+        ({"reference_shots": -1}, "a number from 0 on"),
         ({"basis": "svd"}, "householder, references, got 'svd'"),
     ],
 )

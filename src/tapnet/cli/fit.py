@@ -27,17 +27,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_labels(parser)
     parser.add_argument("--out", type=output_file(), required=True, help="the task file to write, such as birds.task")
     parser.add_argument("--network", help="a bundled network, checkpoint, run folder or hf:MODEL (default: by content)")
-    parser.add_argument("--method", help="the network's own (default), centroid, logistic or protonet")
+    parser.add_argument(
+        "--method",
+        default="auto",
+        help="auto (default: the best for the network), the network's own such as tapnet, centroid, logistic or "
+        "protonet",
+    )
     parser.add_argument("--head", dest="method", help=argparse.SUPPRESS)  # its name in earlier versions
     parser.add_argument("--selection", help="how classes take references, of TapNet (default: optimal)")
     parser.add_argument(
         "--projection-dim", type=int, help="of TapNet's projection (default: the network's own, else all)"
     )
+    parser.add_argument(
+        "--reference-shots",
+        type=float,
+        metavar="N",
+        help="each reference of TapNet counts for N images of its class (default: references alone, as in the paper)",
+    )
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda, mps or auto")
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.inference import compare_methods, fit, propose_network, write_task
+    from tapnet.inference import compare_methods, fit, propose_method, propose_network, write_task
 
     folder = labeled_images(args.folder, args.labels)
     if len(folder.classes) < 2:
@@ -45,14 +56,15 @@ def run(args: argparse.Namespace) -> None:
         words = f"{args.folder or args.labels} holds one class with images, {only!r}: a classifier needs at least 2."
         raise UserError(" ".join([words, *folder.skipped.lines()]))
     choice = None if args.network else propose_network(folder.classes)
-    options = {"selection": args.selection, "projection_dim": args.projection_dim}
+    names = "selection", "projection_dim", "reference_shots"
+    options = {name: value for name in names if (value := getattr(args, name)) is not None}
     progress = ImageProgress()
     with progress.bar(len(folder)):
         task = fit(
             folder.classes,
             args.network or (choice.name if choice else None),
             args.method,
-            {name: value for name, value in options.items() if value is not None},
+            options,
             args.device,
             progress.unreadable,
             progress.advance,
@@ -61,9 +73,14 @@ def run(args: argparse.Namespace) -> None:
 
     shots = task.shots()
     counts = pluralize(shots[0], "image") if len(set(shots)) == 1 else f"{min(shots)} to {max(shots)} images"
-    OUT.print(f"{len(task.classes)} classes, {counts} each, network {task.network}, method {task.method}: {args.out}")
+    OUT.print(
+        f"{len(task.classes)} classes, {counts} each, network {task.network}, method {task.method_label}: {args.out}"
+    )
     if choice:
         OUT.print(f"Chose the network {choice.name} by content ({choice.reason}); --network names another.")
+    if args.method == "auto" and not options:
+        reason = propose_method(task, args.network, args.device).reason
+        OUT.print(f"Chose the method {task.method} (auto: {reason}); --method names another.")
     with progress.bar(1, "methods of leave-one-out"):
         _show(compare_methods(task, args.network, args.device, progress.show), args)
     OUT.print(f"Try: tapnet predict {args.out} IMAGES")

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 class PredictionWriter(ABC):
     """Writes to a stream, flushing after every batch, so that an interrupted run leaves whole lines.
 
-    With `reject` the best guess has a column of its own beside the class, which may be "unknown".
+    With `reject` the class may be "unknown", and the best guess stands beside it.
     """
 
     def __init__(self, stream: TextIO, top: int, reject: bool, widest: int) -> None:
-        self.stream, self.top, self.reject, self.widest = stream, top, reject, max(widest, len("best guess"))
+        self.stream, self.top, self.reject, self.widest = stream, top, reject, max(widest, len("class"))
         self.stream.write(self.heading())
 
     def write(self, batch: list[Prediction]) -> None:
@@ -40,17 +40,23 @@ class PredictionWriter(ABC):
 
 
 class Table(PredictionWriter):
-    """Class, best guess if some are rejected, probability, further classes with theirs, file."""
+    """Class, or "unknown" with the nearest class in brackets; probability; further classes with theirs; file."""
 
     def heading(self) -> str:
-        guess = f"  {'best guess':<{self.widest}}" if self.reject else ""
         more = "".join(f"  {'next':<{self.widest}}  {'':>6}" for _ in range(self.top - 1))
-        return f"{'class':<{self.widest}}{guess}  {'prob.':>6}{more}  file\n"
+        return f"{'class':<{self._first}}  {'prob.':>6}{more}  file\n"
 
     def line(self, prediction: Prediction) -> str:
-        guess = f"{prediction.label:<{self.widest}}  " if self.reject else ""
-        cells = "  ".join(f"{name:<{self.widest}}  {100 * value:5.1f}%" for name, value in prediction.ranked)
-        return f"{guess}{cells}  {normalize_name(str(prediction.image))}\n"
+        best = f"{prediction.label} ({prediction.best})" if prediction.rejected else prediction.best
+        names = f"{best:<{self._first}}", *(f"{name:<{self.widest}}" for name, _ in prediction.ranked[1:])
+        values = (f"{100 * value:5.1f}%" for _, value in prediction.ranked)
+        cells = "  ".join(f"{name}  {value}" for name, value in zip(names, values, strict=True))
+        return f"{cells}  {normalize_name(str(prediction.image))}\n"
+
+    @property
+    def _first(self) -> int:
+        """The width of the first column."""
+        return self.widest + (len("unknown ()") if self.reject else 0)
 
 
 class Csv(PredictionWriter):

@@ -152,7 +152,7 @@ class Evaluator:
 
     def _scores(self, batch: EpisodeBatch) -> Tensor:
         """Return logits (episodes, query, way), up to a number that is the same for all classes of a query."""
-        if isinstance(self.method, PrototypeMethod):
+        if isinstance(self.method, PrototypeMethod) and self.method.prototypes_suffice:
             head = self.method.adapt_to(self.prototypes(batch.support))
             linear = head.linear()
             return head.logits(self.gathered(batch.query)) if linear is None else self._linear_scores(linear, batch)

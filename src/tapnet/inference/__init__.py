@@ -33,10 +33,19 @@ if TYPE_CHECKING:
     from tapnet.inference.content import NetworkChoice, choose_network
     from tapnet.inference.description import describe
     from tapnet.inference.explanation import Explanation, explain
-    from tapnet.inference.fitting import add, compare_methods, estimate_accuracy, fit, propose_network, remove
+    from tapnet.inference.fitting import (
+        add,
+        compare_methods,
+        estimate_accuracy,
+        fit,
+        propose_method,
+        propose_network,
+        remove,
+    )
     from tapnet.inference.folders import LabeledFolder, Skipped, class_folders, find_images
     from tapnet.inference.images import ImageInput
     from tapnet.inference.labels import read_labels
+    from tapnet.inference.method_choice import MethodChoice
     from tapnet.inference.networks import load_network
     from tapnet.inference.onnx_export import export
     from tapnet.inference.planes import TaskPlanes, task_planes
@@ -50,6 +59,7 @@ _HOMES = {
     "ImageInput": "images",
     "LabeledFolder": "folders",
     "LeaveOneOut": "task",
+    "MethodChoice": "method_choice",
     "NetworkChoice": "content",
     "Prediction": "predictor",
     "Predictor": "predictor",
@@ -71,6 +81,7 @@ _HOMES = {
     "fit": "fitting",
     "load_network": "networks",
     "open_predictor": "predictor",
+    "propose_method": "fitting",
     "propose_network": "fitting",
     "read_labels": "labels",
     "read_task": "task_file",
@@ -86,6 +97,7 @@ __all__ = [
     "ImageInput",
     "LabeledFolder",
     "LeaveOneOut",
+    "MethodChoice",
     "NetworkChoice",
     "Prediction",
     "Predictor",
@@ -106,6 +118,7 @@ __all__ = [
     "fit",
     "load_network",
     "open_predictor",
+    "propose_method",
     "propose_network",
     "read_labels",
     "read_task",

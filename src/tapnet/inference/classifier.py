@@ -45,8 +45,9 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         folder of a run or "hf:MODEL". With "auto" photographs take "photos" (the extra `tapnet[photos]`), line drawings
         "drawings", and feature vectors no network at all.
     method
-        "auto" is the method that the network was trained for, and "centroid" for feature vectors; else one without
-        parameters: "centroid" (the nearest mean direction), "logistic" or "protonet".
+        "auto" is chosen by the network, as `tapnet.inference.propose_method` does, and is "centroid"
+        for feature vectors; else that of the network, such as "tapnet", or one without parameters: "centroid" (the
+        nearest mean direction), "logistic" or "protonet". With options of TapNet, "auto" is the network's own.
     selection
         How TapNet's classes take references: "optimal", whatever the order of the classes, or the paper's "closest".
     projection_dim
@@ -150,6 +151,8 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the method, `None` for the network's own, and its options."""
         options = {"selection": self.selection, "projection_dim": self.projection_dim}
         name = self._method_name()
+        if name is None and options == {"selection": "optimal", "projection_dim": None}:
+            return None, {}
         known = self._model().method_named(name).adapt_options()
         return name, {key: value for key, value in options.items() if key in known and value is not None}
 

@@ -15,6 +15,7 @@ from tapnet.errors import UserError
 from tapnet.inference import task as tasks
 from tapnet.inference.content import NetworkChoice, choose_network
 from tapnet.inference.images import Example, ImageInput, image_sha256, name_of, read_images
+from tapnet.inference.method_choice import MethodChoice, choose_method
 from tapnet.inference.networks import EmbeddingModel, load_network
 from tapnet.inference.predictor import OnUnreadable, readable
 from tapnet.inference.task import Examples, LeaveOneOut, Task, check_names_differ, network_of
@@ -43,7 +44,8 @@ def fit(
         A bundled network, a checkpoint, the folder of a run or "hf:MODEL"; `None` chooses by content, as
         `choose_network` does.
     method
-        `None` is the method that the network was trained for; else one without parameters, such as "centroid".
+        `None` or "auto" is the method that `propose_method` names; else that of the network, such as "tapnet" with
+        references as in the paper, or one without parameters, such as "centroid".
     options
         Of the method's adaptation, such as `{"projection_dim": 100}`.
     device
@@ -67,6 +69,11 @@ def fit(
 def propose_network(images: ImagesByClass) -> NetworkChoice:
     """Return the network that `fit` chooses for these images, and why."""
     return choose_network(_all(_sorted(images)))
+
+
+def propose_method(task: Task, network: str | None = None, device: str = "cpu") -> MethodChoice:
+    """Return the method that `fit` chooses with the network of a task where none is named, and why."""
+    return choose_method(network_of(task, network, device))
 
 
 def add(
@@ -124,17 +131,18 @@ def compare_methods(
 ) -> dict[str, LeaveOneOut]:
     """Return what `estimate_accuracy` returns for every method that the network offers, that of the task first.
 
-    Empty if a class has one image only. `progress` is called with the number of methods done and of all.
+    That of the task has its name with its options (`Task.method_label`). Empty if a class has one image only.
+    `progress` is called with the number of methods done and of all.
     """
     model, found = network_of(task, network, device), {}
-    names = list(dict.fromkeys((task.method, *model.offered_methods(len(task.classes)))))
-    for done, name in enumerate(names, start=1):
+    others = [name for name in model.offered_methods(len(task.classes)) if name != task.method_label]
+    for done, name in enumerate((None, *others), start=1):
         estimate = tasks.leave_one_out(task, model, method=name)
         if estimate is None:
             return {}
-        found[name] = estimate
+        found[name or task.method_label] = estimate
         if progress:
-            progress(done, len(names))
+            progress(done, len(others) + 1)
     return found
 
 

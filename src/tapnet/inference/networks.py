@@ -34,6 +34,7 @@ from tapnet.errors import NotFoundError, UserError
 from tapnet.evaluation.calibration import Calibration
 from tapnet.evaluation.embedding import Embedder
 from tapnet.hardware import resolve_device, resolve_precision
+from tapnet.inference.background import read_background
 from tapnet.inference.images import in_batches
 from tapnet.methods import METHODS, PARAMETER_FREE, Method, method_name
 
@@ -62,6 +63,11 @@ class EmbeddingModel:
     @cached_property
     def _embedder(self) -> Embedder:
         return Embedder(self.method.backbone, self.precision, maps=self.method.feature_maps)
+
+    @cached_property
+    def background(self) -> NDArray[np.float32] | None:
+        """Directions (classes, dim) of public classes, if the network has them."""
+        return read_background(self.name, self.sha256, self.method.backbone)
 
     def in_precision(self, precision: str) -> EmbeddingModel:
         """Return this network embedding in that precision, as the examples of a task were."""

@@ -18,9 +18,11 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from tapnet.errors import NotFoundError, UserError
+from tapnet.evaluation.calibration import Calibration
 from tapnet.functional import NonFiniteError
+from tapnet.inference.method_choice import AUTO, choose_method
 from tapnet.inference.networks import FEATURES, EmbeddingModel, load_network, networks_supporting, vector_model
-from tapnet.inference.temperature import mixed_temperature, usual_temperature
+from tapnet.inference.temperature import USUAL, growth_factor, mixed_temperature, usual_temperature
 from tapnet.methods import PARAMETER_FREE, Head, LinearHead
 
 ROUNDS = 20  # of leaving one image of every class out
@@ -96,6 +98,12 @@ class Task:
                 parameter="network",
             )
 
+    @property
+    def method_label(self) -> str:
+        """The method, with the options that change what it computes."""
+        shots = self.options.get("reference_shots")
+        return self.method if shots is None else f"{self.method} with references worth {shots:g} images"
+
     def labels(self) -> list[Any]:
         """Return the classes as they were given to `fit`: numbers as numbers."""
         return [LABEL_KINDS[self.label_kind](name) for name in self.classes]
@@ -130,34 +138,63 @@ def fit_task(
     options: Mapping[str, Any] | None = None,
     label_kind: str = "str",
 ) -> Task:
-    """Return the method of the network, or the one named, adapted to the examples, with its temperature.
+    """Return the method named, adapted to the examples, with its temperature.
 
-    Raise UserError if there are fewer than 2 classes, or more than the method takes.
+    Without a name, or by "auto", `choose_method` names it; with options and no name it is the network's own. Raise
+    UserError if there are fewer than 2 classes, or more than the method takes.
     """
-    way, name = len(classes), method or model.default_method
+    way = len(classes)
     if way < 2:
         raise UserError(f"A classifier needs at least 2 classes, got {way} class.")
     options = {key: value for key, value in (options or {}).items() if value is not None}
+    name, options = _resolved(method, options, model)
     head = adapt(examples, model, name, options)
-    shots = np.bincount(examples.labels, minlength=way).tolist()
-    if name in PARAMETER_FREE and name not in model.calibration.tables:
-        temperature = temperature_of_examples(examples, model, name)
-    else:
-        temperature = model.calibration.temperature(name, shots) * _dimension_factor(model, options, way)
+    temperature = _temperature(head, examples, model, name, options)
     names = name, options, model.name, model.sha256, label_kind, model.precision
     return Task(tuple(classes), examples, head, temperature, *names)
 
 
-def temperature_of_examples(examples: Examples, model: EmbeddingModel, method: str) -> float:
-    """Return a temperature for a network that was not calibrated: the usual one, and that of its examples.
+def _resolved(method: str | None, options: Mapping[str, Any], model: EmbeddingModel) -> tuple[str, Mapping[str, Any]]:
+    """Return the name of the method and its options, by the rule if none is named."""
+    if method is not None and method != AUTO:
+        return method, options
+    if options:
+        return model.default_method, options
+    choice = choose_method(model)
+    return choice.name, dict(choice.options)
+
+
+def _temperature(
+    head: Head, examples: Examples, model: EmbeddingModel, method: str, options: Mapping[str, Any]
+) -> float:
+    """Return the temperature of the network's calibration for this method or, where it has none, of the examples."""
+    shots, tables = np.bincount(examples.labels).tolist(), model.calibration
+    if method in PARAMETER_FREE and method not in tables.tables:
+        usual = usual_temperature(method, examples.features, examples.labels)
+        return temperature_of_examples(usual, USUAL, examples, model, method, options)
+    calibrated = tables.temperature(method, shots) * _dimension_factor(model, options, len(shots))
+    if options.get("reference_shots") is None:
+        return calibrated
+    usual = calibrated * _blend_factor(head, examples, model, method, options)
+    return temperature_of_examples(usual, tables, examples, model, method, options)
+
+
+def temperature_of_examples(
+    usual: float,
+    calibration: Calibration,
+    examples: Examples,
+    model: EmbeddingModel,
+    method: str,
+    options: Mapping[str, Any],
+) -> float:
+    """Return a temperature for what the network was not calibrated for: the usual one, and that of its examples.
 
     The examples are left out one of every class at a time; where a class has one only, the usual one remains.
     """
-    usual = usual_temperature(method, examples.features, examples.labels)
-    held = held_out_logits(examples, model, method, {}, _CALIBRATION_ROUNDS)
+    held = held_out_logits(examples, model, method, options, _CALIBRATION_ROUNDS)
     if held is None:
         return usual
-    return mixed_temperature(method, usual, np.bincount(examples.labels).tolist(), *held)
+    return mixed_temperature(usual, growth_factor(calibration, method, np.bincount(examples.labels).tolist()), *held)
 
 
 def adapt(examples: Examples, model: EmbeddingModel, method: str, options: Mapping[str, Any]) -> Head:
@@ -210,6 +247,21 @@ def _dimension_factor(model: EmbeddingModel, options: Mapping[str, Any], way: in
     return float(asked / (getattr(model.method, "projection_dim", None) or full))
 
 
+def _blend_factor(
+    head: Head, examples: Examples, model: EmbeddingModel, method: str, options: Mapping[str, Any]
+) -> float:
+    """Return how much farther apart logits are than with the references alone, for which networks are calibrated."""
+    plain = adapt(examples, model, method, {**options, "reference_shots": None})
+    blended, alone = (_logit_scale(each) for each in (head, plain))
+    return blended / alone
+
+
+def _logit_scale(head: Head) -> float:
+    linear = head.linear()
+    assert linear is not None
+    return float((linear.weight - linear.weight.mean(dim=-2, keepdim=True)).norm())
+
+
 def with_examples(task: Task, names: Sequence[str], more: Examples, model: EmbeddingModel) -> Task:
     """Return the task with further examples, `more.labels` counting `names`; new names become classes, in order.
 
@@ -255,7 +307,7 @@ def leave_one_out(
     One image of every class is left out at a time, so that all classes lose as much; copies of an image count once.
     `method` is another one than the task's, with its default options.
     """
-    options = task.options if method in (None, task.method) else {}
+    options = task.options if method is None else {}
     held = held_out_logits(task.examples, model, method or task.method, options, ROUNDS, progress)
     if held is None:
         return None

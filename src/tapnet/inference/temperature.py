@@ -47,19 +47,17 @@ def spread(points: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
     return float(np.square(points).sum(axis=1).mean() - dots)
 
 
-def mixed_temperature(
-    method: str,
-    usual: float,
-    shots: Sequence[int],
-    logits: NDArray[np.float64],
-    answers: NDArray[np.int64],
-) -> float:
+def mixed_temperature(usual: float, factor: float, logits: NDArray[np.float64], answers: NDArray[np.int64]) -> float:
     """Return the usual temperature and that of held-out examples, averaged by their number in logarithms.
 
-    A head with one example less per class needs another temperature, by the same factor as is usual.
+    `factor` is by how much a head with all examples needs another temperature than one without those held out.
     """
-    fewer = [max(shot - 1, 1) for shot in shots]
-    factor = USUAL.temperature(method, shots) / USUAL.temperature(method, fewer)
     share = len(answers) / (len(answers) + _USUAL_COUNT)
     held = factor * fit_temperature(logits, answers)
     return float(np.exp(share * np.log(held) + (1 - share) * np.log(usual)))
+
+
+def growth_factor(calibration: Calibration, method: str, shots: Sequence[int]) -> float:
+    """Return by how much a temperature changes from one example less in every class."""
+    fewer = [max(shot - 1, 1) for shot in shots]
+    return calibration.temperature(method, shots) / calibration.temperature(method, fewer)

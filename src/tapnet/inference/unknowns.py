@@ -15,7 +15,7 @@ from tapnet.data.batches import class_labels
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.evaluation.calibration import Calibration
 from tapnet.functional import class_prototypes
-from tapnet.inference.rejection import class_centers, known_scores
+from tapnet.inference.rejection import Directions, Familiarity, class_centers
 from tapnet.inference.task import Examples
 from tapnet.methods import Method, method_name
 
@@ -28,7 +28,8 @@ Values = NDArray[np.float64]
 class Detection:
     """A score that is high for known images: the area under its ROC curve, and what catching unknowns costs."""
 
-    auroc: float
+    auroc: float  # over the images of all episodes
+    auroc_by_task: float  # the mean over episodes: a task has a threshold of its own
     knowns_lost_at_80: float  # share of known images rejected when 80% of the unknown are
     knowns_lost_at_95: float
     caught_at_5: float  # share of unknown images rejected when 5% of the known are
@@ -47,7 +48,7 @@ class Unknowns:
     calibration_error_after: float
     by_probability: Detection
     by_distance: Detection
-    by_known_score: Detection  # what `reject="auto"` goes by
+    by_known_score: Detection  # what `reject="auto"` goes by, unless the examples of a task prefer another score
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -62,8 +63,12 @@ def measure_unknowns(
     shot: int = 5,
     episodes: int = 500,
     seed: int = 0,
+    background: Directions | None = None,
 ) -> Unknowns:
-    """Episodes of twice as many classes: the first half are known, the second half are not."""
+    """Episodes of twice as many classes: the first half are known, the second half are not.
+
+    `background` are directions of classes that are in no episode, as `EmbeddingModel.background`.
+    """
     sampler = EpisodeSampler(labels, EpisodeSpec(2 * way, shot, QUERY, episodes, seed))
     temperature = calibration.temperature(method_name(method), [shot] * way)
     scores, distances, known_by = [], [], []
@@ -76,7 +81,8 @@ def measure_unknowns(
         centers = class_prototypes(support, class_labels(way, shot), way) if head.centers is None else head.centers
         inside, marks = head.project(queries), head.project(centers)
         examples = Examples(support.numpy(), class_labels(way, shot).numpy(), (), ())
-        known_by.append(known_scores(head.linear() or head, class_centers(examples), queries.numpy()))
+        familiarity = Familiarity(head.linear() or head, class_centers(examples), background)
+        known_by.append(next(iter(familiarity.scores(queries.numpy()).values())))
         distances.append(torch.cdist(inside, marks).square().amin(dim=1).detach().double().numpy())
     logits = np.stack(scores)  # (episodes, 2 · way · QUERY, way)
     known = np.tile(np.repeat([True, False], way * QUERY), episodes)
@@ -91,17 +97,19 @@ def measure_unknowns(
         accuracy=float(right.mean()),
         calibration_error_before=calibration_error(softmax(flat[known], axis=1).max(axis=1), right),
         calibration_error_after=calibration_error(sure[known], right),
-        by_probability=detection(sure, known),
-        by_distance=detection(-np.concatenate(distances), known),
-        by_known_score=detection(np.concatenate(known_by), known),
+        by_probability=detection(sure, known, episodes),
+        by_distance=detection(-np.concatenate(distances), known, episodes),
+        by_known_score=detection(np.concatenate(known_by), known, episodes),
     )
 
 
-def detection(score: Values, known: NDArray[np.bool_]) -> Detection:
-    """Return how well a score of each image tells known classes from others."""
+def detection(score: Values, known: NDArray[np.bool_], episodes: int = 1) -> Detection:
+    """Return how well a score of each image, episode after episode, tells known classes from others."""
     lost = [float((score[known] < np.quantile(score[~known], share)).mean()) for share in (0.8, 0.95)]
     caught = [float((score[~known] < np.quantile(score[known], share)).mean()) for share in (0.05, 0.2)]
-    return Detection(float(roc_auc_score(known, score)), *lost, *caught)
+    parts = zip(np.split(known, episodes), np.split(score, episodes), strict=True)
+    by_task = float(np.mean([roc_auc_score(*part) for part in parts]))
+    return Detection(float(roc_auc_score(known, score)), by_task, *lost, *caught)
 
 
 def calibration_error(sure: Values, right: NDArray[np.bool_]) -> float:

@@ -127,6 +127,11 @@ class Method(nn.Module):
 class PrototypeMethod(Method):
     """A method that needs no more of the support set than the mean feature of each class."""
 
+    @property
+    def prototypes_suffice(self) -> bool:
+        """Whether `adapt_to` may stand for `adapt`; not if an option needs more of the support set."""
+        return True
+
     def adapt_to(self, prototypes: Tensor) -> Head:
         """Return the head for class prototypes (..., way, dim)."""
         raise NotImplementedError

@@ -6,7 +6,7 @@ Sung Whan Yoon, Jun Seo, Jaekyun Moon. ICML 2019.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,8 @@ from tapnet.backbones import Backbone
 from tapnet.errors import UserError
 from tapnet.functional import (
     SELECTION_STRATEGIES,
+    blended_references,
+    class_prototypes,
     linear_head,
     null_coordinates,
     projected_distances,
@@ -24,7 +26,7 @@ from tapnet.functional import (
     residuals,
     select_references,
 )
-from tapnet.methods.base import PrototypeMethod, check_choice
+from tapnet.methods.base import PrototypeMethod, check_choice, way_of
 from tapnet.methods.head import Head, LinearHead
 
 BASES = ("householder", "references")
@@ -88,6 +90,8 @@ class TapNet(PrototypeMethod):
     depend on the order in which the classes are listed, with `optimal` it cannot. `projection_dim` is the paper's D,
     all of the null space by default; `basis` orders its columns, where `references` loses nothing at D = way - 1.
     `differentiable` passes gradients through the projection, with which short training gets further.
+    Inside the projection a class stands where its reference does, as in the paper; with `reference_shots` at the mean
+    of its examples and of the reference, which counts for so many examples.
     """
 
     way_option = "num_references"
@@ -102,6 +106,7 @@ class TapNet(PrototypeMethod):
         selection: str = "closest",
         differentiable: bool = False,
         basis: str = "householder",
+        reference_shots: float | None = None,
     ) -> None:
         super().__init__(backbone)
         if not 2 <= num_references < backbone.dim:
@@ -113,13 +118,28 @@ class TapNet(PrototypeMethod):
             raise UserError("`differentiable` needs the full projection: leave out `projection_dim`.")
         check_choice("selection", selection, tuple(rule for rule in SELECTION_STRATEGIES if rule != "random"))
         check_choice("basis", basis, BASES)
+        if reference_shots is not None and not 0 <= reference_shots < math.inf:
+            raise ValueError(f"`reference_shots` needs to be a number from 0 on, or none, got {reference_shots}.")
         self.projection_dim, self.selection, self.differentiable = projection_dim, selection, differentiable
-        self.basis = basis
+        self.basis, self.reference_shots = basis, reference_shots
         self.references = nn.Parameter(torch.randn(num_references, backbone.dim) / math.sqrt(backbone.dim))
 
     @property
     def max_way(self) -> int:
         return len(self.references)
+
+    @property
+    def prototypes_suffice(self) -> bool:
+        return self.reference_shots is None
+
+    def adapt(self, support: Tensor, labels: Tensor) -> ProjectionHead:
+        prototypes = class_prototypes(support, labels, way := way_of(labels))
+        head = self.adapt_to(prototypes)
+        if self.reference_shots is None:
+            return head
+        shots = F.one_hot(labels, way).to(prototypes.dtype).sum(dim=-2).unsqueeze(-1)  # (..., way, 1)
+        blended = blended_references(head.references, prototypes, shots, self.reference_shots)
+        return replace(head, references=blended)
 
     def adapt_to(self, prototypes: Tensor, chosen: Tensor | None = None) -> ProjectionHead:
         """Return the head for class prototypes (..., way, dim); `chosen` names a reference for each class."""
@@ -151,4 +171,4 @@ class TapNet(PrototypeMethod):
 
     @classmethod
     def adapt_options(cls) -> tuple[str, ...]:
-        return ("selection", "projection_dim", "basis")
+        return ("selection", "projection_dim", "basis", "reference_shots")

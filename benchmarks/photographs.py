@@ -1,0 +1,61 @@
+"""Predicting a folder of photographs beside its bare network, and fitting 20 classes of 5 beside their embedding."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pairs import Row, compared, seconds
+from PIL import Image
+
+from tapnet.inference import compare_methods, load_network
+from tapnet.inference.images import Example, read_images
+from tapnet.inference.networks import EmbeddingModel
+from tapnet.inference.task import Examples, fit_task
+from tapnet.inference.task_predictor import TaskPredictor
+
+NETWORK, IMAGES, WAY, SHOT = "photos", 96, 20, 5
+SIZE = (500, 375)  # of the photographs, as in CUB
+
+
+def rows(pairs: int = 3) -> list[Row]:
+    """Seconds per image of the bare network / of `predict`; and seconds of a fit that finds its images embedded."""
+    model = load_network(NETWORK)
+    with tempfile.TemporaryDirectory() as folder:
+        files = photographs(Path(folder))
+        read = read_images(files, model.image_preprocessing)
+        pixels = [example.pixels for _, example in read if isinstance(example, Example)]
+        predictor = TaskPredictor(task := fit_task(*embedded(model), model), model)
+        bare, whole, ratio = compared(
+            lambda: model.embed(pixels), lambda: predictor.predict(files), pairs, (IMAGES, IMAGES)
+        )
+    classes, examples = embedded(model)
+    fitting = seconds(lambda: fit_task(classes, examples, model)) + seconds(lambda: compare_methods(task))
+    embedding = bare * WAY * SHOT
+    note = f"{fitting:.2f} s and {embedding:.2f} s"
+    return [
+        Row(f"predict: the network {NETWORK} alone / a folder of photographs", ratio, "at least 0.85", bare, whole),
+        Row(f"fit {WAY} × {SHOT}, methods compared / their embedding", fitting / embedding, "1 s", fitting, 1, note),
+    ]
+
+
+def photographs(folder: Path) -> list[Path]:
+    """Return JPEG files of smooth noise: as large as photographs, and as slow to decode."""
+    generator, files = np.random.default_rng(0), []
+    for number in range(IMAGES):
+        coarse = Image.fromarray(generator.integers(0, 256, (40, 50, 3), dtype=np.uint8))
+        files.append(folder / f"{number}.jpg")
+        coarse.resize(SIZE, Image.Resampling.BICUBIC).save(files[-1], quality=90)
+    return files
+
+
+def embedded(model: EmbeddingModel) -> tuple[list[str], Examples]:
+    """Return the names of 20 classes and 5 examples of each, as the network would have embedded them."""
+    generator, labels = np.random.default_rng(0), np.repeat(np.arange(WAY), SHOT)
+    (dim,) = model.method.feature_shape
+    centers, noise = generator.standard_normal((WAY, dim)), generator.standard_normal((len(labels), dim))
+    features: NDArray[np.float32] = (centers[labels] + noise).astype(np.float32)
+    hashes = tuple(str(number) for number in range(len(labels)))
+    return [f"class {number:02d}" for number in range(WAY)], Examples(features, labels, hashes, (b"",) * len(labels))

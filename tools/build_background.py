@@ -1,0 +1,53 @@
+r"""Bundle the mean features of public classes with a network for photographs, for `predict --reject auto`:
+
+    python tools/build_background.py photos cub:train,val flowers:train,val cifar:train,val mini:train grocery:train \
+        --root DATA
+
+Each argument names a set and its splits, as in tools/build_metric.py, from whose classes the metric of the network was
+learned. Test classes stay out.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from photo_features import square_roots
+from torch import Tensor
+from torch.nn import functional as F
+
+from tapnet.backbones.efficientnet_lite import EfficientNetLite
+from tapnet.data import ImageSet, load_dataset
+from tapnet.functional import class_prototypes
+from tapnet.inference import load_network
+from tapnet.inference.background import FOLDER, write_background
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("network", choices=["photos", "photos-fast"])
+    parser.add_argument("datasets", nargs="+", metavar="SET:SPLIT[,SPLIT]")
+    parser.add_argument("--root", help="folder of the prepared datasets")
+    args = parser.parse_args()
+    network, means = load_network(args.network), []
+    assert isinstance(network.method.backbone, EfficientNetLite)
+    for argument in args.datasets:
+        name, _, splits = argument.partition(":")
+        for split in (splits or "train").split(","):
+            means.append(class_means(network.method.backbone.variant.name, load_dataset(name, split, args.root)))
+            print(f"{name} {split}: {len(means[-1])} classes")
+    path = FOLDER / f"{args.network}.safetensors"
+    origin = f"built by tools/build_background.py from {' '.join(args.datasets)}"
+    write_background(path, torch.cat(means).numpy(), network.sha256, origin)
+    print(f"{path}: {path.stat().st_size:,} bytes")
+
+
+def class_means(backbone: str, images: ImageSet) -> Tensor:
+    """Return the mean of the square roots (classes, 1280) of the features of every class, each of length 1."""
+    roots = F.normalize(square_roots(backbone, images), dim=1)
+    return class_prototypes(roots, torch.from_numpy(images.labels), len(images.names))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()
