@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from photo_features import network_features
 
 from tapnet.checkpoint import find_checkpoint, read_header
+from tapnet.cli.options import numbers
 from tapnet.data import load_dataset
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.inference import load_network
@@ -21,13 +22,15 @@ from tapnet.inference.task import Examples, fit_task
 from tapnet.inference.unknowns import measure_unknowns
 from tapnet.training.provenance import provenance
 
-WAY, QUERY, TASKS, LOSE = 5, 15, 100, (0.05, 0.2)
+WAY, QUERY, TASKS, LOSE = 5, 15, 50, (0.05,)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("network")
     parser.add_argument("--dataset", help="default: that of the network's recipe")
+    parser.add_argument("--shots", type=numbers, default=(1, 5, 10), help="separated by commas (default: 1,5,10)")
+    parser.add_argument("--episodes", type=int, default=500)
     parser.add_argument("--root")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
@@ -38,9 +41,9 @@ def main() -> None:
     features = network_features(network.method.backbone, images, network.precision).numpy()
     method = network.method_named()
     rows = []
-    for shot in (1, 5, 10):
+    for shot in args.shots:
         found = measure_unknowns(
-            method, features, images.labels, network.calibration, WAY, shot, background=network.background
+            method, features, images.labels, network.calibration, WAY, shot, args.episodes, 0, network.background
         )
         rows.append(found.as_dict())
         if shot >= FOLDS:
