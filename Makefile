@@ -24,15 +24,10 @@ compare: $(READY)  ## the quickstart's recipe with Prototypical Networks beside 
 	$(BIN)/tapnet compare runs/quickstart runs/quickstart-protonet --shot 1
 	$(BIN)/tapnet compare runs/quickstart runs/quickstart-protonet --shot 5
 
-RIVALS := omniglot-60way-gradient omniglot-60way-protonet $(foreach name, \
-	matching tadam-alpha tadam-tc relation tpn shifted-neurons maml snail,omniglot-$(name)-cpu)
-
 rivals: $(READY)  ## train every method on Omniglot (tapnet data download omniglot), compare, write runs/rivals.html
-	for name in $(RIVALS); do \
-		test -e runs/$$name/last.safetensors || $(BIN)/tapnet train $$name --no-test || exit; \
-		$(BIN)/tapnet train --resume runs/$$name --no-test || exit; \
-	done
-	$(BIN)/tapnet compare $(RIVALS:%=runs/%) --way 5 --shot 1 --query 5 --episodes 1000 --out runs/rivals.html
+	$(BIN)/tapnet sweep sweeps/rivals.yaml $(SWEEP)
+	$(BIN)/tapnet compare $$($(BIN)/tapnet sweep sweeps/rivals.yaml --list) \
+		--way 5 --shot 1 --query 5 --episodes 1000 --out runs/rivals.html
 
 test: lint  ## lint, types and tests
 	$(BIN)/pytest -n 2 --dist loadfile

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import batch
 import embedding
 import evaluation
 import growth
@@ -46,6 +47,7 @@ QUICK: dict[str, Part] = {
     "straightforward-conv4-28": partial(straightforward.rows, "conv4", (1, 28, 28), ""),
 }
 SLOW: dict[str, Part] = {
+    "batch": batch.rows,
     "head-conv4-84": partial(training_step.rows, "conv4", (3, 84, 84)),
     "head-resnet12-28": partial(training_step.rows, "resnet12", (1, 28, 28)),
     "head-resnet12-84": partial(training_step.rows, "resnet12", (3, 84, 84)),

@@ -22,6 +22,7 @@ LAYERS = {
             ("plotting",),
             ("evaluation",),
             ("inference", "training"),
+            ("jobs",),
             ("paper",),
             ("web",),
             ("cli",),

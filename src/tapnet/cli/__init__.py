@@ -20,6 +20,7 @@ from tapnet.errors import UserError
 COMMANDS: dict[str, str] = {
     "quickstart": "train on the bundled drawings, evaluate, save two plots",
     "train": "train a method by a recipe",
+    "sweep": "train many variants: a grid or list of recipes, changes and seeds",
     "evaluate": "accuracy of a checkpoint on classes it has never seen",
     "compare": "several checkpoints on the same episodes, with paired differences",
     "recipes": "list the recipes",

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from tapnet.cli.batch import add_engine, check_engine
 from tapnet.cli.evaluate import candidate, images_for
 from tapnet.cli.options import add_device, add_episodes, output_folder, percent
+from tapnet.cli.sweep import train_on_cluster
 from tapnet.cli.tables import print_table
 from tapnet.cli.train import train_with_progress
 from tapnet.errors import UserError
@@ -43,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--record", type=output_folder, metavar="DIR", help="keep the result in DIR/ablations")
     add_device(parser, precision="auto")
+    add_engine(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -77,8 +80,11 @@ def _check_options(ablation: Ablation, args: argparse.Namespace) -> None:
         raise UserError(f"The variants of {args.name} need training: give --recipe in place of --checkpoint.")
     if args.recipe and ablation.recipes is None:
         raise UserError(f"The variants of {args.name} need no training: give --checkpoint in place of --recipe.")
-    if args.checkpoint and (args.set or args.out):
-        raise UserError("--set and --out are for variants that are trained: leave them out, or give --recipe.")
+    if args.checkpoint and (args.set or args.out or args.engine):
+        raise UserError(
+            "--set, --out and --engine are for variants that are trained: leave them out, or give --recipe."
+        )
+    check_engine(args)
 
 
 def _measured(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) -> tuple[Header, Candidate, list[Row]]:
@@ -90,7 +96,7 @@ def _measured(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) -
 
 def _trained(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) -> tuple[Header, Candidate, list[Row]]:
     """Return the same for the first of the variants, after each has been trained."""
-    from tapnet.paper.ablations import check_measurable, measure_runs, train_variants
+    from tapnet.paper.ablations import check_measurable, measure_runs, recipes_by_folder, train_variants
     from tapnet.recipe import load_recipe
 
     assert ablation.recipes is not None
@@ -105,7 +111,10 @@ def _trained(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) ->
     )
     recipes = ablation.recipes(recipe)
     check_measurable(recipes, images_for(recipe.data, args), task)
-    folders = train_variants(recipes, args.out or Path("runs") / f"ablate-{args.name}", train, _log)
+    out = args.out or Path("runs") / f"ablate-{args.name}"
+    if args.engine:
+        train_on_cluster(recipes_by_folder(recipes), out, args)
+    folders = train_variants(recipes, out, train, _log)
     found = {variant: candidate(str(folder), _in_float32(args)) for variant, folder in folders.items()}
     evaluators = {variant: each.evaluator for variant, each in found.items()}
     base = found[next(iter(found))]

@@ -9,14 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from tapnet.cli.batch import add_batch_options, check_no_batch_options, predict_parts
 from tapnet.cli.options import add_rejection, output_file, output_folder
-from tapnet.cli.progress import ERRORS, ImageProgress, add_network, input_path
+from tapnet.cli.progress import ERRORS, ImageProgress, add_network, image_source, input_path
 from tapnet.cli.rows import FORMATS
 from tapnet.errors import UserError
 from tapnet.wording import pluralize
 
 if TYPE_CHECKING:
     from tapnet.inference.predictor import Prediction
+    from tapnet.jobs.sources import Chunk
 
 _EXAMPLES = """examples:
   tapnet predict birds.task new_photos/
@@ -24,19 +26,29 @@ _EXAMPLES = """examples:
   tapnet predict birds.task new_photos/ --reject auto --sort-into sorted/
   tapnet predict birds.task new_photos/ --sort confidence --out birds.csv
   tapnet predict birds.onnx new_photos/                  an exported task, without PyTorch
+  tapnet predict birds.task list.txt --out birds.parquet           the same command continues what was stopped
+  tapnet predict birds.task s3://bucket/photos --engine ray --address auto --out s3://bucket/birds.parquet
 """
 _ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".txt": "table"}  # so that no slip overwrites an image
+_PARQUET = ".parquet"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     parser.add_argument("task", type=input_path, help="a task file, or an .onnx file made by `tapnet export`")
-    parser.add_argument("images", type=input_path, nargs="+", help="images, or folders of them")
+    parser.add_argument(
+        "images",
+        type=image_source,
+        nargs="+",
+        help="images, folders of them, list files (.txt), Parquet files with paths or bytes, or buckets (s3://, gs://)",
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", dest="format", action="store_const", const="jsonl", help="one JSON object per line")
     form.add_argument("--csv", dest="format", action="store_const", const="csv", help="comma-separated values")
     parser.add_argument(
-        "--out", type=output_file(*_ENDINGS), help="write to this file: .csv, .json (one list), .jsonl (lines) or .txt"
+        "--out",
+        type=_output,
+        help="write to this file: .csv, .json (one list), .jsonl (lines) or .txt, or to this folder: .parquet",
     )
     parser.add_argument("--top", type=int, default=1, help="how many classes of each image (default: 1)")
     add_rejection(
@@ -48,15 +60,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--sort-into", type=output_folder, metavar="DIR", help="copy each image into DIR/CLASS/")
     add_network(parser)
+    add_batch_options(parser)
+    parser.set_defaults(device=None)
+
+
+def _output(text: str) -> Path | str:
+    """Return where to write: a folder of part files, which may be in a bucket, as text; else the path of a file."""
+    if text.rstrip("/").lower().endswith(_PARQUET):
+        return text.rstrip("/")
+    if "://" in text:
+        raise argparse.ArgumentTypeError(f"expected a name that ends in {_PARQUET} in a bucket, got {text}")
+    return output_file(*_ENDINGS, _PARQUET)(text)
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.inference import Skipped, find_images, open_predictor
+    if isinstance(args.out, str):
+        predict_parts(args)
+        return
+    from tapnet.inference import Skipped, open_predictor
+    from tapnet.jobs.sources import read_chunks
 
+    check_no_batch_options(args)
     form, skipped, progress = _format(args), Skipped(), ImageProgress()
-    predictor = open_predictor(args.task, args.network, args.device)
+    predictor = open_predictor(args.task, args.network, args.device or "cpu")
     predictor.check_options(args.top, args.reject, args.lose)
-    total = sum(1 for _ in find_images(args.images, skipped))
+    total, copied = 0, dict[str, Path]()
+    for chunk in read_chunks(args.images, args.column, skipped):
+        total += len(chunk)
+        if args.sort_into:
+            copied |= _to_copy(chunk)
     if not total:
         ERRORS.print(f"There is no image in {', '.join(map(str, args.images))}.")
         progress.finish(skipped)
@@ -66,13 +98,12 @@ def run(args: argparse.Namespace) -> None:
     with progress.bar(total), _stream(args.out) as stream:
         writer = FORMATS[form](stream, args.top, args.reject != 0, len(max(predictor.classes, key=len)))
         try:
-            batches = predictor.predict_batches(
-                find_images(args.images), args.top, args.reject, progress.unreadable, args.lose
-            )
+            images = (image for chunk in read_chunks(args.images, args.column) for image in chunk.images())
+            batches = predictor.predict_batches(images, args.top, args.reject, progress.unreadable, args.lose)
             for batch in batches:
                 kept.extend(batch) if args.sort else writer.write(batch)
                 if args.sort_into:
-                    _sort(batch, args.sort_into)
+                    _sort(batch, args.sort_into, copied)
                 done += len(batch)
                 progress.advance(len(batch))
         except KeyboardInterrupt:
@@ -109,7 +140,16 @@ def _stream(path: Path | None) -> Iterator[TextIO]:
         yield stream
 
 
-def _sort(batch: list[Prediction], folder: Path) -> None:
+def _to_copy(chunk: Chunk) -> dict[str, Path]:
+    """Return the paths of the images; raise UserError if one is in a bucket or in a table."""
+    paths = chunk.local_paths()
+    if len(paths) < len(set(chunk.files)):
+        elsewhere = next(file for file in chunk.files if file not in paths)
+        raise UserError(f"--sort-into copies files of this machine, got {elsewhere}: leave it out.")
+    return paths
+
+
+def _sort(batch: list[Prediction], folder: Path, paths: dict[str, Path]) -> None:
     """Copy the images, never move them; of two with one name both stay, and none is copied twice."""
     import filecmp
     import shutil
@@ -117,7 +157,7 @@ def _sort(batch: list[Prediction], folder: Path) -> None:
     for prediction in batch:
         place = folder / _safe(prediction.label)
         place.mkdir(parents=True, exist_ok=True)
-        file = Path(str(prediction.image))
+        file = paths[str(prediction.image)]
         target, number = place / file.name, 1
         while target.exists() and not filecmp.cmp(file, target, shallow=False):
             number += 1

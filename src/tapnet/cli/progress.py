@@ -50,9 +50,11 @@ class ImageProgress:
 
     def unreadable(self, image: ImageInput, reason: str) -> None:
         """Name an image that could not be read."""
+        from tapnet.inference.images import name_of
+
         self.broken += 1
         console = ERRORS if self._bar is None else self._bar.console
-        console.print(f"{image if isinstance(image, str | Path) else 'image'}: {reason}")
+        console.print(f"{name_of(image)}: {reason}")
 
     def finish(self, skipped: Skipped | None = None) -> None:
         """Print what was left out; exit with code 1 if an image could not be read."""
@@ -76,6 +78,12 @@ def input_path(text: str) -> Path:
     if text == "-":
         raise argparse.ArgumentTypeError("standard input is not read: save the image as a file first.")
     return Path(text)
+
+
+def image_source(text: str) -> str:
+    """Return where images are, by path or by the address of a bucket: the type of an argument."""
+    scheme, found, _ = text.partition("://")
+    return text if found and scheme not in ("http", "https", "ftp") else str(input_path(text))
 
 
 def add_labels(parser: argparse.ArgumentParser) -> None:

@@ -1,7 +1,7 @@
 """Images as people have them, made into what a network takes. Nothing here needs PyTorch.
 
-An image is a path, the bytes of a file, a PIL image or an array; what cannot be read becomes `Unreadable` with its
-reason.
+An image is a path, the bytes of a file, a file elsewhere (`ImageFile`), a PIL image or an array; what cannot be read
+becomes `Unreadable` with its reason.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,11 +28,21 @@ from tapnet.data.preprocessing import Pixels, Preprocessing
 from tapnet.data.source import Unreadable
 from tapnet.errors import UserError
 
-ImageInput = str | Path | bytes | Image.Image | NDArray[Any]
 T = TypeVar("T")
 
 THUMBNAIL = 96
-_WORKERS, _AHEAD = 2, 64  # images decoded at a time, and waiting to be used
+WORKERS, _AHEAD = 2, 64  # images decoded at a time, and waiting to be used
+
+
+class ImageFile(ABC):
+    """An image file that is not on this machine's disk: in a bucket, or in a row of a table. Its text is its name."""
+
+    @abstractmethod
+    def read_bytes(self) -> bytes:
+        """Return the content of the file; raise OSError if it cannot be had."""
+
+
+ImageInput = str | Path | ImageFile | bytes | Image.Image | NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -57,10 +68,10 @@ def read_image(image: ImageInput, preprocessing: Preprocessing, thumbnail: bool 
 
 
 def read_images(
-    images: Iterable[ImageInput], preprocessing: Preprocessing, thumbnails: bool = False
+    images: Iterable[ImageInput], preprocessing: Preprocessing, thumbnails: bool = False, workers: int = WORKERS
 ) -> Iterator[tuple[ImageInput, Example | Unreadable]]:
-    """Yield each image with what `read_image` returns, in order; threads read a bounded number ahead."""
-    with _quiet(), ThreadPoolExecutor(_WORKERS) as pool:
+    """Yield each image with what `read_image` returns, in order; `workers` threads read a bounded number ahead."""
+    with _quiet(), ThreadPoolExecutor(workers) as pool:
         waiting: deque[tuple[ImageInput, Future[Example | Unreadable]]] = deque()
         try:
             for image in images:
@@ -85,7 +96,7 @@ def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 def name_of(image: ImageInput) -> str:
     """Return what an image is called in a message: its path, or what kind of input it is."""
-    return str(image) if isinstance(image, str | Path) else "The image"
+    return str(image) if isinstance(image, str | Path | ImageFile) else "The image"
 
 
 def with_input(image: ImageInput, use: Any) -> Any:
@@ -110,9 +121,9 @@ def displayed_image(image: ImageInput, side: int = 600) -> Image.Image:
 
 
 def _raw(image: ImageInput) -> bytes | Pixels | Image.Image | Unreadable:
-    if isinstance(image, str | Path):
+    if isinstance(image, str | Path | ImageFile):
         try:
-            return Path(image).read_bytes()
+            return (Path(image) if isinstance(image, str) else image).read_bytes()
         except OSError as error:
             return Unreadable(error.strerror or str(error))
     if isinstance(image, bytes | Image.Image):

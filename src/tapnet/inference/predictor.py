@@ -98,8 +98,15 @@ class Predictor(ABC):
         An image that cannot be read is left out and given to `on_unreadable` with the reason; without that, raise
         UserError.
         """
+        yield from self.predict_examples(
+            readable(read_images(images, self.preprocessing), on_unreadable), top, reject, lose
+        )
+
+    def predict_examples(
+        self, examples: Iterable[tuple[ImageInput, Example]], top: int = 1, reject: Reject = 0.0, lose: float = LOSE
+    ) -> Iterator[list[Prediction]]:
+        """Yield predictions of images that are read already, batch by batch."""
         self.check_options(top, reject, lose)
-        examples = readable(read_images(images, self.preprocessing), on_unreadable)
         for batch in in_batches(examples, BATCH):
             rows, rejected = self.answers([example.pixels for _, example in batch], reject, lose)
             yield [

@@ -5,28 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from tapnet.checkpoint import LAST, read_checkpoint
 from tapnet.data import ImageSet
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.errors import UserError
 from tapnet.evaluation.evaluator import Evaluator
+from tapnet.jobs.sweep import Trainer, train_all
 from tapnet.methods import METHODS, TapNet
 from tapnet.paper.ablations.measured import Options
 from tapnet.paper.ablations.rows import Row, paired
 from tapnet.recipe import Recipe, recipe_from
-from tapnet.training.run_folder import RunFolder
 
 Recipes = dict[str, Recipe]
 
 SHARES = (1, 1 / 4, 1 / 2, 3 / 4, 5 / 4, 3 / 2)  # of the recipe's ways; of 20 they are the paper's six
-
-
-class Trainer(Protocol):
-    """What trains by a recipe in a folder."""
-
-    def __call__(self, recipe: Recipe, folder: Path, *, resume: bool) -> object: ...
 
 
 def recipes_of_options(variants: dict[str, Options], recipe: Recipe) -> Recipes:
@@ -70,14 +63,13 @@ def train_variants(recipes: Recipes, out: Path, train: Trainer, log: Callable[[s
 
     A finished run is not trained again, which is logged; an interrupted one is resumed.
     """
-    _check_trainable(recipes)
-    folders = {variant: out / _slug(variant) for variant in recipes}
-    for variant, folder in folders.items():
-        if _is_finished(recipes[variant], folder):
-            log(f"{variant}: trained already, in {folder}")
-        else:
-            train(recipes[variant], folder, resume=(folder / LAST).exists())
-    return folders
+    folders = train_all(recipes_by_folder(recipes), out, train, log)
+    return dict(zip(recipes, folders.values(), strict=True))
+
+
+def recipes_by_folder(recipes: Recipes) -> Recipes:
+    """Return the recipes under the names of the folders in which they are trained."""
+    return {_slug(variant): recipe for variant, recipe in recipes.items()}
 
 
 def measure_runs(evaluators: Mapping[str, Evaluator], task: EpisodeSpec, training_episodes: int) -> list[Row]:
@@ -96,20 +88,3 @@ def check_measurable(recipes: Recipes, images: ImageSet, task: EpisodeSpec) -> N
                 "give a smaller way.",
                 parameter="way",
             )
-
-
-def _check_trainable(recipes: Recipes) -> None:
-    """Raise UserError if a variant could not be trained, before the first one is."""
-    data = next(iter(recipes.values())).data
-    images = data.images(data.train_split)
-    for recipe in recipes.values():
-        images.episodes(recipe.training.way, recipe.training.shot, recipe.training.query)
-        recipe.outline(images.image_shape)
-
-
-def _is_finished(recipe: Recipe, folder: Path) -> bool:
-    if RunFolder(folder).metadata().get("state") != "finished":
-        return False
-    if read_checkpoint(folder).header.recipe != recipe:
-        raise UserError(f"{folder} holds a run of another recipe: give another folder.", parameter="out")
-    return True

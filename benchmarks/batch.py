@@ -1,0 +1,118 @@
+"""Batch prediction: one process against Ray with one and two workers, and the parts of the cost of a cluster.
+
+Every image is the same JPEG photograph's worth of work: 640×480 pixels, embedded by `photos-fast`. Start-up is measured
+by itself; the ratios compare CPU seconds per image of all processes together, which a busy machine hardly disturbs, and
+images per second by the clock.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+import torch
+from pairs import Row
+from PIL import Image
+
+from tapnet.inference import fit, write_task
+from tapnet.jobs.batch import plan_batch
+from tapnet.jobs.prediction import Part
+from tapnet.jobs.sources import read_chunks
+
+IMAGES, SIZE = 512, (640, 480)
+CHUNK = 32  # smaller than in use, so that a short run has some chunks for every worker
+NAMES = 1_000_000
+
+
+@dataclass(frozen=True)
+class Run:
+    """One batch prediction: until the first part, and from there on."""
+
+    startup: float  # seconds until the first part is written
+    rate: float  # images per second after the first parts
+    cpu: float  # CPU seconds per image of all processes, after the first parts
+    driver: float  # CPU seconds per chunk of this process
+
+
+def rows(pairs: int) -> list[Row]:
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        _write_images(folder)
+        runs: dict[str, list[Run]] = {"plain": [], "one": [], "two": []}
+        for number in range(pairs):
+            for name, workers in (("plain", 0), ("one", 1), ("two", 2))[:: -1 if number % 2 else 1]:
+                runs[name].append(_measured(folder, f"{name}-{number}", workers))
+        listing, memory = _listing(folder)
+    middle = {
+        name: Run(*(statistics.median(values) for values in zip(*(vars(run).values() for run in several), strict=True)))
+        for name, several in runs.items()
+    }
+    plain, one, two = middle["plain"], middle["one"], middle["two"]
+    rates = f"images per second: {plain.rate:.1f} plain, {one.rate:.1f} by 1 worker, {two.rate:.1f} by 2"
+    target = "at most 1.1"
+    return [
+        Row("batch: CPU per image, Ray 1 worker / plain", one.cpu / plain.cpu, target, one.cpu, plain.cpu, rates),
+        Row("batch: CPU per image, Ray 2 workers / plain", two.cpu / plain.cpu, target, two.cpu, plain.cpu),
+        Row("batch: images per second, Ray 1 worker / plain", one.rate / plain.rate, "at least 0.9"),
+        Row("batch: images per second, Ray 2 workers / 1", two.rate / one.rate, "2 on two free cores"),
+        Row("batch: CPU seconds per image", plain.cpu, "", note="one thread: read, decode, embed, write"),
+        Row("batch: CPU seconds of the driver per chunk", two.driver, "", note="the part that workers do not share"),
+        Row("batch: seconds until the first part, Ray", one.startup, "", note=f"plain {plain.startup:.1f}"),
+        Row("batch: seconds to list a million names", listing, "", note=f"{memory:.0f} bytes each in the driver"),
+    ]
+
+
+def _measured(folder: Path, name: str, workers: int) -> Run:
+    """Predict all images into a new folder; without workers in this process."""
+    job = plan_batch(folder / "task", [folder / "photos"], str(folder / f"{name}.parquet"), chunk_size=CHUNK)
+    began = time.perf_counter()
+    return _watched(job.run_on_ray(workers=workers) if workers else job.run(), began, 2 * max(workers, 1))
+
+
+def _watched(parts: Iterator[Part], began: float, skipped: int) -> Run:
+    """Follow a job to its end; the first parts are warm-up."""
+    next(parts)
+    startup = time.perf_counter() - began
+    for _ in range(skipped):
+        next(parts)
+    clock, cpu, own = time.perf_counter(), _cpu_seconds(), time.process_time()
+    images = chunks = 0
+    for part in parts:
+        images, chunks = images + part.images, chunks + 1
+        end = time.perf_counter(), _cpu_seconds(), time.process_time()
+    return Run(startup, images / (end[0] - clock), (end[1] - cpu) / images, (end[2] - own) / chunks)
+
+
+def _cpu_seconds() -> float:
+    """Of this process and everything that it started."""
+    here = psutil.Process()
+    processes = [here, *here.children(recursive=True)]
+    return sum(sum(each.cpu_times()[:2]) for each in processes if each.is_running())
+
+
+def _write_images(folder: Path) -> None:
+    """Write a task and smooth random photographs; the content does not matter, the work does."""
+    generator = np.random.default_rng(0)
+    (folder / "photos").mkdir()
+    for number in range(IMAGES):
+        small = Image.fromarray(generator.integers(0, 256, (12, 16, 3), dtype=np.uint8))
+        small.resize(SIZE, Image.Resampling.BICUBIC).save(folder / "photos" / f"{number:05}.jpg", quality=90)
+    images = sorted((folder / "photos").iterdir())
+    write_task(fit({"a": images[:3], "b": images[3:6]}, "photos-fast"), folder / "task")
+
+
+def _listing(folder: Path) -> tuple[float, float]:
+    """Return the seconds to list a million names, and the bytes that each takes."""
+    (folder / "names.txt").write_text("".join(f"/data/photographs/2026/image-{n:08}.jpg\n" for n in range(NAMES)))
+    before, began = psutil.Process().memory_info().rss, time.perf_counter()
+    chunks = list(read_chunks([folder / "names.txt"]))
+    taken = time.perf_counter() - began
+    assert sum(map(len, chunks)) == NAMES
+    return taken, (psutil.Process().memory_info().rss - before) / NAMES

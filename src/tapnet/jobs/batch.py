@@ -1,0 +1,75 @@
+"""A batch prediction from beginning to end: what there is, what is missing, and who predicts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tapnet.errors import UserError
+from tapnet.inference.folders import Skipped
+from tapnet.inference.predictor import LOSE, Reject, open_predictor
+from tapnet.jobs.parts import PartFiles, Settings
+from tapnet.jobs.prediction import Part, PredictorFiles, predict_chunks
+from tapnet.jobs.sources import CHUNK, Chunk, read_chunks
+
+
+@dataclass(frozen=True)
+class BatchPrediction:
+    """The images that have no row yet, and what is needed to predict them."""
+
+    files: PredictorFiles
+    parts: PartFiles
+    missing: list[Chunk]
+    total: int  # images of the sources, predicted or not
+    skipped: Skipped
+
+    @property
+    def remaining(self) -> int:
+        """How many images are to be predicted."""
+        return sum(map(len, self.missing))
+
+    def run(self, device: str | None = None) -> Iterator[Part]:
+        """Yield each part once it is written, predicted in this process."""
+        return predict_chunks(self.missing, self.files.open(device or "cpu"), self.parts)
+
+    def run_on_ray(
+        self, address: str | None = None, workers: int | None = None, device: str | None = None
+    ) -> Iterator[Part]:
+        """Yield each part once it is written, predicted by the workers of a Ray cluster."""
+        from tapnet.jobs.ray_prediction import predict_on_ray
+
+        if not self.missing:
+            return iter(())
+        return predict_on_ray(self.missing, self.files, self.parts, address, workers, device or "auto")
+
+
+def plan_batch(
+    task: str | Path,
+    sources: Sequence[str | Path],
+    out: str,
+    *,
+    network: str | None = None,
+    column: str | None = None,
+    top: int = 1,
+    reject: Reject = 0.0,
+    lose: float = LOSE,
+    retry_unreadable: bool = False,
+    chunk_size: int = CHUNK,
+) -> BatchPrediction:
+    """Return what is missing in the folder of part files `out` for these images to be predicted by the task.
+
+    The folder is made if there is none; each of its parts holds at most `chunk_size` images. Raise UserError if the
+    task, a source or the folder is unfit: missing, damaged, without images, or with predictions of another task or by
+    other options.
+    """
+    open_predictor(task, network).check_options(top, reject, lose)
+    files, skipped = PredictorFiles.read(task, network), Skipped()
+    parts = PartFiles(out, Settings(files.sha256, top, reject, lose))
+    chunks = list(read_chunks(sources, column, skipped, chunk_size))
+    if not chunks:
+        raise UserError(f"There is no image in {', '.join(map(str, sources))}.")
+    parts.create()
+    done = parts.done(retry_unreadable)
+    missing = [chunk for chunk in (chunk.without(done) for chunk in chunks) if len(chunk)]
+    return BatchPrediction(files, parts, missing, sum(map(len, chunks)), skipped)

@@ -1,0 +1,63 @@
+"""A Ray cluster to work on: the one at an address, one that is connected already, or this machine's cores."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tapnet.errors import UserError
+
+_QUIET = {  # what a user of `tapnet` did not ask for
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
+}
+
+
+def import_ray() -> Any:
+    """Return Ray; raise UserError if it is not installed."""
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+        import ray.data
+    except ModuleNotFoundError as error:
+        raise UserError(f"The engine ray needs {error.name}: pip install 'tapnet[ray]'.", parameter="engine") from None
+    return ray
+
+
+@contextmanager
+def ray_session(address: str | None = None) -> Iterator[Any]:
+    """Inside, Ray is connected: to the cluster at `address` ("auto": the one of this machine), else to local cores.
+
+    Without an address, RAY_ADDRESS counts, as for every Ray program. Raise UserError if there is no such cluster.
+    """
+    ray = import_ray()
+    if ray.is_initialized():
+        yield ray
+        return
+    if address and address.startswith("ray://"):
+        raise UserError(
+            f"Ray Data does not work through the Ray Client ({address}): run the command on a machine of the cluster "
+            "with the address auto, or by `ray job submit`.",
+            parameter="address",
+        )
+    try:
+        ray.init(address=address, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"There is no Ray cluster at {address or 'RAY_ADDRESS'}: {reason}", "address") from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def plain_reason(error: BaseException) -> str:
+    """Return what a task on the cluster raised, without Ray's frames around it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    cause = getattr(error, "cause", None)
+    return " ".join(str(cause or error).split())

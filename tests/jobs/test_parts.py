@@ -1,0 +1,168 @@
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tapnet.cli import main
+from tapnet.errors import UserError
+from tapnet.inference import open_predictor
+from tapnet.jobs.batch import plan_batch
+from tapnet.jobs.prediction import PredictorFiles, pack, predict_part, read_chunk, unpack
+
+
+@pytest.fixture(autouse=True)
+def photos(drawing_folders, tmp_path, monkeypatch):
+    """A folder with eight drawings and a file that only looks like one."""
+    shutil.copytree(drawing_folders / "new", tmp_path / "photos")
+    (tmp_path / "photos" / "broken.png").write_bytes(b"no image")
+    monkeypatch.chdir(tmp_path)
+    return Path("photos")
+
+
+def rows(out="out.parquet"):
+    return {row["file"]: row for row in pq.read_table(out).to_pylist()}
+
+
+def plan(task, out="out.parquet", source="photos", **options):
+    return plan_batch(task, [source], out, **options)
+
+
+def test_every_image_is_a_row_with_its_class_or_with_a_reason(photos, drawing_task):
+    list(plan(drawing_task).run())
+    assert set(rows()) == {str(path) for path in photos.rglob("*.png")}
+    assert rows()["photos/broken.png"]["reason"] == "not an image of a known format"
+    assert rows()["photos/broken.png"]["class"] is None
+
+
+def test_the_classes_are_those_of_the_predictor(photos, drawing_task):
+    list(plan(drawing_task, top=2, reject=0.9).run())
+    images = [str(path) for path in photos.rglob("*/*.png")]
+    for expected in open_predictor(drawing_task).predict(images, top=2, reject=0.9):
+        row = rows()[expected.image]
+        assert (row["class"], row["best_guess"], row["sha256"]) == (expected.label, expected.best, expected.sha256)
+        assert [entry["class"] for entry in row["top"]] == [name for name, _ in expected.ranked]
+        assert row["probability"] == pytest.approx(expected.probability, abs=1e-6)
+
+
+def test_every_row_has_the_digest_of_the_task_file(drawing_task):
+    list(plan(drawing_task).run())
+    assert {row["task"] for row in rows().values()} == {hashlib.sha256(drawing_task.read_bytes()).hexdigest()}
+
+
+def test_a_second_call_has_nothing_to_do(drawing_task):
+    list(plan(drawing_task).run())
+    again = plan(drawing_task)
+    assert (again.remaining, again.total) == (0, 9)
+    assert list(again.run()) == []
+
+
+def test_a_second_call_predicts_what_is_new(photos, drawing_task):
+    list(plan(drawing_task).run())
+    shutil.copy(next(photos.rglob("*/*.png")), photos / "0.png")
+    again = plan(drawing_task)
+    assert [chunk.files for chunk in again.missing] == [("photos/0.png",)]
+    list(again.run())
+    assert len(pq.read_table("out.parquet")) == len(rows()) == 10
+
+
+def test_a_part_that_is_lost_is_predicted_again(drawing_task):
+    list(plan(drawing_task, chunk_size=2).run())
+    before, parts = rows(), sorted(Path("out.parquet").iterdir())
+    parts[2].unlink()
+    list(plan(drawing_task, chunk_size=2).run())
+    assert sorted(Path("out.parquet").iterdir()) == parts
+    assert rows() == before
+
+
+def test_a_chunk_that_is_predicted_twice_is_one_part(drawing_task):
+    job = plan(drawing_task)
+    list(job.run()), list(job.run())
+    assert len(pq.read_table("out.parquet")) == 9
+
+
+def test_a_name_that_is_no_text_is_predicted_once(photos, drawing_task):
+    shutil.copy(next(photos.rglob("*/*.png")), os.fsencode(photos) + b"/caf\xe9.png")
+    list(plan(drawing_task).run())
+    assert rows()["photos/caf\\udce9.png"]["class"]
+    assert plan(drawing_task).remaining == 0
+
+
+def test_unreadable_images_are_tried_again_when_asked(photos, drawing_task):
+    list(plan(drawing_task).run())
+    assert plan(drawing_task).remaining == 0
+    shutil.copy(next(photos.rglob("*/*.png")), photos / "broken.png")
+    list(plan(drawing_task, retry_unreadable=True).run())
+    assert rows()["photos/broken.png"]["class"]
+    assert len(pq.read_table("out.parquet")) == 9
+
+
+def test_images_sent_to_another_process_are_the_same(drawing_task):
+    job = plan(drawing_task)
+    predictor = job.files.open()
+    (chunk,) = job.missing
+    predict_part(unpack(pack(read_chunk(chunk, predictor.preprocessing))), predictor, job.parts)
+    sent = rows()
+    shutil.rmtree("out.parquet")
+    list(plan(drawing_task).run())
+    assert rows() == sent
+
+
+def test_a_checkpoint_of_ones_own_travels_with_the_task(drawing_folders, tmp_path):
+    from tapnet.checkpoint import find_checkpoint
+
+    checkpoint = tmp_path / "mine.safetensors"
+    shutil.copy(find_checkpoint("drawings"), checkpoint)
+    task = str(tmp_path / "mine.task")
+    assert main(["fit", str(drawing_folders / "fit"), "--network", str(checkpoint), "--out", task]) == 0
+    files = PredictorFiles.read(task)
+    checkpoint.unlink()
+    assert files.open().classes
+
+
+@pytest.mark.parametrize("changed", [{"top": 2}, {"reject": 0.5}])
+def test_other_options_in_the_same_folder_are_refused(drawing_task, changed):
+    list(plan(drawing_task).run())
+    with pytest.raises(UserError, match=r"holds predictions of another job \((top 1, now 2|reject 0.0, now 0.5)\)"):
+        plan(drawing_task, **changed)
+
+
+def test_another_task_in_the_same_folder_is_refused(drawing_task, drawing_folders, tmp_path):
+    list(plan(drawing_task).run())
+    other = tmp_path / "other.task"
+    shutil.copy(drawing_task, other)
+    assert main(["remove", str(other), sorted(path.name for path in (drawing_folders / "fit").iterdir())[0]]) == 0
+    with pytest.raises(UserError, match=r"holds predictions of another job \(task .*, now .*\)"):
+        plan(other)
+
+
+def test_a_damaged_part_is_named(drawing_task):
+    list(plan(drawing_task).run())
+    (part,) = Path("out.parquet").iterdir()
+    part.write_bytes(part.read_bytes()[:100])
+    with pytest.raises(UserError, match=f"{part.name} is damaged .* remove it"):
+        plan(drawing_task)
+
+
+def test_a_folder_with_other_parquet_files_is_refused(drawing_task):
+    Path("out.parquet").mkdir()
+    import pyarrow
+
+    pq.write_table(pyarrow.table({"file": ["a"]}), "out.parquet/other.parquet")
+    with pytest.raises(UserError, match="was not written by"):
+        plan(drawing_task)
+
+
+def test_a_file_in_place_of_the_folder_is_refused(drawing_task):
+    Path("out.parquet").write_text("x")
+    with pytest.raises(UserError, match="is a file, expected a folder of part files"):
+        plan(drawing_task)
+
+
+def test_a_source_without_images_is_refused_before_the_folder_is_made(drawing_task, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="There is no image in"):
+        plan_batch(drawing_task, [tmp_path / "empty"], str(tmp_path / "out.parquet"))
+    assert not (tmp_path / "out.parquet").exists()
