@@ -24,7 +24,7 @@ _KEY = "tapnet-episode"
 _WEIGHTS = "weights/"
 
 
-class Diverged(ValueError):
+class Diverged(UserError):
     """The loss or its gradient is not finite, or has exploded."""
 
 
