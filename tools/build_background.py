@@ -10,6 +10,7 @@ learned. Test classes stay out.
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import torch
 from photo_features import square_roots
@@ -25,9 +26,10 @@ from tapnet.inference.background import FOLDER, write_background
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("network", choices=["photos", "photos-fast"])
+    parser.add_argument("network", help="photos or photos-fast, or the path to a checkpoint like them")
     parser.add_argument("datasets", nargs="+", metavar="SET:SPLIT[,SPLIT]")
     parser.add_argument("--root", help="folder of the prepared datasets")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the file (default: that of the package)")
     args = parser.parse_args()
     network, means = load_network(args.network), []
     assert isinstance(network.method.backbone, EfficientNetLite)
@@ -36,7 +38,7 @@ def main() -> None:
         for split in (splits or "train").split(","):
             means.append(class_means(network.method.backbone.variant.name, load_dataset(name, split, args.root)))
             print(f"{name} {split}: {len(means[-1])} classes")
-    path = FOLDER / f"{args.network}.safetensors"
+    path = args.out / f"{Path(args.network).stem}.safetensors"
     origin = f"built by tools/build_background.py from {' '.join(args.datasets)}"
     write_background(path, torch.cat(means).numpy(), network.sha256, origin)
     print(f"{path}: {path.stat().st_size:,} bytes")

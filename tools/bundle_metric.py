@@ -69,6 +69,9 @@ def main() -> None:
     parser.add_argument("--calibration", nargs="+", required=True, metavar="METRIC SET:SPLIT")
     parser.add_argument("--images", default="at most 40 images of each class of", help="how the card counts them")
     parser.add_argument("--root", help="folder of the prepared datasets")
+    parser.add_argument(
+        "--out", type=Path, default=BUNDLED, help="folder of checkpoint and card (default: the package)"
+    )
     args = parser.parse_args()
     path, *datasets = args.calibration
     method, sets = read_checkpoint(path).method(), []
@@ -76,16 +79,17 @@ def main() -> None:
         name, _, split = each.partition(":")
         images = load_dataset(name, split or "val", args.root)
         sets.append((network_features(method.backbone, images, "auto").cpu(), images.labels))
-    bundle(args.name, read_checkpoint(args.metric), temperatures(read_checkpoint(path), sets), args.images)
+    calibration = temperatures(read_checkpoint(path), sets)
+    bundle(args.out / f"{args.name}.safetensors", read_checkpoint(args.metric), calibration, args.images)
 
 
 def temperatures(checkpoint: Checkpoint, sets: list[tuple[Tensor, NDArray[np.int64]]]) -> dict[str, Any]:
     return calibrate_on_sets(checkpoint.method(), sets, GRID)
 
 
-def bundle(name: str, checkpoint: Checkpoint, calibration: dict[str, Any], images: str) -> None:
+def bundle(path: Path, checkpoint: Checkpoint, calibration: dict[str, Any], images: str) -> None:
     """Write the checkpoint and its model card."""
-    path = BUNDLED / f"{name}.safetensors"
+    name = path.stem
     replace(checkpoint, header=replace(checkpoint.header, calibration=calibration)).write(path)
     card = CARD.format(
         name=name,

@@ -22,7 +22,7 @@ from tapnet.inference.task import Examples, fit_task
 from tapnet.inference.unknowns import measure_unknowns
 from tapnet.training.provenance import provenance
 
-WAY, QUERY, TASKS, LOSE = 5, 15, 50, (0.05,)
+WAY, QUERY, TASKS, LOSE = 5, 15, 30, (0.05,)
 
 
 def main() -> None:
