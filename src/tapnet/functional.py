@@ -134,7 +134,7 @@ def blended_references(references: Tensor, prototypes: Tensor, shots: Tensor, re
     reference as its prior. With $\kappa \to \infty$ the references stay, as in the paper.
     """
     if not 0 <= reference_shots < float("inf"):
-        raise ValueError(f"`reference_shots` needs to be a number from 0 on, got {reference_shots}.")
+        raise UserError(f"`reference_shots` needs to be a number from 0 on, got {reference_shots}.")
     return (reference_shots * references + shots * prototypes) / (reference_shots + shots)
 
 

@@ -6,8 +6,9 @@ import pytest
 from tapnet.backbones import Conv4
 from tapnet.checkpoint import Header
 from tapnet.data.episodes import EpisodeSpec
+from tapnet.evaluation.candidates import Candidate
 from tapnet.evaluation.class_overlap import ClassOverlap
-from tapnet.evaluation.comparison import Candidate, compare, extra_parameters, holm, paired_p_value, seed_spread
+from tapnet.evaluation.comparison import compare, extra_parameters, holm, paired_p_value, seed_spread
 from tapnet.evaluation.comparison_report import html, markdown, short_names, write
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.methods import PrototypicalNetwork

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from tapnet.cli.batch import add_engine, check_engine
-from tapnet.cli.evaluate import candidate, images_for
+from tapnet.cli.evaluate import candidate, evaluation_data
 from tapnet.cli.options import add_device, add_episodes, output_folder, percent
 from tapnet.cli.sweep import train_on_cluster
 from tapnet.cli.tables import print_table
@@ -23,7 +23,7 @@ from tapnet.wording import difference, half_width
 
 if TYPE_CHECKING:
     from tapnet.checkpoint import Header
-    from tapnet.evaluation.comparison import Candidate
+    from tapnet.evaluation.candidates import Candidate
     from tapnet.paper.ablations import Ablation, EpisodeSpec, Row
 
 _EXAMPLES = """examples:
@@ -110,7 +110,7 @@ def _trained(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) ->
         test=False,
     )
     recipes = ablation.recipes(recipe)
-    check_measurable(recipes, images_for(recipe.data, args), task)
+    check_measurable(recipes, evaluation_data(args).load(recipe.data), task)
     out = args.out or Path("runs") / f"ablate-{args.name}"
     if args.engine:
         train_on_cluster(recipes_by_folder(recipes), out, args)

@@ -18,7 +18,7 @@ from tapnet.cli.tables import print_table
 from tapnet.errors import UserError
 
 if TYPE_CHECKING:
-    from tapnet.evaluation.comparison import Candidate
+    from tapnet.evaluation.candidates import Candidate
 
 _EXAMPLES = """examples:
   tapnet compare runs/tapnet runs/protonet --shot 1

@@ -22,16 +22,13 @@ from tapnet.cli.options import (
     processes,
 )
 from tapnet.cli.tables import print_table
-from tapnet.errors import UserError
 from tapnet.wording import half_width, overlap_note, pluralize
 
 if TYPE_CHECKING:
-    from tapnet.backbones import ImageShape
-    from tapnet.data import ImageSet
-    from tapnet.evaluation.comparison import Candidate, SeedSpread
-    from tapnet.evaluation.evaluator import Evaluation, Evaluator
+    from tapnet.evaluation.candidates import Candidate, EvaluationData
+    from tapnet.evaluation.comparison import SeedSpread
+    from tapnet.evaluation.evaluator import Evaluation
     from tapnet.evaluation.intervals import Accuracies
-    from tapnet.recipe import Data
 
 _EXAMPLES = """examples:
   tapnet evaluate runs/quickstart
@@ -74,11 +71,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from tapnet import distributed
+    from tapnet.evaluation.candidates import check_seeds
 
     specs = episode_specs(args)
     with processes(args):
         if args.seeds:
-            _check_seeds(args.checkpoints)
+            check_seeds(args.checkpoints)
         measured = []
         for checkpoint in args.checkpoints:
             found = candidate(checkpoint, args)
@@ -146,23 +144,6 @@ def _spreads(measured: list[_Measured], tasks: int) -> list[tuple[Evaluation, Se
     return spreads
 
 
-def _check_seeds(checkpoints: list[str]) -> None:
-    """Raise UserError unless the runs are of one recipe and each has a seed of its own."""
-    from tapnet.checkpoint import read_checkpoint
-    from tapnet.evaluation.comparison import without_seed
-
-    recipes = [read_checkpoint(checkpoint).header.recipe for checkpoint in checkpoints]
-    if len(recipes) < 2:
-        raise UserError(f"--seeds needs at least 2 runs, got {len(recipes)}.")
-    base = without_seed(recipes[0].as_dict())
-    for checkpoint, recipe in zip(checkpoints, recipes, strict=True):
-        if without_seed(recipe.as_dict()) != base:
-            raise UserError(f"--seeds expects runs that differ in seed only, {checkpoint} has another recipe.")
-    seeds = [recipe.seed for recipe in recipes]
-    if len({*seeds}) < len(seeds):
-        raise UserError(f"--seeds expects one run per seed, got the seeds {', '.join(map(str, seeds))}.")
-
-
 def _record(measured: list[_Measured], folder: Path) -> None:
     from tapnet.paper.results import record
 
@@ -183,57 +164,25 @@ def run_state(checkpoint: str) -> str:
 
 def candidate(checkpoint: str, args: argparse.Namespace) -> Candidate:
     """Return a checkpoint with the evaluator that the options ask for; print which classes are not unseen."""
-    from tapnet.checkpoint import read_checkpoint
-    from tapnet.evaluation.class_overlap import class_overlap, pretrained_on
-    from tapnet.evaluation.comparison import Candidate
+    from tapnet.evaluation.candidates import Candidate
     from tapnet.evaluation.embedding import default_cache
-    from tapnet.evaluation.evaluator import Evaluator
-    from tapnet.hardware import resolve_device
     from tapnet.training.outcome import training_seconds
     from tapnet.training.run_folder import RunFolder
 
-    loaded = read_checkpoint(checkpoint)
-    recipe, method = loaded.header.recipe, loaded.method()
-    dataset, root = args.dataset or recipe.data.name, args.root or recipe.data.root
-    if pretrained_on(method, dataset, root) and not args.allow_overlap:
-        raise UserError(
-            f"{checkpoint} was pretrained on ImageNet, whose classes {dataset} is made of, so the "
-            "result would not be on unseen classes: --allow-overlap measures it all the same, and the result says so."
-        )
-    images = images_for(recipe.data, args)
-    _check_image_size(checkpoint, loaded.header.image_shape, images)
-    overlap = class_overlap(recipe, method, images, root)
-    if notes := overlap.notes():
-        print(f"Note on {checkpoint}: {' '.join(notes)}", file=sys.stderr)
     cache = None if getattr(args, "no_cache", False) else default_cache()
-    ready = Evaluator(method.to(resolve_device(args.device)), images, args.precision, cache)
-    return Candidate(checkpoint, loaded.header, ready, overlap, training_seconds(RunFolder(Path(checkpoint))))
+    found = Candidate.open(
+        checkpoint, evaluation_data(args), args.device, args.precision, cache, allow_overlap=args.allow_overlap
+    )
+    if notes := found.overlap.notes():
+        print(f"Note on {checkpoint}: {' '.join(notes)}", file=sys.stderr)
+    return replace(found, training_seconds=training_seconds(RunFolder(Path(checkpoint))))
 
 
-def evaluator(checkpoint: str, args: argparse.Namespace) -> Evaluator:
-    """Return the evaluator that the options ask for."""
-    return candidate(checkpoint, args).evaluator
+def evaluation_data(args: argparse.Namespace) -> EvaluationData:
+    """Return the images that the options of `add_task` ask for."""
+    from tapnet.evaluation.candidates import EvaluationData
 
-
-def images_for(data: Data, args: argparse.Namespace) -> ImageSet:
-    """Return the images that the options ask for, for a network that was trained on `data`."""
-    rotations = {} if args.rotations is None else {"rotations": args.rotations}
-    if args.dataset not in (None, data.name):
-        data = replace(data, name=args.dataset, root=None, options={})
-    return replace(data, options=data.options | rotations).images(args.split, args.root)
-
-
-def _check_image_size(checkpoint: str, needed: ImageShape, images: ImageSet) -> None:
-    """Raise UserError unless the images have the size that the checkpoint takes."""
-    if images.image_shape != needed:
-        expected, found = (
-            f"{height}×{width} with {pluralize(channels, 'channel')}"
-            for channels, height, width in (needed, images.image_shape)
-        )
-        raise UserError(
-            f"{checkpoint} takes images of {expected}, those of {images.name} are {found}: prepare them for it with "
-            f"`tapnet data prepare … --size {needed[1]}`, or choose another --dataset."
-        )
+    return EvaluationData(args.split, args.dataset, args.root, args.rotations)
 
 
 EXPLANATION = (

@@ -60,10 +60,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _projection(args: argparse.Namespace) -> Figure:
-    from tapnet.cli.evaluate import evaluator
+    from tapnet.cli.evaluate import candidate
     from tapnet.paper.projection import projection_figure
 
-    found = evaluator(args.source, args)
+    found = candidate(args.source, args).evaluator
     return projection_figure(found.method, found.images, args.way, args.shot, args.query, args.seed)
 
 

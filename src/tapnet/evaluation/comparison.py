@@ -16,27 +16,16 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student
 
-from tapnet.checkpoint import Header
 from tapnet.data import ImageSet
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.errors import UserError
+from tapnet.evaluation.candidates import Candidate, without_seed
 from tapnet.evaluation.class_overlap import ClassOverlap
-from tapnet.evaluation.evaluator import Evaluation, Evaluator, Progress
+from tapnet.evaluation.evaluator import Evaluation, Progress
 from tapnet.evaluation.intervals import Accuracies, mean_and_ci95
 from tapnet.methods import Method
 
 CORRECTION, LEVEL = "Holm", 0.05
-
-
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """A network to compare, and what is known of its training."""
-
-    name: str
-    header: Header
-    evaluator: Evaluator
-    overlap: ClassOverlap
-    training_seconds: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,12 +180,6 @@ def _measure(candidate: Candidate, spec: EpisodeSpec, bootstrap: bool, progress:
 def extra_parameters(method: Method) -> int:
     """Return the number of parameters of a method besides those of its backbone."""
     return sum(parameter.numel() for name, parameter in method.named_parameters() if not name.startswith("backbone."))
-
-
-def without_seed(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recipe as a dictionary without its name, its seed, and where its data and first weights lie."""
-    training = recipe["training"] | {"init_from": recipe["training"].get("init_from") is not None}
-    return {**recipe, "name": None, "seed": None, "data": recipe["data"] | {"root": None}, "training": training}
 
 
 def seed_spread(accuracies: Sequence[Accuracies], seeds: Sequence[int]) -> SeedSpread:

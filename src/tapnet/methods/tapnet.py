@@ -119,7 +119,7 @@ class TapNet(PrototypeMethod):
         check_choice("selection", selection, tuple(rule for rule in SELECTION_STRATEGIES if rule != "random"))
         check_choice("basis", basis, BASES)
         if reference_shots is not None and not 0 <= reference_shots < math.inf:
-            raise ValueError(f"`reference_shots` needs to be a number from 0 on, or none, got {reference_shots}.")
+            raise UserError(f"`reference_shots` needs to be a number from 0 on, or none, got {reference_shots}.")
         self.projection_dim, self.selection, self.differentiable = projection_dim, selection, differentiable
         self.basis, self.reference_shots = basis, reference_shots
         self.references = nn.Parameter(torch.randn(num_references, backbone.dim) / math.sqrt(backbone.dim))
