@@ -14,7 +14,7 @@ LAYERS = {
     for layer, names in enumerate(
         [
             ("_version", "errors"),
-            ("functional", "hardware", "registry", "wording"),
+            ("earlier_names", "functional", "hardware", "registry", "wording"),
             ("backbones", "data", "distributed"),
             ("methods",),
             ("recipe",),

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import difflib
 from collections.abc import Sequence
 from contextlib import nullcontext
-from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,6 +18,7 @@ from tapnet.backbones import BACKBONES, PRETRAINED, Backbone, ImageShape, make_b
 from tapnet.data import ImageSet, load_dataset
 from tapnet.data.augmentation import AUGMENTATIONS
 from tapnet.data.episodes import EpisodeSpec
+from tapnet.earlier_names import with_current_key, with_current_names
 from tapnet.errors import NotFoundError, UserError
 from tapnet.methods import METHODS, Method
 from tapnet.registry import build
@@ -28,8 +27,6 @@ _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 Count = Annotated[int, Field(ge=1)]
 Options = dict[str, Any]
-
-_NUMBERS_OF_CLASSES = ("num_references", "way")  # options of methods that need as many as a training episode has
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -191,48 +188,6 @@ class Recipe:
         return dataclasses.asdict(self)
 
 
-_RENAMED = {  # keys of recipes and checkpoints written by earlier versions
-    ("training", "begin_with"): "init_from",
-    ("method", "options", "ways"): "num_references",
-    ("data", "options", "turns"): "rotations",
-    ("data", "options", "apart"): "one_rotation_per_class",
-    ("backbone", "options", "turned"): "four_rotations",
-}
-
-
-_VARIANT_OPTIONS = {  # of TapNet, before its variants had a class of their own
-    "projection_references",
-    "classification_references",
-    "distance",
-    "initial_norm",
-    "reference_bias",
-}
-
-
-def with_current_names(values: Any) -> Any:
-    """Return a nested dictionary with the keys and words that earlier versions used replaced by today's."""
-    if not isinstance(values, dict):
-        return values
-    values = copy.deepcopy(values)
-    for (*parents, old), new in _RENAMED.items():
-        group = values
-        for parent in parents:
-            group = group.get(parent) if isinstance(group, dict) else None
-        if isinstance(group, dict) and old in group:
-            group.setdefault(new, group.pop(old))
-    training = values.get("training")
-    if isinstance(training, dict) and training.get("augmentation") == "turn":
-        training["augmentation"] = "rotate"
-    method = values.get("method")
-    if (
-        isinstance(method, dict)
-        and method.get("name") == "tapnet"
-        and _VARIANT_OPTIONS & {*(method.get("options") or {})}
-    ):
-        method["name"] = "tapnet-variant"
-    return values
-
-
 def recipe_from(values: Any, source: str, changes: Sequence[str] = ()) -> Recipe:
     """The checked recipe in a nested dictionary; an error names the key and, as its source, a change that set it."""
     try:
@@ -323,11 +278,10 @@ def _method_name(values: dict[str, Any]) -> Any:
 
 
 def _missing_numbers_of_classes(recipe: Recipe) -> list[str]:
-    """Changes that give a method the number of classes of its training episodes, where it needs one and has none."""
-    parameters = signature(METHODS[recipe.method.name]).parameters.values()
-    needed = [each.name for each in parameters if each.default is each.empty and each.name in _NUMBERS_OF_CLASSES]
-    missing = [name for name in needed if name not in recipe.method.options]
-    return [f"method.options.{name}={recipe.training.way}" for name in missing]
+    """Return the change that gives a method the number of classes of its training episodes, if it has none yet."""
+    option = METHODS[recipe.method.name].way_option
+    missing = option is not None and option not in recipe.method.options
+    return [f"method.options.{option}={recipe.training.way}"] if missing else []
 
 
 def changed(recipe: Recipe, changes: list[str]) -> Recipe:
@@ -339,14 +293,8 @@ def _with_changes(values: dict[str, Any], source: str, changes: list[str]) -> Re
     """Return the recipe in values read from the source, changed; an error names one or the other."""
     values = with_current_names(values)
     for change in changes:
-        _apply(values, _with_current_key(change))
+        _apply(values, with_current_key(change))
     return recipe_from(values, source, changes)
-
-
-def _with_current_key(change: str) -> str:
-    key, equals, value = change.partition("=")
-    parts = tuple(key.split("."))
-    return ".".join((*parts[:-1], _RENAMED[parts])) + equals + value if parts in _RENAMED else change
 
 
 def _apply(values: dict[str, Any], change: str) -> None:
