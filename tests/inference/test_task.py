@@ -155,3 +155,12 @@ def test_leave_one_out_of_many_classes_fits_once_per_round_and_reports_progress(
     rounds = []
     assert leave_one_out(fitted, model, lambda done, total: rounds.append((done, total))).total == 588
     assert rounds == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_temperature_does_not_depend_on_the_order_of_the_examples():
+    model, examples = vector_model(64), noise(5, 4)
+    order = np.random.default_rng(5).permutation(len(examples))
+    hashes, thumbnails = (tuple(each[i] for i in order) for each in (examples.hashes, examples.thumbnails))
+    shuffled = type(examples)(examples.features[order], examples.labels[order], hashes, thumbnails)
+    first, second = (fit_task(list("abcde"), each, model, "logistic").temperature for each in (examples, shuffled))
+    assert first == pytest.approx(second)

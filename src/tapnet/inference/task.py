@@ -49,9 +49,16 @@ class Examples:
         return len(self.labels)
 
     def kept(self, chosen: NDArray[np.bool_]) -> Examples:
-        rows = np.flatnonzero(chosen)
+        return self._rows(np.flatnonzero(chosen))
+
+    def sorted(self) -> Examples:
+        """Return the examples by class and the sum of their features: in one order, however they came."""
+        sums = self.features.reshape(len(self), -1).sum(axis=1, dtype=np.float64)
+        return self._rows(np.lexsort((sums, self.labels)))
+
+    def _rows(self, rows: NDArray[np.intp]) -> Examples:
         hashes, thumbnails = tuple(self.hashes[i] for i in rows), tuple(self.thumbnails[i] for i in rows)
-        return Examples(self.features[chosen], self.labels[chosen], hashes, thumbnails)
+        return Examples(self.features[rows], self.labels[rows], hashes, thumbnails)
 
 
 @dataclass(frozen=True)
@@ -189,9 +196,10 @@ def temperature_of_examples(
 ) -> float:
     """Return a temperature for what the network was not calibrated for: the usual one, and that of its examples.
 
-    The examples are left out one of every class at a time; where a class has one only, the usual one remains.
+    The examples are left out one of every class at a time; where a class has one only, the usual one remains. They are
+    sorted first, so that a task does not depend on the order in which they came.
     """
-    held = held_out_logits(examples, model, method, options, _CALIBRATION_ROUNDS)
+    held = held_out_logits(examples.sorted(), model, method, options, _CALIBRATION_ROUNDS)
     if held is None:
         return usual
     return mixed_temperature(usual, growth_factor(calibration, method, np.bincount(examples.labels).tolist()), *held)
