@@ -13,7 +13,7 @@ LAYERS = {
     name: layer
     for layer, names in enumerate(
         [
-            ("_version", "errors"),
+            ("_version", "errors", "trusted"),
             ("earlier_names", "functional", "hardware", "registry", "wording"),
             ("backbones", "data", "distributed"),
             ("methods",),
@@ -60,7 +60,7 @@ def test_imports_go_down_only(path):
 
 @pytest.mark.parametrize("name", ["functional", "hardware", "registry", "wording"])
 def test_the_lowest_layer_knows_only_the_errors_of_the_package(name):
-    assert set(imports_of(SOURCE / f"{name}.py")) <= {"tapnet.errors"}
+    assert set(imports_of(SOURCE / f"{name}.py")) <= {"tapnet.errors", "tapnet.trusted"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))

@@ -12,7 +12,7 @@ from tapnet.data.preprocessing import Preprocessing
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.recipe import bundled_recipes, load_recipe
 from tapnet.training import train
-from tapnet.training.loop import VALIDATION_SEED
+from tapnet.training.run import VALIDATION_SEED
 
 SIZE, EACH = 17, 7
 

@@ -9,7 +9,7 @@ from tapnet.evaluation.evaluator import Evaluator
 from tapnet.recipe import recipe_from
 from tapnet.training import Interrupted, Run, train
 from tapnet.training.averaging import WeightAverage
-from tapnet.training.loop import VALIDATION_SEED
+from tapnet.training.run import VALIDATION_SEED
 
 DECAY = 0.6
 
@@ -77,7 +77,7 @@ def test_weight_average_leaves_the_weights_that_learn_alone(tmp_path):
 
 
 def test_weight_average_is_what_a_run_keeps(tmp_path):
-    train(recipe(ema_decay=0.5, episodes=2), tmp_path, "cpu", "float32")
+    train(recipe(ema_decay=0.5, episodes=2), tmp_path, "cpu", "float32", test=False)
     best, last = read_checkpoint(tmp_path / BEST), read_checkpoint(tmp_path / LAST)
     assert best.weights.keys() == last.average.keys()
     assert all(torch.equal(best.weights[name], last.average[name]) for name in best.weights)
@@ -85,7 +85,7 @@ def test_weight_average_is_what_a_run_keeps(tmp_path):
 
 def test_weight_average_gives_the_validation_accuracy_of_its_run(tmp_path):
     asked = recipe(ema_decay=0.5, episodes=2)
-    train(asked, tmp_path, "cpu", "float32")
+    train(asked, tmp_path, "cpu", "float32", test=False)
     spec = asked.validation.episode_spec(VALIDATION_SEED)
     accuracy = Evaluator(load(tmp_path), asked.data.images("val")).accuracies(spec).mean()
     assert accuracy == pytest.approx(read_checkpoint(tmp_path).header.validation["accuracy"], abs=0.02)
@@ -95,10 +95,10 @@ def test_weight_average_gives_the_validation_accuracy_of_its_run(tmp_path):
 def test_weight_average_of_an_interrupted_run_resumes_bit_for_bit(tmp_path, episode):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     asked = recipe(ema_decay=DECAY)
-    train(asked, whole, "cpu", "float32")
+    train(asked, whole, "cpu", "float32", test=False)
     with pytest.raises(Interrupted):
-        train(asked, parts, "cpu", "float32", watch=interrupt_after(episode))
-    train(asked, parts, "cpu", "float32", resume=True)
+        train(asked, parts, "cpu", "float32", watch=interrupt_after(episode), test=False)
+    train(asked, parts, "cpu", "float32", resume=True, test=False)
     for name in (BEST, LAST, "curve.jsonl", "references.safetensors"):
         assert (whole / name).read_bytes() == (parts / name).read_bytes()
 

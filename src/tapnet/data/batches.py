@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -54,7 +54,7 @@ class EpisodeImages(NamedTuple):
 def episode_images(images: ImageSet, episode: Episode, device: torch.device = _CPU) -> EpisodeImages:
     """Return the images of an episode on the device, as floats in [0, 1]."""
     tensor = to_float_tensor(images.gather(episode.indices), device)
-    return EpisodeImages(tensor, *episode.sizes, torch.from_numpy(episode.classes).to(device))
+    return EpisodeImages(tensor, *episode.sizes, to_device(episode.classes, device))
 
 
 def to_float_tensor(pixels: NDArray[np.uint8], device: torch.device) -> Tensor:
@@ -62,7 +62,13 @@ def to_float_tensor(pixels: NDArray[np.uint8], device: torch.device) -> Tensor:
 
     They travel to the device as uint8, a quarter of the bytes.
     """
-    return torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2).float().div_(255)
+    return to_device(pixels, device).permute(0, 3, 1, 2).float().div_(255)
+
+
+def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
+    """Return the array as a tensor on the device; to a GPU it travels from pinned memory, and nobody waits for it."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def class_labels(way: int, each: int, device: torch.device | None = None) -> Tensor:

@@ -18,6 +18,7 @@ from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
 from tapnet.functional import check_labels, class_prototypes
 from tapnet.methods.head import Head
+from tapnet.trusted import trusted_way
 
 _BRIGHTEST = 10.0  # more than any usual normalization gives, and less than white as a byte
 
@@ -98,7 +99,7 @@ class Method(nn.Module):
         """Return the cross-entropy of the queries; a method with a loss of its own overrides this."""
         support, query = self.embed(episode.images).split(episode.sizes)
         logits = self.logits(support, episode.support_labels, query)
-        return EpisodeLoss(F.cross_entropy(logits, episode.query_labels), logits)
+        return EpisodeLoss(cross_entropy(logits, episode.query_labels), logits)
 
     def diagnostics(self) -> dict[str, float]:
         """Return numbers to record at every point of the learning curve."""
@@ -140,9 +141,14 @@ class PrototypeMethod(Method):
         return self.adapt_to(class_prototypes(support, labels, way_of(labels)))
 
 
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean cross-entropy, in float32 where the logits come in half precision."""
+    return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels)
+
+
 def way_of(labels: Tensor) -> int:
     """The number of classes of an episode with labels 0 to way - 1."""
-    return int(check_labels(labels).max()) + 1
+    return trusted_way() or int(check_labels(labels).max()) + 1
 
 
 def support_members(support: Tensor, labels: Tensor) -> Tensor:
@@ -152,7 +158,7 @@ def support_members(support: Tensor, labels: Tensor) -> Tensor:
         raise UserError(
             f"Expected one label per support image, got labels {tuple(labels.shape)} for {tuple(support.shape)}."
         )
-    if (shots := members.sum(dim=-2)).eq(0).any():
+    if trusted_way() is None and (shots := members.sum(dim=-2)).eq(0).any():
         raise UserError(f"Every class needs a support image, got {shots.int().tolist()} per class.")
     return members
 
@@ -166,7 +172,9 @@ def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
 def check_images(images: Tensor) -> None:
     """Raise UserError unless images are floats in [0, 1], or normalized by mean and deviation."""
     check_float_images(images)
-    if not torch.compiler.is_compiling() and images.numel() and (most := images.detach().amax()) > _BRIGHTEST:
+    if trusted_way() is not None or torch.compiler.is_compiling() or not images.numel():
+        return
+    if (most := images.detach().amax()) > _BRIGHTEST:
         raise UserError(f"Images need values in [0, 1], got up to {most:g}: divide them by 255.")
 
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
 from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
-from tapnet.methods.base import EpisodeLoss
+from tapnet.methods.base import EpisodeLoss, cross_entropy
 from tapnet.methods.centroid import CosineCentroid
 
 
@@ -36,4 +35,4 @@ class ClassifierBaseline(CosineCentroid):
             raise UserError("The classifier learns with the option `num_classes`, the number of training classes.")
         scores = self.classifier(self.backbone.maps(episode.images).mean(dim=(-2, -1)))
         labels = torch.cat([episode.classes.repeat_interleave(each) for each in (episode.shot, episode.query)])
-        return EpisodeLoss(F.cross_entropy(scores, labels), scores[episode.sizes[0] :, episode.classes])
+        return EpisodeLoss(cross_entropy(scores, labels), scores[episode.sizes[0] :, episode.classes])

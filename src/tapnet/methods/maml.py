@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from tapnet.backbones import Backbone
 from tapnet.errors import UserError
+from tapnet.methods.base import cross_entropy, way_of
 from tapnet.methods.fixed_way import FixedWayMethod
 from tapnet.methods.head import Head
 
@@ -93,8 +94,8 @@ class MAML(FixedWayMethod):
         """Return the weights after a step of gradient descent on the support set; those of the module stay."""
         names = self.adapted_names()
         with torch.enable_grad():
-            logits = self.run(support, weights)[:, : int(labels.max()) + 1]
-            loss = F.cross_entropy(logits, labels)
+            logits = self.run(support, weights)[:, : way_of(labels)]
+            loss = cross_entropy(logits, labels)
             second_order = self.training and not self.first_order
             gradients = torch.autograd.grad(loss, [weights[name] for name in names], create_graph=second_order)
             moved = {name: weights[name] - rate * each for name, each in zip(names, gradients, strict=True)}

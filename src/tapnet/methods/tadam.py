@@ -18,7 +18,7 @@ from tapnet.backbones import Backbone
 from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
 from tapnet.functional import class_prototypes
-from tapnet.methods.base import EpisodeLoss, Method, PrototypeMethod, way_of
+from tapnet.methods.base import EpisodeLoss, Method, PrototypeMethod, cross_entropy, way_of
 from tapnet.methods.head import Head, LinearHead
 
 MULTIPLIER_PENALTY = 0.01  # times the squares of the post-multipliers, as in the authors' code
@@ -139,10 +139,10 @@ class TadamTC(Method):
         features = self._conditioned(plain[: len(labels)], labels)(episode.images)
         support, query = features.split(episode.sizes)
         logits = self._head(support, labels).logits(query)
-        loss = F.cross_entropy(logits, episode.query_labels) + self.task_embedding.penalty()
+        loss = cross_entropy(logits, episode.query_labels) + self.task_embedding.penalty()
         if self.auxiliary is not None:
             answers = torch.cat([episode.classes.repeat_interleave(each) for each in (episode.shot, episode.query)])
-            loss = loss + self.auxiliary_weight * F.cross_entropy(self.auxiliary(plain), answers)
+            loss = loss + self.auxiliary_weight * cross_entropy(self.auxiliary(plain), answers)
         return EpisodeLoss(loss, logits)
 
     def diagnostics(self) -> dict[str, float]:

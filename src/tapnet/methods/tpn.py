@@ -9,13 +9,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
 from tapnet.backbones.base import convolution, halved, halving, normalization
 from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
-from tapnet.methods.base import EpisodeLoss, Method, support_members
+from tapnet.methods.base import EpisodeLoss, Method, cross_entropy, support_members
 from tapnet.methods.head import Head
 
 WIDTH, HIDDEN = 64, 8  # of the network that gives the length scales
@@ -95,7 +94,7 @@ class TransductivePropagation(Method):
         """Return the cross-entropy of support set and queries."""
         support, query = self.embed(episode.images).split(episode.sizes)
         logits = self.adapt(support, episode.support_labels).all_logits(query)
-        loss = F.cross_entropy(logits, torch.cat([episode.support_labels, episode.query_labels]))
+        loss = cross_entropy(logits, torch.cat([episode.support_labels, episode.query_labels]))
         return EpisodeLoss(loss, logits[len(support) :])
 
 

@@ -2,7 +2,8 @@
 
 from tapnet.training.faults import Diverged
 from tapnet.training.interruption import Interrupted
-from tapnet.training.loop import Run, Step, train
+from tapnet.training.loop import Step, train
+from tapnet.training.run import Run
 from tapnet.training.run_folder import CURVE, Point, RunFolder, find_runs, read_curve
 from tapnet.training.schedule import learning_rate
 

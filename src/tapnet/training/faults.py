@@ -32,9 +32,10 @@ def is_sound(loss: float) -> bool:
     return math.isfinite(loss) and loss < EXPLODED
 
 
-def gradients_are_finite(module: torch.nn.Module) -> bool:
+def gradients_are_finite(module: torch.nn.Module) -> Tensor:
+    """Whether all gradients are finite, as a scalar on their device that nobody has waited for yet."""
     norms = [parameter.grad.norm() for parameter in module.parameters() if parameter.grad is not None]
-    return bool(torch.stack(norms).isfinite().all())
+    return torch.stack(norms).isfinite().all()
 
 
 def advice(episode: int, loss: float, precision: str, reproduction: Path) -> str:

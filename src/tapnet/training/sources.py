@@ -13,7 +13,7 @@ from tapnet.backbones.precomputed import PrecomputedFeatures
 from tapnet.checkpoint import backbone_digest
 from tapnet.data import ImageSet
 from tapnet.data.augmentation import AUGMENTATIONS
-from tapnet.data.batches import EpisodeImages, episode_images
+from tapnet.data.batches import EpisodeImages, episode_images, to_device
 from tapnet.data.episodes import Episode
 from tapnet.errors import UserError
 from tapnet.evaluation.embedding import cached_features, default_cache
@@ -74,8 +74,8 @@ class FeatureEpisodes:
         return self._features[1]
 
     def episode(self, episode: Episode, _: torch.Generator) -> EpisodeImages:
-        features = self._features[0][torch.from_numpy(episode.indices).to(self._device)]
-        return EpisodeImages(features, *episode.sizes, torch.from_numpy(episode.classes).to(self._device))
+        features = self._features[0][to_device(episode.indices, self._device)]
+        return EpisodeImages(features, *episode.sizes, to_device(episode.classes, self._device))
 
 
 def method_over_features(recipe: Recipe, dim: int) -> Method:

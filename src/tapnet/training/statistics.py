@@ -18,12 +18,15 @@ class MeanOfStatistics:
     def __init__(self, module: nn.Module) -> None:
         self._buffers = list(module.buffers())
         self._start = [buffer.clone() for buffer in self._buffers]
-        self._sum = torch.zeros(sum(map(torch.numel, self._buffers)), dtype=torch.float64)
+        self._place = torch.device("cpu")  # of the sums; those of a GPU stay there, so that nobody waits for them
+        if self._buffers and self._buffers[0].device.type == "cuda":
+            self._place = self._buffers[0].device
+        self._sum = torch.zeros(sum(map(torch.numel, self._buffers)), dtype=torch.float64, device=self._place)
 
     def after_episode(self) -> None:
         """Take note of what the episode made of the statistics, and go back to the start."""
         if self._buffers:
-            self._sum += torch.cat([buffer.reshape(-1).double().cpu() for buffer in self._buffers])
+            self._sum += torch.cat([buffer.reshape(-1).to(self._place, torch.float64) for buffer in self._buffers])
         for buffer, start in zip(self._buffers, self._start, strict=True):
             buffer.copy_(start)
 

@@ -1,0 +1,55 @@
+"""The episodes of a run as tensors, the next one prepared while this one is computed on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from tapnet import distributed
+from tapnet.data.batches import EpisodeImages
+from tapnet.data.episodes import EpisodeSampler
+from tapnet.training.sources import EpisodeSource
+
+
+class EpisodeLoader:
+    """Episodes by their number. A thread prepares the one that this process needs next.
+
+    An episode with its augmentation is a pure function of seed and number, so it does not matter when it is prepared.
+    """
+
+    def __init__(self, source: EpisodeSource, sampler: EpisodeSampler, seed: int) -> None:
+        self._source, self._sampler, self._seed = source, sampler, seed
+        self._thread = ThreadPoolExecutor(1, "episodes")
+        self._ahead: tuple[int, Future[EpisodeImages]] | None = None
+
+    def __getitem__(self, index: int) -> EpisodeImages:
+        ahead, following = self._ahead, index + distributed.size()
+        episode = ahead[1].result() if ahead and ahead[0] == index else self.prepare(index)
+        more = following < self._sampler.spec.episodes
+        self._ahead = (following, self._thread.submit(self.prepare, following)) if more else None
+        return episode
+
+    def prepare(self, index: int) -> EpisodeImages:
+        """Return the images of an episode, augmented; over a frozen backbone their features."""
+        generator = torch.Generator().manual_seed(derived_seed(self._seed, index))
+        return self._source.episode(self._sampler[index], generator)
+
+    def close(self) -> None:
+        """End the thread; an episode that it was preparing is dropped."""
+        self._thread.shutdown(cancel_futures=True)
+
+
+def derived_seed(*key: int) -> int:
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
+
+
+@contextmanager
+def seeded(*key: int) -> Iterator[None]:
+    """Inside, global randomness (dropout, initialization) follows from the key; outside it is as it was."""
+    with torch.random.fork_rng():
+        torch.manual_seed(derived_seed(*key))
+        yield

@@ -1,0 +1,122 @@
+import math
+from inspect import signature
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from tapnet.functional import class_prototypes
+from tapnet.methods import METHODS
+from tapnet.recipe import recipe_from
+from tapnet.training import Run
+from tapnet.training.episode_loader import EpisodeLoader
+from tapnet.trusted import trusted_episode, trusted_way
+
+READS = {"item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__"}  # the host waits for these
+
+
+def recipe(method="tapnet", meta_batch=1, **options):
+    return recipe_from(
+        {
+            "name": "small",
+            "data": {"name": "quickdraw"},
+            "backbone": {"name": "conv4", "options": {"widths": [8, 8, 8, 8]}},
+            "method": {"name": method, "options": options},
+            "training": {
+                "way": 6,
+                "shot": 1,
+                "query": 2,
+                "episodes": 4,
+                "augmentation": "affine",
+                "meta_batch": meta_batch,
+            },
+            "validation": {"way": 5, "shot": 1, "query": 5, "episodes": 20, "every": 2},
+        },
+        "test",
+    )
+
+
+class Reads(TorchFunctionMode):
+    """What inside makes the host wait for the values of a tensor, by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        name = getattr(func, "__name__", "")
+        if name in READS:
+            self.names.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("meta_batch", [1, 2])
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("tapnet", {"num_references": 6}),
+        ("tapnet", {"num_references": 6, "differentiable": True}),
+        ("protonet", {}),
+        ("matching", {}),
+        ("relation", {}),
+        ("tadam-alpha", {}),
+        ("maml", {"way": 6}),
+        ("snail", {"way": 6}),
+    ],
+)
+def test_step_reads_the_values_of_its_tensors_once(tmp_path, method, options, meta_batch):
+    run = Run(recipe(method, meta_batch, **options), tmp_path, "cpu", "float32")
+    with Reads() as reads:
+        run.step()
+    assert reads.names == ["tolist", "tolist"]  # what came out; then the sums, which are the host's own
+
+
+def test_step_checks_values_again_afterwards(tmp_path):
+    Run(recipe(num_references=6), tmp_path, "cpu", "float32").step()
+    assert trusted_way() is None
+
+
+def test_labels_of_a_trusted_episode_are_not_looked_at():
+    labels = torch.tensor([0, 0])
+    with pytest.raises(ValueError, match="needs a support image"):
+        class_prototypes(torch.rand(2, 3), labels, 2)
+    with trusted_episode(2):
+        class_prototypes(torch.rand(2, 3), labels, 2)
+
+
+def test_episode_prepared_ahead_is_the_one_prepared_when_asked(tmp_path):
+    run = Run(recipe(num_references=6), tmp_path, "cpu", "float32")
+    loader = EpisodeLoader(run.source, run.sampler, seed=3)
+    for index in (0, 1, 2, 1, 3):
+        episode, expected = loader[index], loader.prepare(index)
+        assert torch.equal(episode.images, expected.images)
+        assert torch.equal(episode.classes, expected.classes)
+    loader.close()
+
+
+def test_episode_that_cannot_be_prepared_ahead_fails_when_it_is_asked_for(tmp_path, monkeypatch):
+    run = Run(recipe(num_references=6), tmp_path, "cpu", "float32")
+    loader = EpisodeLoader(run.source, run.sampler, seed=3)
+    whole = loader.prepare
+    monkeypatch.setattr(loader, "prepare", lambda index: whole(index) if index == 0 else 1 / 0)
+    assert loader[0].way == 6
+    with pytest.raises(ZeroDivisionError):
+        _ = loader[1]
+    loader.close()
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bf16", torch.bfloat16)])
+def test_step_computes_in_the_precision_of_the_run(tmp_path, precision, dtype):
+    run, seen = Run(recipe(num_references=6), tmp_path, "cpu", precision), set()
+    convolutions = [module for module in run.method.modules() if isinstance(module, torch.nn.Conv2d)]
+    for convolution in convolutions:
+        convolution.register_forward_hook(lambda _, __, output: seen.add(output.dtype))
+    run.step()
+    assert seen == {dtype}
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if METHODS[name].trainable])
+def test_step_in_bf16_has_a_finite_loss_for_every_method(tmp_path, method):
+    way = {"tapnet": "num_references", "tapnet-variant": "num_references"}.get(method, "way")
+    needed = {way: 6} if way in signature(METHODS[method]).parameters else {}
+    assert math.isfinite(Run(recipe(method, **needed), tmp_path, "cpu", "bf16").step())
