@@ -1,4 +1,4 @@
-"""Two pieces of work taking rotations, so that whatever else the machine does meets both."""
+"""Two pieces of work taking turns, so that whatever else the machine does meets both."""
 
 from __future__ import annotations
 

@@ -22,12 +22,14 @@ import batch
 import embedding
 import evaluation
 import growth
+import methods
 import pairs
 import photographs
 import serving
 import startup
 import straightforward
 import torch
+import training_loop
 import training_step
 from pairs import Row
 from rich.console import Console
@@ -40,7 +42,9 @@ Part = Callable[[int], list[Row]]  # from the number of pairs
 QUICK: dict[str, Part] = {
     "evaluation": evaluation.rows,
     "head-conv4-28": partial(training_step.rows, "conv4", (1, 28, 28), rounds=4),  # short steps, a ratio near 1
+    "loop-quickdraw": partial(training_loop.rows, "quickdraw"),
     "embedding": embedding.rows,
+    "methods": methods.rows,
     "startup": startup.rows,
     "serving": serving.rows,
     "photographs": photographs.rows,
@@ -48,6 +52,7 @@ QUICK: dict[str, Part] = {
 }
 SLOW: dict[str, Part] = {
     "batch": batch.rows,
+    "loop-mini-imagenet": partial(training_loop.rows, "mini-imagenet-conv4-cpu"),
     "head-conv4-84": partial(training_step.rows, "conv4", (3, 84, 84)),
     "head-resnet12-28": partial(training_step.rows, "resnet12", (1, 28, 28)),
     "head-resnet12-84": partial(training_step.rows, "resnet12", (3, 84, 84)),
