@@ -100,6 +100,19 @@ def test_thumbnail_is_a_small_jpeg():
     assert Image.open(io.BytesIO(example.thumbnail)).size == (48, 96)
 
 
+def test_thumbnail_has_no_comment_of_the_file():
+    stream = io.BytesIO()
+    Image.new("RGB", (20, 20)).save(stream, "JPEG", comment=b"<script>alert(1)</script>")
+    assert b"script" not in read_image(stream.getvalue(), PHOTO, thumbnail=True).thumbnail
+
+
+def test_reading_by_the_caller_gives_what_threads_give():
+    images = [np.full((9, 9), value, np.uint8) for value in range(20)]
+    by_threads, by_caller = (list(read_images(images, PHOTO, workers=workers)) for workers in (2, 0))
+    assert [one.sha256 for _, one in by_threads] == [one.sha256 for _, one in by_caller]
+    assert all(image is given for (image, _), given in zip(by_threads, images, strict=True))
+
+
 def test_thumbnail_is_made_only_if_it_is_kept():
     assert read_image(np.zeros((1000, 500, 3), np.uint8), PHOTO).thumbnail == b""
 

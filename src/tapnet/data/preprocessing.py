@@ -95,14 +95,13 @@ class Preprocessing:
         """Return the pixels of an image. The full image is copied at most once; the rest follows once it is small."""
         image, size = loaded.image, loaded.stored_size(self.width, self.height)
         resized = image.size != size
-        inverted = self.ink is not None and _has_bright_border(image) == (self.ink == "bright")
         if self.centred or self.full_contrast:
-            image = _bright_ink(image, inverted, self.centred)
-            inverted = False
+            image, inverted = Image.fromarray(_bright_ink(_gray(image), self.centred)), False
+        else:
+            inverted = self.ink is not None and _has_bright_border(image) == (self.ink == "bright")
         if image.size != size:
             image = self._resize(image, size)
-        image = on_white(loaded.upright(image)).convert("L" if self.channels == 1 else "RGB")
-        pixels = np.asarray(image, dtype=np.uint8).reshape(self.shape)
+        pixels = _as_array(on_white(loaded.upright(image)), "L" if self.channels == 1 else "RGB").reshape(self.shape)
         if self.full_contrast:
             pixels = np.asarray(np.rint(pixels * (255 / max(int(pixels.max()), 1))), dtype=np.uint8)
         return Decoded(255 - pixels if inverted else pixels, resized)
@@ -126,24 +125,38 @@ def _from_geometry(geometry: Mapping[str, Any], drawing: str) -> Preprocessing:
     )
 
 
+def _as_array(image: Image.Image, mode: str) -> Pixels:
+    return np.asarray(image if image.mode == mode else image.convert(mode), dtype=np.uint8)
+
+
+def _gray(image: Image.Image) -> Pixels:
+    """Return the image (height, width) in gray; transparent pixels are white."""
+    return _as_array(on_white(image), "L")
+
+
 def _has_bright_border(image: Image.Image) -> bool:
-    """Return whether most of the outermost pixels are bright; transparent ones count as white."""
+    """Return whether most of the outermost pixels are bright, without a copy of the others."""
     width, height = image.size
     sides = ((0, 0, width, 1), (0, height - 1, width, height), (0, 0, 1, height), (width - 1, 0, width, height))
-    border = [np.asarray(on_white(image.crop(side)).convert("L")).ravel() for side in sides]
-    return bool(np.median(np.concatenate(border)) > 127)
+    return _are_bright(np.concatenate([_gray(image.crop(side)).ravel() for side in sides]))
 
 
-def _bright_ink(image: Image.Image, inverted: bool, centred: bool) -> Image.Image:
-    """Return a gray image with bright ink on black; `centred`, the bounding box of the ink in a black square."""
-    gray = np.asarray(on_white(image).convert("L"))
-    ink = 255 - gray if inverted else gray
+def _are_bright(border: Pixels) -> bool:
+    """Return whether the median of an even number of gray levels is above 127; `numpy.median` is slow for so few."""
+    half = len(border) // 2
+    return int(np.partition(border, (half - 1, half))[half - 1 : half + 1].sum(dtype=int)) > 2 * 127
+
+
+def _bright_ink(gray: Pixels, centred: bool) -> Pixels:
+    """Return a drawing with bright ink on black; `centred`, the bounding box of the ink in a black square."""
+    border = np.concatenate((gray[0], gray[-1], gray[:, 0], gray[:, -1]))
+    ink = 255 - gray if _are_bright(border) else gray
     rows, columns = (np.flatnonzero((ink > _PAPER).any(axis=axis)) for axis in (1, 0))
     if not centred or not len(rows):
-        return Image.fromarray(ink)
+        return ink
     box = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     side = max(box.shape)
     square = np.zeros((side, side), np.uint8)
     top, left = ((side - length) // 2 for length in box.shape)
     square[top : top + box.shape[0], left : left + box.shape[1]] = box
-    return Image.fromarray(square)
+    return square

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,7 +31,8 @@ from tapnet.errors import UserError
 T = TypeVar("T")
 
 THUMBNAIL = 96
-WORKERS, _AHEAD = 2, 64  # images decoded at a time, and waiting to be used
+WORKERS = 2  # threads that decode
+_AT_A_TIME, _AHEAD = 8, 64  # images that a thread takes, and that wait to be used
 
 
 class ImageFile(ABC):
@@ -70,21 +71,34 @@ def read_image(image: ImageInput, preprocessing: Preprocessing, thumbnail: bool 
 def read_images(
     images: Iterable[ImageInput], preprocessing: Preprocessing, thumbnails: bool = False, workers: int = WORKERS
 ) -> Iterator[tuple[ImageInput, Example | Unreadable]]:
-    """Yield each image with what `read_image` returns, in order; `workers` threads read a bounded number ahead."""
-    with _quiet(), ThreadPoolExecutor(workers) as pool:
-        waiting: deque[tuple[ImageInput, Future[Example | Unreadable]]] = deque()
-        try:
-            for image in images:
-                waiting.append((image, pool.submit(read_image, image, preprocessing, thumbnails)))
-                if len(waiting) > _AHEAD:
-                    first, future = waiting.popleft()
-                    yield first, future.result()
-            while waiting:
-                first, future = waiting.popleft()
-                yield first, future.result()
-        finally:
-            for _, future in waiting:
-                future.cancel()
+    """Yield each image with what `read_image` returns, in order; `workers` threads read a bounded number ahead.
+
+    They take several images at a time, because to hand one over may take as long as to read it. Few images, and all if
+    `workers` is 0, are read by the caller.
+    """
+
+    def read(batch: list[ImageInput]) -> list[tuple[ImageInput, Example | Unreadable]]:
+        return [(image, read_image(image, preprocessing, thumbnails)) for image in batch]
+
+    batches = in_batches(images, _AT_A_TIME)
+    first = next(batches, [])
+    with _quiet():
+        if not workers or len(first) < _AT_A_TIME:
+            for batch in chain([first], batches):
+                yield from read(batch)
+            return
+        waiting: deque[Future[list[tuple[ImageInput, Example | Unreadable]]]] = deque()
+        with ThreadPoolExecutor(workers) as pool:
+            try:
+                for batch in chain([first], batches):
+                    waiting.append(pool.submit(read, batch))
+                    if len(waiting) * _AT_A_TIME > _AHEAD:
+                        yield from waiting.popleft().result()
+                while waiting:
+                    yield from waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
 
 
 def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -151,7 +165,9 @@ def _content(raw: Pixels | Image.Image) -> bytes:
 
 def _thumbnail(image: LoadedImage) -> bytes:
     stream = io.BytesIO()
-    image.thumbnail(THUMBNAIL).save(stream, "JPEG", quality=85)
+    small = image.thumbnail(THUMBNAIL)
+    small.info.clear()  # a comment of the file would be saved, too
+    small.save(stream, "JPEG", quality=85)
     return stream.getvalue()
 
 

@@ -16,7 +16,7 @@ from tapnet.errors import UserError
 from tapnet.inference.images import Example, ImageInput, in_batches, name_of, read_images
 
 UNKNOWN = "unknown"
-BATCH = 32
+BATCH = 64
 AUTO, LOSE = "auto", 0.05  # reject by the task's own examples, losing this share of the known images
 Reject = float | str  # a probability, or AUTO
 OnUnreadable = Callable[[ImageInput, str], None]
@@ -108,11 +108,18 @@ class Predictor(ABC):
         """Yield predictions of images that are read already, batch by batch."""
         self.check_options(top, reject, lose)
         for batch in in_batches(examples, BATCH):
-            rows, rejected = self.answers([example.pixels for _, example in batch], reject, lose)
-            yield [
-                _prediction(image, example, row, self.classes, top, bool(unknown))
-                for (image, example), row, unknown in zip(batch, rows, rejected, strict=True)
-            ]
+            yield self.rank(batch, top, reject, lose)
+
+    def rank(
+        self, examples: Sequence[tuple[ImageInput, Example]], top: int = 1, reject: Reject = 0.0, lose: float = LOSE
+    ) -> list[Prediction]:
+        """Return the `top` classes of images that were read, as one batch; options are those of `predict`."""
+        self.check_options(top, reject, lose)
+        rows, rejected = self.answers([example.pixels for _, example in examples], reject, lose)
+        return [
+            _prediction(image, example, row, self.classes, top, bool(unknown))
+            for (image, example), row, unknown in zip(examples, rows, rejected, strict=True)
+        ]
 
     def check_options(self, top: int = 1, reject: Reject = 0.0, lose: float = LOSE) -> None:
         """Raise UserError unless this predictor takes images, can return so many classes and reject in this way."""

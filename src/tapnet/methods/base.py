@@ -66,6 +66,11 @@ class Method(nn.Module):
         """The most classes that an episode may have in eval mode; `None` if there is no limit."""
         return None
 
+    @property
+    def max_projection_dim(self) -> int:
+        """The largest `projection_dim` that `with_options` takes; 0 if the method has no such option."""
+        return 0
+
     def embed(self, images: Tensor) -> Tensor:
         """Return features (n, *feature_shape) of float images (n, channels, height, width) in [0, 1]."""
         check_images(images)

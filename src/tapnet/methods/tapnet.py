@@ -129,6 +129,10 @@ class TapNet(PrototypeMethod):
         return len(self.references)
 
     @property
+    def max_projection_dim(self) -> int:
+        return self.backbone.dim - len(self.references)
+
+    @property
     def prototypes_suffice(self) -> bool:
         return self.reference_shots is None
 

@@ -16,7 +16,7 @@ from PIL import Image
 from tapnet.inference import export, read_task, write_task
 from tapnet.inference.confusion import Confusion
 from tapnet.inference.images import THUMBNAIL, Example, read_image
-from tapnet.inference.predictor import UNKNOWN, Prediction
+from tapnet.inference.predictor import UNKNOWN
 from tapnet.inference.task import check_names_differ
 from tapnet.inference.task_file import with_network
 from tapnet.web.bodies import (
@@ -36,7 +36,7 @@ from tapnet.web.engine import Fitted
 from tapnet.web.problems import Problem, describe_problems
 from tapnet.web.records import NewExample, StoredTask
 from tapnet.web.services import Id, Parts, Services
-from tapnet.web.uploads import FILE_BODY, IMAGES_BODY, read_uploads
+from tapnet.web.uploads import FILE_BODY, IMAGES_BODY, Upload, Uploaded
 
 router = APIRouter(prefix="/v1/tasks")
 ANSWER = describe_problems(409, 415, 503)
@@ -47,28 +47,18 @@ _BINARY: dict[int | str, dict[str, Any]] = {200: {"content": {"application/octet
 
 @router.post("/{task}/predict", tags=["answers"], responses=ANSWER, openapi_extra=IMAGES_BODY)
 async def predict(
-    task: Id, request: Request, parts: Parts, top: Annotated[int, Query(ge=1, le=1000)] = 5, reject: Reject = 0.0
+    task: Id, upload: Uploaded, parts: Parts, top: Annotated[int, Query(ge=1, le=1000)] = 5, reject: Reject = 0.0
 ) -> Predictions:
     """Classify one image or many."""
-    images = await read_uploads(request, parts.settings.limits)
-
-    def answer() -> list[Prediction]:
-        fitted = parts.engine.fitted(task)
-        parts.engine.read(images)
-        return fitted.predict(images, top, reject)
-
-    found = await parts.engine.run(answer)
-    parts.metrics.images.inc(len(images))
-    return Predictions(predictions=[_prediction(each.label, each.ranked) for each in found])
+    found = await parts.engine.run(partial(_predict, parts, task, upload, top, reject))
+    parts.metrics.images.inc(len(found.predictions))
+    return found
 
 
 @router.post("/{task}/explain", tags=["answers"], responses=ANSWER, openapi_extra=IMAGES_BODY)
-async def explain(task: Id, request: Request, parts: Parts, reject: Reject = 0.0) -> ExplanationBody:
+async def explain(task: Id, upload: Uploaded, parts: Parts, reject: Reject = 0.0) -> ExplanationBody:
     """Classify one image, and say why: the nearest examples, and where it lies on the map."""
-    images = await read_uploads(request, parts.settings.limits)
-    if len(images) != 1:
-        raise Problem(422, f"Expected one image to explain, got {len(images)}.")
-    found = await parts.engine.run(partial(_explain, parts, task, images[0], reject))
+    found = await parts.engine.run(partial(_explain, parts, task, upload, reject))
     parts.metrics.images.inc()
     return found
 
@@ -103,10 +93,19 @@ def _prediction(label: str, ranked: Any) -> PredictionBody:
     return PredictionBody(label=label, probability=classes[0].probability, ranked=classes)
 
 
-def _explain(parts: Services, task: str, image: bytes, reject: float) -> ExplanationBody:
+def _predict(parts: Services, task: str, upload: Upload, top: int, reject: float) -> Predictions:
     fitted = parts.engine.fitted(task)
-    parts.engine.read([image])
-    found, points = fitted.explain(image)
+    images = parts.engine.read(upload.images(parts.settings.limits), fitted.model)
+    found = fitted.predict(images, top, reject)
+    return Predictions(predictions=[_prediction(each.label, each.ranked) for each in found])
+
+
+def _explain(parts: Services, task: str, upload: Upload, reject: float) -> ExplanationBody:
+    fitted = parts.engine.fitted(task)
+    images = upload.images(parts.settings.limits)
+    if len(images) != 1:
+        raise Problem(422, f"Expected one image to explain, got {len(images)}.")
+    found, points = fitted.explain(*parts.engine.read(images, fitted.model)[0])
     rejected = found.ranked[0][1] < reject
     nearest = [Neighbor(id=fitted.example_ids[n.index], label=n.label, similarity=n.similarity) for n in found.nearest]
     return ExplanationBody(
@@ -121,7 +120,6 @@ def _explain(parts: Services, task: str, image: bytes, reject: float) -> Explana
 def _map(parts: Services, task: str) -> MapBody:
     fitted = parts.engine.fitted(task)
     engine, done, planes = parts.engine, fitted.task, fitted.planes
-    projects = "projection_dim" in fitted.model.method_named(done.method).adapt_options()
     return MapBody(
         revision=fitted.stored.revision,
         classes=list(done.classes),
@@ -129,7 +127,7 @@ def _map(parts: Services, task: str) -> MapBody:
         methods=engine.methods(done.network),
         network=done.network,
         projection_dim=fitted.stored.projection_dim,
-        dimensions=engine.most_dimensions(done.network) if projects else 0,
+        dimensions=fitted.model.method_named(done.method).max_projection_dim,
         exact=planes.exact,
         examples=[
             ExamplePoint(id=each, label=int(done.examples.labels[index]), point=Point.of(planes.examples, index))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from filelock import FileLock
@@ -21,6 +20,9 @@ class Database:
 
     def __init__(self, address: str) -> None:
         self.engine = _sqlite(address) if address.startswith("sqlite") else _postgresql(address)
+        one_state = {"isolation_level": "REPEATABLE READ"} if self.engine.dialect.name == "postgresql" else {}
+        self._reading = self.engine.execution_options(**one_state)
+        self._writing = self.engine.execution_options(**{_WRITES: True})
         try:
             with _alone(address), self.write() as connection:
                 migrate(connection)
@@ -32,18 +34,13 @@ class Database:
             self.close()
             raise
 
-    @contextmanager
-    def read(self) -> Iterator[Connection]:
+    def read(self) -> AbstractContextManager[Connection]:
         """Inside, all reads see one state of the database."""
-        options = {"isolation_level": "REPEATABLE READ"} if self.engine.dialect.name == "postgresql" else {}
-        with self.engine.connect().execution_options(**options) as connection, connection.begin():
-            yield connection
+        return self._reading.begin()
 
-    @contextmanager
-    def write(self) -> Iterator[Connection]:
+    def write(self) -> AbstractContextManager[Connection]:
         """Inside, changes are made together; they are on disk when it ends, or none is."""
-        with self.engine.connect().execution_options(**{_WRITES: True}) as connection, connection.begin():
-            yield connection
+        return self._writing.begin()
 
     def close(self) -> None:
         self.engine.dispose()

@@ -20,12 +20,11 @@ from tapnet.data.source import Unreadable
 from tapnet.errors import UserError
 from tapnet.inference import choose_network, load_network
 from tapnet.inference.explanation import Explanation, explain_features
-from tapnet.inference.images import Example, read_images
+from tapnet.inference.images import Example, ImageInput, read_images
 from tapnet.inference.planes import TaskPlanes, task_planes
 from tapnet.inference.predictor import Prediction
 from tapnet.inference.task import Examples, LeaveOneOut, Task, fit_task, leave_one_out
 from tapnet.inference.task_predictor import TaskPredictor
-from tapnet.methods import METHODS, PARAMETER_FREE
 from tapnet.web.batching import BatchedModel, Batcher
 from tapnet.web.problems import Problem
 from tapnet.web.records import NewExample, StoredTask
@@ -33,6 +32,7 @@ from tapnet.web.settings import Settings
 from tapnet.web.store import Store
 
 T = TypeVar("T")
+Coordinates = NDArray[np.float64]
 _CACHED = 32  # fitted tasks kept in memory
 
 
@@ -53,14 +53,11 @@ class Fitted:
     def left_out(self) -> LeaveOneOut | None:
         return leave_one_out(self.task, self.model)
 
-    def predict(self, images: list[bytes], top: int, reject: float) -> list[Prediction]:
-        return TaskPredictor(self.task, self.model).predict(images, min(top, len(self.task.classes)), reject)
+    def predict(self, images: list[tuple[ImageInput, Example]], top: int, reject: float) -> list[Prediction]:
+        return TaskPredictor(self.task, self.model).rank(images, min(top, len(self.task.classes)), reject)
 
-    def explain(self, image: bytes) -> tuple[Explanation, tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    def explain(self, image: ImageInput, example: Example) -> tuple[Explanation, tuple[Coordinates, Coordinates]]:
         """Return why an image is classified as it is, and where it lies in the two planes."""
-        [(_, example)] = read_images([image], self.model.image_preprocessing)
-        if isinstance(example, Unreadable):
-            raise UserError(f"The image cannot be read: {example.reason}.")
         features = self.model.embed([example.pixels])
         return explain_features(self.task, self.planes.head, features, image), self.planes.locate(features)
 
@@ -113,47 +110,47 @@ class Engine:
     def check_method(self, stored: StoredTask, method: str | None, dim: int | None) -> None:
         """Raise UserError if the task cannot be fitted by this method with a projection of this dimension."""
         network = stored.network or stored.asked_network
-        if method is not None and network is None and method not in ("tapnet", *PARAMETER_FREE):
-            raise UserError(f"Expected the method tapnet, {', '.join(PARAMETER_FREE)}, got {method!r}.")
         if network is None:
-            return
-        chosen = self.model(network).method_named(method)
-        if dim is not None and "projection_dim" in chosen.adapt_options():
-            most = self.most_dimensions(network)
-            if not 1 <= dim <= most:
-                raise UserError(f"Expected `projection_dim` from 1 to {most}, got {dim}.")
+            raise UserError("The task has no network yet, on which methods depend: name one, or add examples first.")
+        most = self.model(network).method_named(method).max_projection_dim
+        if dim is not None and most and not 1 <= dim <= most:
+            raise UserError(f"Expected `projection_dim` from 1 to {most}, got {dim}.")
 
-    def most_dimensions(self, network: str) -> int:
-        """Return the largest projection that a network can have, whatever the number of classes."""
-        method = self.model(network).method
-        return method.backbone.dim - (method.max_way or 1)
-
-    def read(self, images: list[bytes]) -> None:
-        """Raise UserError unless every image says what it is and is small enough."""
-        for number, image in enumerate(images, 1):
+    def check_sizes(self, images: list[bytes]) -> None:
+        """Raise UserError unless every image says what it is, and a problem if it is too large; decode none."""
+        most = self.settings.limits.pixels
+        for number, image in enumerate(images):
             size = image_size(image)
-            which = "The image" if len(images) == 1 else f"Image {number}"
             if isinstance(size, Unreadable):
-                raise UserError(f"{which} cannot be read: {size.reason}.")
-            if size[0] * size[1] > self.settings.limits.pixels:
-                raise Problem(
-                    413,
-                    f"{which} has {size[0]}×{size[1]} pixels, more than {self.settings.limits.pixels:,}: reduce it.",
-                )
+                raise UserError(f"{_which(number, images)} cannot be read: {size.reason}.")
+            if size[0] * size[1] > most:
+                sides = f"{size[0]}×{size[1]}"
+                raise Problem(413, f"{_which(number, images)} has {sides} pixels, more than {most:,}: reduce it.")
+
+    def read(
+        self, images: list[bytes], model: BatchedModel, thumbnails: bool = False
+    ) -> list[tuple[ImageInput, Example]]:
+        """Return images as the network takes them; raise UserError, or a problem, if one cannot be read."""
+        self.check_sizes(images)
+        found = []
+        for number, (image, example) in enumerate(
+            read_images(images, model.image_preprocessing, thumbnails, workers=0)
+        ):
+            if isinstance(example, Unreadable):
+                raise UserError(f"{_which(number, images)} cannot be read: {example.reason}.")
+            found.append((image, example))
+        return found
 
     def embed(self, images: list[bytes], network: str | None) -> tuple[BatchedModel, list[NewExample]]:
         """Return images ready to be stored, and the network; without one it is chosen by what they look like.
 
-        Raise UserError if an image cannot be read.
+        Raise UserError, or a problem, if an image cannot be read.
         """
-        self.read(images)
-        model = self.model(network or choose_network(images).name)
-        examples = []
-        for number, (_, example) in enumerate(read_images(images, model.image_preprocessing, thumbnails=True), 1):
-            if not isinstance(example, Example):
-                which = "The image" if len(images) == 1 else f"Image {number}"
-                raise UserError(f"{which} cannot be read: {example.reason}.")
-            examples.append(example)
+        if network is None:
+            self.check_sizes(images)
+            network = choose_network(images).name
+        model = self.model(network)
+        examples = [example for _, example in self.read(images, model, thumbnails=True)]
         features = model.embed([example.pixels for example in examples])
         return model, [
             NewExample(example.sha256, row.tobytes(), example.thumbnail)
@@ -192,8 +189,11 @@ class Engine:
             tuple(thumbnails[each.id] for _, each in rows),
         )
         method = stored.method or model.default_method
-        options = {}
-        if "projection_dim" in METHODS[method].adapt_options() and stored.projection_dim is not None:
-            options = {"projection_dim": stored.projection_dim}
+        projects = stored.projection_dim is not None and model.method_named(method).max_projection_dim > 0
+        options = {"projection_dim": stored.projection_dim} if projects else {}
         task = fit_task([each.name for each in full], examples, model, method, options)
         return Fitted(stored, task, model, tuple(each.id for _, each in rows))
+
+
+def _which(number: int, images: list[bytes]) -> str:
+    return "The image" if len(images) == 1 else f"Image {number + 1}"

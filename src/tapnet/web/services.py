@@ -31,7 +31,7 @@ class Services:
         return await asyncio.to_thread(call)
 
 
-def services_of(request: Request) -> Services:
+async def services_of(request: Request) -> Services:
     services: Services = request.app.state.services
     return services
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 
 from tapnet.web.bodies import (
     Added,
@@ -23,7 +23,7 @@ from tapnet.web.problems import Problem, describe_problems
 from tapnet.web.records import StoredTask
 from tapnet.web.services import Id, Parts, Services
 from tapnet.web.store import NetworkChanged
-from tapnet.web.uploads import IMAGES_BODY, read_uploads
+from tapnet.web.uploads import IMAGES_BODY, Upload, Uploaded
 
 router = APIRouter(prefix="/v1/tasks")
 CREATED = describe_problems(409)
@@ -66,7 +66,7 @@ async def change_task(task: Id, body: TaskChange, parts: Parts) -> TaskBody:
     values = body.model_dump(exclude_unset=True)
     if values.get("name", "") is None:
         raise Problem(422, "name: expected a name, got null.")
-    if {"method", "projection_dim"} & values.keys():
+    if any(values.get(key) is not None for key in ("method", "projection_dim")):
         stored = await parts.stored(partial(parts.store.get_task, task))
         method, dim = values.get("method", stored.method), values.get("projection_dim", stored.projection_dim)
         await parts.engine.run(partial(parts.engine.check_method, stored, method, dim))
@@ -116,10 +116,9 @@ async def delete_class(task: Id, class_id: Id, parts: Parts) -> TaskBody:
     responses=UPLOAD,
     openapi_extra=IMAGES_BODY,
 )
-async def add_examples(task: Id, class_id: Id, request: Request, parts: Parts) -> Added:
+async def add_examples(task: Id, class_id: Id, upload: Uploaded, parts: Parts) -> Added:
     """Add images to a class: all of them, or none if one cannot be read."""
-    images = await read_uploads(request, parts.settings.limits)
-    stored, ids = await parts.engine.run(partial(_add, parts, task, class_id, images))
+    stored, ids = await parts.engine.run(partial(_add, parts, task, class_id, upload))
     return Added(added=ids, task=TaskBody.of(stored))
 
 
@@ -160,8 +159,9 @@ async def delete_example(task: Id, example: Id, parts: Parts) -> TaskBody:
     return TaskBody.of(await parts.stored(partial(parts.store.delete_example, task, example)))
 
 
-def _add(parts: Services, task: str, class_id: str, images: list[bytes]) -> tuple[StoredTask, list[str]]:
+def _add(parts: Services, task: str, class_id: str, upload: Upload) -> tuple[StoredTask, list[str]]:
     """Embed images with the network of the task, and store them."""
+    images = upload.images(parts.settings.limits)
     while True:
         stored = parts.store.get_task(task)
         if not any(each.id == class_id for each in stored.classes):

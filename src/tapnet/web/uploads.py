@@ -1,20 +1,21 @@
-"""Images in requests: multipart forms, JSON with base64, or the bytes of one file. Names of files are never used."""
+"""Images in requests: multipart forms, or JSON with base64. Names of files are never used."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
+import io
 import json
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from fastapi import Request
-from starlette.datastructures import UploadFile
-from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartException
+from fastapi import Depends, Request
+from multipart import MultipartError, MultipartParser, parse_options_header
 
 from tapnet.web.problems import Problem
 from tapnet.web.settings import Limits
+
+_OTHER_FIELDS = 16  # of a form, besides the images
 
 IMAGES_BODY: dict[str, Any] = {
     "requestBody": {
@@ -52,32 +53,54 @@ FILE_BODY: dict[str, Any] = {
 }
 
 
-async def read_uploads(request: Request, limits: Limits) -> list[bytes]:
-    """Return the image files in a request; raise `Problem` if there is none, or too many."""
-    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
-    if kind == "multipart/form-data":
-        images = await _from_form(request, limits)
-    elif kind == "application/json":
-        images = await asyncio.to_thread(_from_json, await request.body())
-    else:
+@dataclass(frozen=True)
+class Upload:
+    """A request with images, as it came."""
+
+    content_type: str
+    body: bytes
+
+    def images(self, limits: Limits) -> list[bytes]:
+        """Return the image files; raise `Problem` if there is none, or too many. Takes time: not for the event loop."""
+        images = self._parse(limits)
+        if not images:
+            raise Problem(422, "Expected at least one image under `images`, got none.")
+        if len(images) > limits.images:
+            raise Problem(413, f"Expected at most {limits.images} images in one request, got {len(images)}.")
+        if not all(images):
+            raise Problem(422, "An image is empty: expected the bytes of an image file.")
+        return images
+
+    def _parse(self, limits: Limits) -> list[bytes]:
+        kind, options = parse_options_header(self.content_type)
+        if kind == "multipart/form-data":
+            return _from_form(self.body, options.get("boundary", ""), limits)
+        if kind == "application/json":
+            return _from_json(self.body)
         raise Problem(415, f"Expected multipart/form-data or application/json, got {kind or 'no content type'}.")
-    if not images:
-        raise Problem(422, "Expected at least one image under `images`, got none.")
-    if len(images) > limits.images:
-        raise Problem(413, f"Expected at most {limits.images} images in one request, got {len(images)}.")
-    if not all(images):
-        raise Problem(422, "An image is empty: expected the bytes of an image file.")
-    return images
 
 
-async def _from_form(request: Request, limits: Limits) -> list[bytes]:
+async def upload_of(request: Request) -> Upload:
+    return Upload(request.headers.get("content-type", ""), await request.body())
+
+
+Uploaded = Annotated[Upload, Depends(upload_of)]
+
+
+def _from_form(body: bytes, boundary: str, limits: Limits) -> list[bytes]:
+    size = len(body) + 1  # nothing is written to disk
     try:
-        async with request.form(max_files=limits.images + 1, max_fields=16) as form:
-            files = [each for each in form.getlist("images") if isinstance(each, UploadFile)]
-            return [await each.read() for each in files]
-    except (MultiPartException, HTTPException) as error:
-        detail = error.message if isinstance(error, MultiPartException) else error.detail
-        raise Problem(400, f"The form cannot be read: {detail.rstrip('.')}.") from None
+        parser = MultipartParser(
+            io.BytesIO(body),
+            boundary,
+            len(body),
+            part_limit=limits.images + _OTHER_FIELDS,
+            spool_limit=size,
+            memory_limit=size,
+        )
+        return [part.raw for part in parser if part.name == "images" and part.filename is not None]
+    except (MultipartError, ValueError) as error:
+        raise Problem(400, f"The form cannot be read: {str(error).rstrip('.')}.") from None
 
 
 def _from_json(body: bytes) -> list[bytes]:
