@@ -7,6 +7,7 @@ images per second by the clock.
 
 from __future__ import annotations
 
+import os
 import statistics
 import tempfile
 import time
@@ -21,13 +22,15 @@ from pairs import Row
 from PIL import Image
 
 from tapnet.inference import fit, write_task
+from tapnet.jobs import sources
 from tapnet.jobs.batch import plan_batch
 from tapnet.jobs.prediction import Part
 from tapnet.jobs.sources import read_chunks
 
-IMAGES, SIZE = 512, (640, 480)
-CHUNK = 32  # smaller than in use, so that a short run has some chunks for every worker
+IMAGES, SIZE = 192, (640, 480)
+CHUNK = 16  # smaller than in use, so that a short run has some chunks for every worker
 NAMES = 1_000_000
+MODEL_IMAGES, MODEL_CORES = 10**8, 16
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Run:
 
 def rows(pairs: int) -> list[Row]:
     torch.set_num_threads(1)
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (as the plain command; Ray gives way to all else by 15)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         _write_images(folder)
@@ -66,14 +70,24 @@ def rows(pairs: int) -> list[Row]:
         Row("batch: CPU seconds of the driver per chunk", two.driver, "", note="the part that workers do not share"),
         Row("batch: seconds until the first part, Ray", one.startup, "", note=f"plain {plain.startup:.1f}"),
         Row("batch: seconds to list a million names", listing, "", note=f"{memory:.0f} bytes each in the driver"),
+        *(_model(nodes, plain.cpu, two.driver, listing / NAMES, one.startup) for nodes in (10, 100, 1000)),
     ]
+
+
+def _model(nodes: int, image: float, chunk: float, name: float, startup: float) -> Row:
+    """Return the share of time in which workers predict, by the formula of docs/scaling.md."""
+    work = MODEL_IMAGES * image / (nodes * MODEL_CORES)
+    dispatch = MODEL_IMAGES / sources.CHUNK * chunk
+    total = startup + MODEL_IMAGES * name + max(work, dispatch) + sources.CHUNK * image
+    note = f"computed, not run: {MODEL_IMAGES:.0e} images, {MODEL_CORES} cores each, {total / 3600:.2f} hours"
+    return Row(f"batch: share of time used on {nodes} nodes", work / total, "", work, total, note)
 
 
 def _measured(folder: Path, name: str, workers: int) -> Run:
     """Predict all images into a new folder; without workers in this process."""
     job = plan_batch(folder / "task", [folder / "photos"], str(folder / f"{name}.parquet"), chunk_size=CHUNK)
     began = time.perf_counter()
-    return _watched(job.run_on_ray(workers=workers) if workers else job.run(), began, 2 * max(workers, 1))
+    return _watched(job.run_on_ray("local", workers, "cpu") if workers else job.run(), began, 2 * max(workers, 1))
 
 
 def _watched(parts: Iterator[Part], began: float, skipped: int) -> Run:

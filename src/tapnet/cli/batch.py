@@ -84,7 +84,7 @@ def predict_parts(args: argparse.Namespace) -> None:
     for line in job.skipped.lines():
         ERRORS.print(line)
     if unreadable:
-        ERRORS.print(f"{pluralize(unreadable, 'image')} could not be read: their rows say why in the column reason.")
+        ERRORS.print(f"{pluralize(unreadable, 'image')} could not be read: the column reason says why.")
         raise SystemExit(1)
 
 

@@ -19,6 +19,7 @@ from tapnet.jobs.ray_session import plain_reason, ray_session
 from tapnet.jobs.sources import Chunk
 
 Row = dict[str, Any]
+_CONTINUES = "What was written stays; the same command continues."
 
 
 def predict_on_ray(
@@ -55,14 +56,25 @@ def predict_on_ray(
         )
         try:
             for batch in written.iter_batches(batch_size=None, batch_format="pyarrow"):
-                yield from map(pickle.loads, batch.column("part").to_pylist())
+                yield from map(_part, batch.column("part").to_pylist())
         except ray.exceptions.RayError as error:
-            raise UserError(f"{plain_reason(error)} What was written stays; the same command continues.") from None
+            raise UserError(f"{plain_reason(error)} {_CONTINUES}") from None
+
+
+def _part(packed: bytes) -> Part:
+    """Return the part that a worker wrote; raise UserError with what it says if it could not."""
+    part: Part | str = pickle.loads(packed)
+    if isinstance(part, str):
+        raise UserError(f"{part} {_CONTINUES}")
+    return part
 
 
 def _read(row: Row, preprocessing: Preprocessing) -> Row:
-    """Return the chunk in a row, read and decoded for an actor that has a GPU."""
-    return pack(read_chunk(pickle.loads(row["chunk"]), preprocessing))
+    """Return the chunk in a row, read and decoded for an actor that has a GPU, or why that is not possible."""
+    try:
+        return pack(read_chunk(pickle.loads(row["chunk"]), preprocessing))
+    except (UserError, OSError) as error:  # as a value: Ray would put its own words around it
+        return {"error": str(error)}
 
 
 class _PartWriter:
@@ -72,5 +84,11 @@ class _PartWriter:
         self.predictor, self.parts = files.open(device), parts
 
     def __call__(self, row: Row) -> Row:
+        return {"part": pickle.dumps(row.get("error") or self._written(row))}
+
+    def _written(self, row: Row) -> Part | str:
         read = read_chunk(pickle.loads(row["chunk"]), self.predictor.preprocessing) if "chunk" in row else unpack(row)
-        return {"part": pickle.dumps(predict_part(read, self.predictor, self.parts))}
+        try:
+            return predict_part(read, self.predictor, self.parts)
+        except (UserError, OSError) as error:
+            return str(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -25,14 +26,16 @@ def import_ray() -> Any:
         import ray.data
     except ModuleNotFoundError as error:
         raise UserError(f"The engine ray needs {error.name}: pip install 'tapnet[ray]'.", parameter="engine") from None
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     return ray
 
 
 @contextmanager
 def ray_session(address: str | None = None) -> Iterator[Any]:
-    """Inside, Ray is connected: to the cluster at `address` ("auto": the one of this machine), else to local cores.
+    """Inside, Ray is connected to the cluster at `address`: host:port, "auto" (this machine's) or "local" (its cores).
 
-    Without an address, RAY_ADDRESS counts, as for every Ray program. Raise UserError if there is no such cluster.
+    Without an address it is RAY_ADDRESS, else the cluster of this machine, else its cores, as for every Ray program.
+    Raise UserError if there is no such cluster.
     """
     ray = import_ray()
     if ray.is_initialized():
@@ -45,7 +48,8 @@ def ray_session(address: str | None = None) -> Iterator[Any]:
             parameter="address",
         )
     try:
-        ray.init(address=address, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+        with _silent_stderr():
+            ray.init(address=address, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"There is no Ray cluster at {address or 'RAY_ADDRESS'}: {reason}", "address") from None
@@ -53,6 +57,20 @@ def ray_session(address: str | None = None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Inside, nothing reaches the terminal: Ray's own processes write there past Python. Errors come as exceptions."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def plain_reason(error: BaseException) -> str:

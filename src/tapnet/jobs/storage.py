@@ -109,6 +109,8 @@ class StoredImage(ImageFile):
         return self.name
 
     def read_bytes(self) -> bytes:
+        if not is_address(self.location):
+            return Path(self.location).read_bytes()
         try:
             return read_file(self.location)
         except OSError as error:

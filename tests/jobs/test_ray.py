@@ -1,0 +1,213 @@
+"""Batch prediction and sweeps on a real Ray cluster of two nodes, with workers, nodes and the driver killed."""
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from tapnet import training
+from tapnet.cli import main
+from tapnet.jobs.batch import plan_batch
+from tapnet.jobs.ray_sweep import train_on_ray
+from tapnet.jobs.sweep import can_resume, train_one_by_one, unfinished
+from tapnet.jobs.sweep_file import read_sweep
+from tapnet.recipe import changed
+from tapnet.training import RunFolder
+
+pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.filterwarnings("ignore")]  # Ray warns of itself
+COPIES = 30
+
+
+@pytest.fixture(scope="module")
+def photos(drawing_folders, tmp_path_factory):
+    """A folder with 240 drawings and a file that only looks like one."""
+    folder = tmp_path_factory.mktemp("many") / "photos"
+    for number in range(COPIES):
+        shutil.copytree(drawing_folders / "new", folder / str(number))
+    (folder / "broken.png").write_bytes(b"no image")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(photos, drawing_task, tmp_path_factory):
+    """The rows that one process predicts."""
+    out = str(tmp_path_factory.mktemp("plain") / "out.parquet")
+    list(plan(drawing_task, photos, out).run())
+    return rows(out)
+
+
+def plan(task, source, out):
+    return plan_batch(task, [source], str(out), chunk_size=8)
+
+
+def rows(out):
+    table = pq.read_table(out).to_pylist()
+    return sorted((row["file"], row["class"], row["reason"], row["task"]) for row in table)
+
+
+def workers():
+    """The processes of this cluster that predict."""
+    return [each for each in psutil.Process().children(recursive=True) if "_PartWriter" in "".join(each.cmdline())]
+
+
+def test_two_nodes_predict_what_one_process_predicts(photos, drawing_task, tmp_path, expected):
+    out = str(tmp_path / "out.parquet")
+    parts = list(plan(drawing_task, photos, out).run_on_ray(device="cpu"))
+    assert rows(out) == expected
+    assert sum(part.images for part in parts) == 8 * COPIES + 1
+
+
+def test_readers_for_a_gpu_predict_the_same(photos, drawing_task, tmp_path, expected):
+    out = str(tmp_path / "out.parquet")
+    list(plan(drawing_task, photos, out).run_on_ray())
+    assert rows(out) == expected
+
+
+def test_killed_workers_lose_nothing(photos, drawing_task, tmp_path, expected):
+    out = str(tmp_path / "out.parquet")
+    parts = plan(drawing_task, photos, out).run_on_ray(device="cpu")
+    next(parts)
+    for process in workers():
+        process.kill()
+    list(parts)
+    assert rows(out) == expected
+
+
+def test_a_lost_node_loses_nothing(cluster, photos, drawing_task, tmp_path, expected):
+    out = str(tmp_path / "out.parquet")
+    node = cluster.add_node(num_cpus=1, object_store_memory=10**8)
+    parts = plan(drawing_task, photos, out).run_on_ray(device="cpu")
+    next(parts)
+    cluster.remove_node(node, allow_graceful=False)
+    list(parts)
+    assert rows(out) == expected
+
+
+def test_a_killed_driver_loses_nothing_and_a_second_call_continues(cluster, photos, drawing_task, tmp_path, expected):
+    out = tmp_path / "out.parquet"
+    job = f"plan_batch({str(drawing_task)!r}, [{str(photos)!r}], {str(out)!r}, chunk_size=8)"
+    run = f"from tapnet.jobs.batch import plan_batch; list({job}.run_on_ray({cluster.address!r}, device='cpu'))"
+    driver = subprocess.Popen([sys.executable, "-c", run])
+    while not list(out.glob("part-*")):
+        assert driver.poll() is None
+        time.sleep(0.01)
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    again = plan(drawing_task, photos, out)
+    assert again.remaining < again.total
+    list(again.run_on_ray(device="cpu"))
+    assert rows(out) == expected
+
+
+def test_images_and_predictions_in_a_bucket(bucket, drawing_task):
+    out = "s3://photos/ray.parquet"
+    list(plan(drawing_task, "s3://photos/new", out).run_on_ray(device="cpu"))
+    names = sorted(f"s3://photos/{path.relative_to(bucket)}" for path in (bucket / "new").rglob("*.png"))
+    assert [file for file, *_ in rows(bucket / "ray.parquet")] == names
+
+
+def test_an_error_in_a_worker_is_one_sentence(photos, drawing_task, tmp_path):
+    out = tmp_path / "out.parquet"
+    shutil.copytree(photos / "0", tmp_path / "few")
+    job = plan(drawing_task, tmp_path / "few", out)
+    out.rmdir()
+    out.write_text("in the way")
+    with pytest.raises(ValueError, match=r"Not a directory.* the same command continues"):
+        list(job.run_on_ray(device="cpu"))
+
+
+def test_without_ray_one_sentence_names_the_extra(drawing_task, photos, monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    words = ["predict", drawing_task, photos, "--engine", "ray", "--out", tmp_path / "out.parquet"]
+    assert main([*map(str, words)]) == 2
+    assert "pip install 'tapnet[ray]'" in capsys.readouterr().err
+    assert not (tmp_path / "out.parquet").exists()
+
+
+SWEEP = """
+recipe: quickdraw
+set:
+  backbone.options.widths: [8, 8, 8, 8]
+  method.options.num_references: 6
+  training.way: 6
+  training.shot: 1
+  training.query: 2
+  training.episodes: 40
+  validation.episodes: 4
+  validation.every: 10
+seeds: [0, 1]
+"""
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    (tmp_path / "mine.yaml").write_text(SWEEP)
+    return read_sweep(tmp_path / "mine.yaml")
+
+
+def curves(out):
+    return {path.parent.name: path.read_text() for path in sorted(out.glob("*/curve.jsonl"))}
+
+
+def test_a_sweep_on_the_cluster_trains_what_one_process_trains(sweep, tmp_path):
+    outcomes = list(train_on_ray(sweep.recipes, tmp_path / "ray", device="cpu"))
+    assert sorted((outcome.name, outcome.reason) for outcome in outcomes) == [(name, "") for name in sweep.recipes]
+    assert unfinished(sweep.recipes, tmp_path / "ray") == {}
+    train = partial(training.train, device="cpu", test=False)
+    list(train_one_by_one(sweep.recipes, tmp_path / "plain", train))
+    assert curves(tmp_path / "ray") == curves(tmp_path / "plain")
+
+
+def test_a_run_whose_worker_is_killed_is_resumed_elsewhere(sweep, tmp_path):
+    out, killed = tmp_path / "runs", []
+
+    def kill_once():
+        if not killed and list(out.glob("*/run.json")):
+            killed.extend(process for process in training_workers() if not process.kill())
+
+    outcomes = list(train_on_ray(sweep.recipes, out, device="cpu", watch=kill_once))
+    assert killed
+    assert [outcome.reason for outcome in outcomes] == ["", ""]
+    assert unfinished(sweep.recipes, out) == {}
+
+
+def training_workers():
+    """The processes of this cluster that train: Ray calls them by the names of the runs."""
+    return [each for each in psutil.Process().children(recursive=True) if "ray::quickdraw" in "".join(each.cmdline())]
+
+
+def test_a_sweep_that_is_stopped_saves_its_runs(sweep, tmp_path):
+    recipes = {name: changed(recipe, ["training.episodes=100000"]) for name, recipe in sweep.recipes.items()}
+    out = tmp_path / "runs"
+
+    def stop():
+        if list(out.glob("*/curve.jsonl")):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(train_on_ray(recipes, out, device="cpu", workers=1, watch=stop))
+    (folder,) = out.iterdir()
+    assert RunFolder(folder).metadata()["state"] == "interrupted"
+    assert can_resume(folder)
+
+
+def test_a_run_that_fails_says_why_and_the_others_end(sweep, tmp_path):
+    (tmp_path / "quickdraw-seed0").write_text("in the way")
+    outcomes = {outcome.name: outcome.reason for outcome in train_on_ray(sweep.recipes, tmp_path, device="cpu")}
+    assert outcomes["quickdraw-seed1"] == ""
+    assert "quickdraw-seed0" in outcomes["quickdraw-seed0"]
+
+
+@pytest.mark.slow
+def test_an_ablation_trains_its_variants_on_the_cluster(tmp_path, capsys):
+    changes = [f"{key}={value}" for key, value in yaml.safe_load(SWEEP)["set"].items()]
+    words = ["ablate", "gradient", "--recipe", "quickdraw", "--out", tmp_path, "--episodes", 4, "--device", "cpu"]
+    assert main([*map(str, words), "--engine", "ray", "--set", *changes]) == 0
+    assert "constant: trained already" in capsys.readouterr().err
