@@ -165,17 +165,19 @@ def test_a_sweep_on_the_cluster_trains_what_one_process_trains(sweep, tmp_path):
     assert curves(tmp_path / "ray") == curves(tmp_path / "plain")
 
 
-def test_a_run_whose_worker_is_killed_is_resumed_elsewhere(sweep, tmp_path):
+def test_a_run_whose_worker_is_killed_is_resumed_elsewhere(sweep, tmp_path, monkeypatch):
+    monkeypatch.setattr("tapnet.jobs.ray_sweep._POLL_SECONDS", 0.05)  # or the runs are over before one is killed
+    recipes = {name: changed(recipe, ["training.episodes=200"]) for name, recipe in sweep.recipes.items()}
     out, killed = tmp_path / "runs", []
 
     def kill_once():
         if not killed and list(out.glob("*/run.json")):
             killed.extend(process for process in training_workers() if not process.kill())
 
-    outcomes = list(train_on_ray(sweep.recipes, out, device="cpu", watch=kill_once))
+    outcomes = list(train_on_ray(recipes, out, device="cpu", watch=kill_once))
     assert killed
     assert [outcome.reason for outcome in outcomes] == ["", ""]
-    assert unfinished(sweep.recipes, out) == {}
+    assert unfinished(recipes, out) == {}
 
 
 def training_workers():
