@@ -108,3 +108,14 @@ def test_markdown_report_names_the_correction_and_its_plot(result, tmp_path):
 def test_names_are_shortened_by_their_common_folder_only():
     assert short_names(["runs/a", "runs/b"]) == {"runs/a": "a", "runs/b": "b"}
     assert short_names(["x/a", "y/a"]) == {"x/a": "x/a", "y/a": "y/a"}
+
+
+def test_progress_names_the_run_and_what_is_measured(small_tapnet, blobs):
+    runs, begun = [candidate(name, small_tapnet, blobs) for name in ("runs/a", "runs/b")], []
+
+    def start(description):
+        begun.append(description)
+        return lambda *_: None
+
+    compare(runs, SPEC, progress=start)
+    assert begun == ["runs/a", "runs/a, over classes", "runs/b", "runs/b, over classes"]

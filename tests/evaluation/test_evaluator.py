@@ -10,7 +10,7 @@ from tapnet.data import ImageSet
 from tapnet.data.batches import episode_images
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator
-from tapnet.evaluation.intervals import mean_and_ci95, wide_ci95
+from tapnet.evaluation.intervals import REPLICATE_EPISODES, REPLICATES, mean_and_ci95, wide_ci95
 from tapnet.functional import NonFiniteError
 from tapnet.methods import METHODS, Method, PrototypicalNetwork
 
@@ -157,3 +157,10 @@ def test_what_cannot_be_measured_is_refused(blobs, small_tapnet, arguments, word
     spec = EpisodeSpec(**({"way": 5, "shot": 1, "query": 3, "episodes": 4} | arguments))
     with pytest.raises(ValueError, match=words):
         Evaluator(small_tapnet, blobs).evaluate(spec)
+
+
+def test_progress_counts_the_episodes_and_then_those_of_the_interval_over_classes(blobs, small_tapnet):
+    seen = []
+    Evaluator(small_tapnet, blobs).evaluate(EpisodeSpec(4, 1, 3, 20), progress=lambda *counts: seen.append(counts))
+    assert (20, 20) in seen
+    assert seen[-1] == (REPLICATES * REPLICATE_EPISODES,) * 2

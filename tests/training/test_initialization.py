@@ -36,6 +36,11 @@ def initialized_from(checkpoint, folder, *changes):
     return changed(RECIPE, [f"training.init_from={folder / 'older.safetensors'}", *changes])
 
 
+def test_a_module_without_any_weight_taken_is_named_as_a_whole():
+    method = changed(RECIPE, ["method={name: tadam-tc}"]).build(SHAPE)
+    assert take_weights(method, trained()).endswith("; fresh: scale, task_embedding; left out: references")
+
+
 def test_all_weights_are_taken_where_they_fit():
     method, checkpoint = RECIPE.build(SHAPE), trained()
     assert take_weights(method, checkpoint) == "initialized from older after 7 episodes; digest abcabcabcabc"

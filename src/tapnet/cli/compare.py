@@ -5,20 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tapnet.cli.episode_progress import episode_progress
 from tapnet.cli.evaluate import candidate
 from tapnet.cli.options import add_device, add_episodes, episode_spec, output_file
 from tapnet.cli.tables import print_table
 from tapnet.errors import UserError
-
-if TYPE_CHECKING:
-    from tapnet.evaluation.candidates import Candidate
 
 _EXAMPLES = """examples:
   tapnet compare runs/tapnet runs/protonet --shot 1
@@ -46,20 +40,9 @@ def run(args: argparse.Namespace) -> None:
 
     if len(args.checkpoints) < 2:
         raise UserError(f"A comparison needs at least 2 checkpoints, got {len(args.checkpoints)}.")
-    with _progress() as progress:
-        bar = progress.add_task("", run="", total=args.episodes)
-
-        def candidates() -> Iterator[Candidate]:
-            for checkpoint in args.checkpoints:
-                progress.update(bar, completed=0, run=Path(checkpoint).name)
-                yield candidate(checkpoint, args)
-
-        result = compare(
-            candidates(),
-            episode_spec(args),
-            bootstrap=not args.no_class_interval,
-            progress=lambda done, _: progress.update(bar, completed=done),
-        )
+    found = (candidate(checkpoint, args) for checkpoint in args.checkpoints)
+    with episode_progress() as start:
+        result = compare(found, episode_spec(args), bootstrap=not args.no_class_interval, progress=start)
     if args.json:
         print(json.dumps(result.as_dict()))
     else:
@@ -70,14 +53,3 @@ def run(args: argparse.Namespace) -> None:
         Console(highlight=False).print(NOTE)
     if args.out:
         print(*(f"Wrote {path}" for path in write(result, args.out)), sep="\n", file=sys.stderr)
-
-
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.fields[run]}"),
-        BarColumn(bar_width=12),
-        TextColumn("{task.completed}/{task.total} episodes"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )

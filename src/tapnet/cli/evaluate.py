@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from tapnet.cli.episode_progress import Advance, episode_progress
 from tapnet.cli.options import (
     add_device,
     add_episodes,
@@ -25,6 +27,7 @@ from tapnet.cli.tables import print_table
 from tapnet.wording import half_width, overlap_note, pluralize
 
 if TYPE_CHECKING:
+    from tapnet.data.episodes import EpisodeSpec
     from tapnet.evaluation.candidates import Candidate, EvaluationData
     from tapnet.evaluation.comparison import SeedSpread
     from tapnet.evaluation.evaluator import Evaluation
@@ -77,13 +80,12 @@ def run(args: argparse.Namespace) -> None:
     with processes(args):
         if args.seeds:
             check_seeds(args.checkpoints)
-        measured = []
-        for checkpoint in args.checkpoints:
-            found = candidate(checkpoint, args)
-            for spec in specs:
-                accuracies = found.evaluator.accuracies(spec)
-                result = found.evaluator.evaluate(spec, not args.no_class_interval, accuracies=accuracies)
-                measured.append(_Measured(found, result, accuracies))
+        with episode_progress() as start:
+            measured = [
+                _measured(found, spec, not args.no_class_interval, start)
+                for found in (candidate(checkpoint, args) for checkpoint in args.checkpoints)
+                for spec in specs
+            ]
         if distributed.rank() > 0:
             return
     spreads = _spreads(measured, len(specs)) if args.seeds else []
@@ -93,6 +95,14 @@ def run(args: argparse.Namespace) -> None:
         _print(measured, spreads)
     if args.record:
         _record(measured, args.record)
+
+
+def _measured(found: Candidate, spec: EpisodeSpec, bootstrap: bool, start: Callable[[str], Advance]) -> _Measured:
+    """Return a checkpoint on the episodes of the spec, with `bootstrap` with its interval over classes."""
+    name = f"{found.name}, {spec.way}-way {spec.shot}-shot"
+    accuracies = found.evaluator.accuracies(spec, start(name))
+    over_classes = start(f"{name}, over classes") if bootstrap else None
+    return _Measured(found, found.evaluator.evaluate(spec, bootstrap, over_classes, accuracies), accuracies)
 
 
 def _as_json(measured: list[_Measured], spreads: list[tuple[Evaluation, SeedSpread]]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any
@@ -125,11 +125,15 @@ class Comparison:
 
 
 def compare(
-    candidates: Iterable[Candidate], spec: EpisodeSpec, bootstrap: bool = True, progress: Progress | None = None
+    candidates: Iterable[Candidate],
+    spec: EpisodeSpec,
+    bootstrap: bool = True,
+    progress: Callable[[str], Progress] | None = None,
 ) -> Comparison:
     """Return all candidates on the same episodes; raise UserError if their data differ.
 
-    Without `bootstrap` the interval over classes is left out. Candidates are taken one after the other, so that a
+    Without `bootstrap` the interval over classes is left out. `progress` is called with what begins and gives what is
+    called with the episodes done. Candidates are taken one after the other, so that a
     generator keeps the features of one in memory at a time.
     """
     runs, first = [], None
@@ -153,19 +157,22 @@ def _data(images: ImageSet) -> tuple[str, int, bool]:
     return images.fingerprint, images.rotations, images.one_rotation_per_class
 
 
-def _measure(candidate: Candidate, spec: EpisodeSpec, bootstrap: bool, progress: Progress | None) -> RunResult:
-    evaluator, header = candidate.evaluator, candidate.header
+def _measure(
+    candidate: Candidate, spec: EpisodeSpec, bootstrap: bool, progress: Callable[[str], Progress] | None
+) -> RunResult:
+    evaluator, header, name = candidate.evaluator, candidate.header, candidate.name
     method = evaluator.method
     if not method.task_features:
         _ = evaluator.features  # outside of the time per episode
     started = time.perf_counter()
-    accuracies = evaluator.accuracies(spec, progress)
+    accuracies = evaluator.accuracies(spec, progress and progress(name))
     seconds = time.perf_counter() - started
+    over_classes = progress(f"{name}, over classes") if progress and bootstrap else None
     return RunResult(
-        checkpoint=candidate.name,
+        checkpoint=name,
         method=type(method).__name__,
         seed=header.recipe.seed,
-        evaluation=evaluator.evaluate(spec, bootstrap, accuracies=accuracies),
+        evaluation=evaluator.evaluate(spec, bootstrap, over_classes, accuracies),
         overlap=candidate.overlap,
         extra_parameters=extra_parameters(method),
         training_episodes=header.episode,

@@ -104,14 +104,15 @@ class Evaluator:
     ) -> Evaluation:
         """Return the accuracy on the episodes of the spec, and with `bootstrap` its interval over classes.
 
-        `accuracies` are those of the episodes, where they are known already.
+        `accuracies` are those of the episodes, where they are known already. `progress` counts the episodes, and then
+        those of the interval over classes.
         """
         spec = spec or EpisodeSpec()
         accuracy, ci95 = mean_and_ci95(self.accuracies(spec, progress) if accuracies is None else accuracies)
         return Evaluation(
             accuracy=accuracy,
             ci95=ci95,
-            ci95_bootstrap=self._bootstrap_half_width(spec, ci95) if bootstrap else None,
+            ci95_bootstrap=self._bootstrap_half_width(spec, ci95, progress) if bootstrap else None,
             **asdict(spec),
             dataset=self.images.name,
             split=self.images.split,
@@ -185,7 +186,7 @@ class Evaluator:
         flat = torch.from_numpy(indices.reshape(-1)).to(self.device)
         return self.features.index_select(0, flat).view(count, -1, *self.method.feature_shape)
 
-    def _bootstrap_half_width(self, spec: EpisodeSpec, ci95: float) -> float | None:
+    def _bootstrap_half_width(self, spec: EpisodeSpec, ci95: float, progress: Progress | None) -> float | None:
         """Return the half-width of the 95% interval over classes, images and episodes.
 
         Each replicate sees a random half of the classes, and of each class a random half of its images, without
@@ -206,6 +207,8 @@ class Evaluator:
             if replicate % distributed.size() == distributed.rank():
                 values = self._replicate(rows, spec, replicate)
                 means[replicate], noises[replicate] = values.mean(), values.var(ddof=1) / len(values)
+            if progress:
+                progress((replicate + 1) * REPLICATE_EPISODES, REPLICATES * REPLICATE_EPISODES)
         means, noises = distributed.all_reduce_sum(means), distributed.all_reduce_sum(noises)
         return wide_ci95(float(means.var() - noises.mean()) * scale, count, ci95)
 

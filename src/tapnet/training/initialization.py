@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from pathlib import Path
 
 from tapnet.checkpoint import Checkpoint, read_checkpoint
@@ -42,6 +43,13 @@ def take_weights(method: Method, checkpoint: Checkpoint) -> str:
     words = [f"initialized from {header.recipe.name} after {pluralize(header.episode, 'episode')}"]
     words += [f"digest {header.digest[:_DIGITS]}"] if header.digest else []
     for what, names in (("fresh", own.keys() - taken.keys()), ("left out", given.keys() - taken.keys() - own.keys())):
-        words += [f"{what}: {', '.join(sorted(names))}"] if names else []
+        words += [f"{what}: {', '.join(_shortened(names, (own.keys() | given.keys()) - names))}"] if names else []
     words += [f"itself {header.origin}"] if header.origin else []
     return "; ".join(words)
+
+
+def _shortened(names: Set[str], others: Set[str]) -> list[str]:
+    """Return the names, sorted; for all those of a module that has no other, the name of the module."""
+    divided = {name.partition(".")[0] for name in others}
+    firsts = {name: name.partition(".")[0] for name in names}
+    return sorted({name if first in divided else first for name, first in firsts.items()})
