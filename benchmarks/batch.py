@@ -1,8 +1,7 @@
 """Batch prediction: one process against Ray with one and two workers, and the parts of the cost of a cluster.
 
-Every image is the same JPEG photograph's worth of work: 640×480 pixels, embedded by `photos-fast`. Start-up is measured
-by itself; the ratios compare CPU seconds per image of all processes together, which a busy machine hardly disturbs, and
-images per second by the clock.
+Images are JPEG files of 640×480 pixels, embedded by `photos-fast`. Start-up is measured by itself. The ratios compare
+CPU seconds per image of the processes that predict, which a busy machine disturbs less, and images per second.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,12 +22,12 @@ from PIL import Image
 from tapnet.inference import fit, write_task
 from tapnet.jobs import sources
 from tapnet.jobs.batch import plan_batch
-from tapnet.jobs.prediction import Part
+from tapnet.jobs.ray_session import ray_session
 from tapnet.jobs.sources import read_chunks
 
 IMAGES, SIZE = 192, (640, 480)
 CHUNK = 16  # smaller than in use, so that a short run has some chunks for every worker
-NAMES = 1_000_000
+NAMES, SMALL_CHUNKS = 1_000_000, 300
 MODEL_IMAGES, MODEL_CORES = 10**8, 16
 
 
@@ -39,8 +37,7 @@ class Run:
 
     startup: float  # seconds until the first part is written
     rate: float  # images per second after the first parts
-    cpu: float  # CPU seconds per image of all processes, after the first parts
-    driver: float  # CPU seconds per chunk of this process
+    cpu: float  # CPU seconds per image of what predicts, after the first parts
 
 
 def rows(pairs: int) -> list[Row]:
@@ -49,10 +46,14 @@ def rows(pairs: int) -> list[Row]:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         _write_images(folder)
-        runs: dict[str, list[Run]] = {"plain": [], "one": [], "two": []}
-        for number in range(pairs):
-            for name, workers in (("plain", 0), ("one", 1), ("two", 2))[:: -1 if number % 2 else 1]:
-                runs[name].append(_measured(folder, f"{name}-{number}", workers))
+        began = time.perf_counter()
+        with ray_session("local"):
+            connected = time.perf_counter() - began
+            runs: dict[str, list[Run]] = {"plain": [], "one": [], "two": []}
+            for number in range(pairs):
+                for name, workers in (("plain", 0), ("one", 1), ("two", 2))[:: -1 if number % 2 else 1]:
+                    runs[name].append(_measured(folder, f"{name}-{number}", workers))
+            dispatch = _dispatch(folder)
         listing, memory = _listing(folder)
     middle = {
         name: Run(*(statistics.median(values) for values in zip(*(vars(run).values() for run in several), strict=True)))
@@ -61,16 +62,17 @@ def rows(pairs: int) -> list[Row]:
     plain, one, two = middle["plain"], middle["one"], middle["two"]
     rates = f"images per second: {plain.rate:.1f} plain, {one.rate:.1f} by 1 worker, {two.rate:.1f} by 2"
     target = "at most 1.1"
+    startup = connected + one.startup
     return [
         Row("batch: CPU per image, Ray 1 worker / plain", one.cpu / plain.cpu, target, one.cpu, plain.cpu, rates),
         Row("batch: CPU per image, Ray 2 workers / plain", two.cpu / plain.cpu, target, two.cpu, plain.cpu),
         Row("batch: images per second, Ray 1 worker / plain", one.rate / plain.rate, "at least 0.9"),
         Row("batch: images per second, Ray 2 workers / 1", two.rate / one.rate, "2 on two free cores"),
         Row("batch: CPU seconds per image", plain.cpu, "", note="one thread: read, decode, embed, write"),
-        Row("batch: CPU seconds of the driver per chunk", two.driver, "", note="the part that workers do not share"),
-        Row("batch: seconds until the first part, Ray", one.startup, "", note=f"plain {plain.startup:.1f}"),
-        Row("batch: seconds to list a million names", listing, "", note=f"{memory:.0f} bytes each in the driver"),
-        *(_model(nodes, plain.cpu, two.driver, listing / NAMES, one.startup) for nodes in (10, 100, 1000)),
+        Row("batch: CPU seconds of the driver per chunk", dispatch, "", note="the part that workers do not share"),
+        Row("batch: seconds until the first part, Ray", startup, "", note=f"plain {plain.startup:.1f}"),
+        Row("batch: CPU seconds to list a million names", listing, "", note=f"{memory:.0f} bytes each in the driver"),
+        *(_model(nodes, plain.cpu, dispatch, listing / NAMES, startup) for nodes in (10, 100, 1000)),
     ]
 
 
@@ -87,28 +89,36 @@ def _measured(folder: Path, name: str, workers: int) -> Run:
     """Predict all images into a new folder; without workers in this process."""
     job = plan_batch(folder / "task", [folder / "photos"], str(folder / f"{name}.parquet"), chunk_size=CHUNK)
     began = time.perf_counter()
-    return _watched(job.run_on_ray("local", workers, "cpu") if workers else job.run(), began, 2 * max(workers, 1))
-
-
-def _watched(parts: Iterator[Part], began: float, skipped: int) -> Run:
-    """Follow a job to its end; the first parts are warm-up."""
+    parts = job.run_on_ray(None, workers, "cpu") if workers else job.run()
     next(parts)
     startup = time.perf_counter() - began
-    for _ in range(skipped):
+    for _ in range(2 * max(workers, 1)):  # warm-up
         next(parts)
-    clock, cpu, own = time.perf_counter(), _cpu_seconds(), time.process_time()
-    images = chunks = 0
+    clock, cpu, images = time.perf_counter(), _cpu_seconds(workers), 0
     for part in parts:
-        images, chunks = images + part.images, chunks + 1
-        end = time.perf_counter(), _cpu_seconds(), time.process_time()
-    return Run(startup, images / (end[0] - clock), (end[1] - cpu) / images, (end[2] - own) / chunks)
+        images += part.images
+        end = time.perf_counter(), _cpu_seconds(workers)
+    return Run(startup, images / (end[0] - clock), (end[1] - cpu) / images)
 
 
-def _cpu_seconds() -> float:
-    """Of this process and everything that it started."""
+def _cpu_seconds(workers: int) -> float:
+    """Of what predicts: this process, or the Ray workers; what Ray does besides grows with time, not with images."""
     here = psutil.Process()
-    processes = [here, *here.children(recursive=True)]
-    return sum(sum(each.cpu_times()[:2]) for each in processes if each.is_running())
+    if not workers:
+        return sum(here.cpu_times()[:2])
+    others = [each for each in here.children(recursive=True) if "_PartWriter" in "".join(each.cmdline())]
+    return sum(sum(each.cpu_times()[:2]) for each in others)
+
+
+def _dispatch(folder: Path) -> float:
+    """Return the CPU seconds of this process per chunk, where chunks are so small that it is always busy."""
+    (folder / "none.txt").write_text("".join(f"none-{number}.jpg\n" for number in range(SMALL_CHUNKS)))
+    job = plan_batch(folder / "task", [folder / "none.txt"], str(folder / "none.parquet"), chunk_size=1)
+    parts = job.run_on_ray(None, 1, "cpu")
+    next(parts)
+    began = time.process_time()
+    chunks = sum(1 for _ in parts)
+    return (time.process_time() - began) / chunks
 
 
 def _write_images(folder: Path) -> None:
@@ -125,8 +135,8 @@ def _write_images(folder: Path) -> None:
 def _listing(folder: Path) -> tuple[float, float]:
     """Return the seconds to list a million names, and the bytes that each takes."""
     (folder / "names.txt").write_text("".join(f"/data/photographs/2026/image-{n:08}.jpg\n" for n in range(NAMES)))
-    before, began = psutil.Process().memory_info().rss, time.perf_counter()
+    before, began = psutil.Process().memory_info().rss, time.process_time()
     chunks = list(read_chunks([folder / "names.txt"]))
-    taken = time.perf_counter() - began
+    taken = time.process_time() - began
     assert sum(map(len, chunks)) == NAMES
     return taken, (psutil.Process().memory_info().rss - before) / NAMES
