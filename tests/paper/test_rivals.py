@@ -1,7 +1,9 @@
 import pytest
 
+from tapnet.errors import UserError
 from tapnet.methods import METHODS
 from tapnet.paper.rivals import RIVALS, TASKS, Rival, best_known, costs
+from tapnet.paper.rivals_figure import rivals_figure
 from tapnet.paper.tables import filled_table
 from tapnet.recipe import bundled_recipes, load_recipe
 
@@ -70,3 +72,38 @@ def test_what_was_not_run_has_its_command():
         "tapnet train omniglot-60way-gradient --no-test && tapnet evaluate runs/omniglot-60way-gradient --way 5 "
         "--shot 1 --query 5 --episodes 2000 --record results"
     )
+
+
+RESULTS = [
+    result("omniglot-60way-protonet", 0.978),
+    result("omniglot-60way-gradient", 0.976),
+    result("omniglot-tpn-cpu", 0.96, transductive=True),
+]
+
+
+def axis():
+    (found,) = rivals_figure(RESULTS).axes
+    return found
+
+
+def test_every_method_with_a_result_has_a_place_in_the_order_of_the_table():
+    labels = [label.get_text() for label in axis().get_yticklabels()]
+    assert labels == ["TapNet", "Prototypical Networks", "Transductive Propagation (transductive)"]
+
+
+def test_points_are_our_accuracies_and_bars_the_published_ones():
+    ours, *_, published = axis().get_lines()
+    assert ours.get_xdata() == pytest.approx([97.6, 97.8, 96.0])
+    assert list(published.get_xdata()) == [98.8]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: rivals_figure(RESULTS, 7), "5-way 1-shot, 5-way 5-shot.*got 7-way 1-shot"),
+        (lambda: rivals_figure([]), "tapnet table rivals"),
+    ],
+)
+def test_mistakes_of_the_figure_get_a_sentence(call, words):
+    with pytest.raises(UserError, match=words):
+        call()

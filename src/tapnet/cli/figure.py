@@ -20,12 +20,14 @@ _FIGURES = """figures:
   dimension               accuracy against the projection dimension D (Figure 5)
   episode-composition     training classes against queries (supplement, Figure 1)
   learning-curve          accuracy on validation classes over training
+  rivals                  every method on Omniglot, from the folder of kept results
 """
 _EXAMPLES = """
 examples:
   tapnet figure projection runs/quickstart
   tapnet figure reference-trajectories runs/quickstart --out figures
   tapnet ablate dimension --checkpoint runs/quickstart --record results
+  tapnet figure rivals results --way 5 --shot 1
   tapnet figure dimension results/ablations/dimension-quickdraw-seed0-….json
 """
 
@@ -99,6 +101,13 @@ def _episode_composition(args: argparse.Namespace) -> Figure:
     return episode_composition_figure(read_ablation(Path(args.source)))
 
 
+def _rivals(args: argparse.Namespace) -> Figure:
+    from tapnet.paper.results import read_results
+    from tapnet.paper.rivals_figure import rivals_figure
+
+    return rivals_figure(read_results(Path(args.source)), args.way, args.shot)
+
+
 FIGURES = {
     "projection": _projection,
     "reference-distance": _reference_distance,
@@ -106,4 +115,5 @@ FIGURES = {
     "dimension": _dimension,
     "episode-composition": _episode_composition,
     "learning-curve": _learning_curve,
+    "rivals": _rivals,
 }
