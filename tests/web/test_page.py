@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
-from web_server import drawing, serving, short_folder
+from web_server import drawing, files, serving, short_folder
 
 WAIT = 20_000  # milliseconds, on a busy machine
 HUNDRED_STEPS = 100
@@ -256,6 +256,20 @@ def test_task_file_is_downloaded_and_uploaded(empty, tmp_path):
     expect(empty.locator("#task-name")).to_have_value("shapes", timeout=WAIT)
     expect(empty.locator(".thumb")).to_have_count(6, timeout=WAIT)
     httpx.delete(f"{empty.url.split('#')[0]}v1/tasks/{empty.url.split('#')[1]}")
+
+
+def test_page_with_classes_but_no_query_invites_to_draw(page):
+    expect(page.locator("#answer-note")).to_have_text("The answer appears while you draw.", timeout=WAIT)
+
+
+def test_many_classes_show_their_most_frequent_mistakes(empty):
+    base = f"{empty.url.split('#')[0]}v1/tasks/{empty.url.split('#')[1]}"
+    for number in range(13):
+        made = httpx.post(f"{base}/classes", json={"name": f"kind {number}"}, timeout=60).json()["classes"][-1]["id"]
+        sent = files(*(drawing("circle", 10 * number + seed) for seed in range(2)))
+        httpx.post(f"{base}/classes/{made}/examples", files=sent, timeout=60).raise_for_status()
+    empty.reload()
+    expect(empty.locator(".mistakes li").first).to_contain_text("taken for", timeout=WAIT)
 
 
 def test_script_in_a_name_is_shown_as_text(empty):

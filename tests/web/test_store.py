@@ -175,6 +175,17 @@ def test_limits_hold(store, task, what):
         one_more(100)
 
 
+def test_concurrent_creations_do_not_pass_the_limit(store):
+    def put(number):
+        try:
+            return store.create_task(str(number)) and 201
+        except Problem as problem:
+            return problem.status
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sorted(pool.map(put, range(12))) == [201] * store.limits.tasks + [409] * (12 - store.limits.tasks)
+
+
 def test_deleted_task_takes_everything_with_it(store, task):
     add(store, task.id, task.classes[0].id, 1)
     store.delete_task(task.id)

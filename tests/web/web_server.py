@@ -75,7 +75,7 @@ def serving(store, *flags, port=None):
         process.stdout.close()
 
 
-def wait_until_up(address, process, seconds=60):
+def wait_until_up(address, process, seconds=180):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if process.poll() is not None:

@@ -19,7 +19,7 @@ from tapnet.web import journal
 from tapnet.web.database import Database
 from tapnet.web.problems import Problem
 from tapnet.web.records import NewExample, StoredClass, StoredExample, StoredTask, Summary
-from tapnet.web.schema import classes, examples, tasks
+from tapnet.web.schema import classes, examples, schema_version, tasks
 from tapnet.web.settings import Limits
 
 _SETTINGS = ("name", "method", "projection_dim")
@@ -214,6 +214,7 @@ class Store:
             return _task(connection, task_id)
 
     def _insert_task(self, connection: Connection, name: str, network: str | None, method: str | None) -> str:
+        connection.execute(select(schema_version).with_for_update())  # one at a time, so that the limit holds
         count = connection.execute(select(func.count()).select_from(tasks)).scalar_one()
         if count >= self.limits.tasks:
             raise Problem(409, f"The server keeps {self.limits.tasks} tasks, and has {count}: delete one first.")

@@ -8,12 +8,14 @@ import { Pad } from "./pad.js";
 
 const COLORS = ["#3566d6", "#d1495b", "#1a8a62", "#b7641a", "#7d4fc4", "#0f829c", "#b83d8f", "#6b7a1e", "#8a5a44", "#566079"];
 const METHODS = {
-  tapnet: "Adaptive projection (TapNet)",
-  protonet: "Class means (ProtoNet)",
+  tapnet: "TapNet projection",
+  protonet: "ProtoNet class means",
   centroid: "Angle to class means",
   logistic: "Logistic regression",
 };
 const BATCH = 20; // images of one request
+const LARGEST_TABLE = 12; // classes
+const MISTAKES = 8; // listed for more classes
 const TYPES = ["drawings", "characters"]; // networks that read line drawings
 const $ = (id) => document.getElementById(id);
 const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : noun.endsWith("s") ? "es" : "s"}`;
@@ -54,8 +56,9 @@ async function attempt(action) {
 
 const address = (rest = "") => `/v1/tasks/${task.id}${rest}`;
 const thumbnail = (id) => address(`/examples/${id}/thumbnail`);
-const classColor = (id) => COLORS[Math.max(0, task.classes.findIndex((each) => each.id === id)) % COLORS.length];
-const nameColor = (name) => COLORS[Math.max(0, task.classes.findIndex((each) => each.name === name)) % COLORS.length];
+// Ten colors that are easy to tell apart, then hues far from the last ones.
+const color = (index) => COLORS[index] ?? `hsl(${Math.round(137.5 * index) % 360} 60% 40%)`;
+const nameColor = (name) => color(Math.max(0, task.classes.findIndex((each) => each.name === name)));
 const view = new MapView($("map"), thumbnail, (label) => nameColor(map?.classes[label]));
 
 // The task ---------------------------------------------------------------------------------------------------------
@@ -69,6 +72,7 @@ async function openTask(id) {
   view.clear();
   show(task);
   await refreshMap();
+  ask();
   if (map) view.replay();
 }
 
@@ -128,7 +132,7 @@ function showClasses() {
   task.classes.forEach((each, index) => {
     if (!cards.has(each.id)) cards.set(each.id, classCard(each.id));
     const card = cards.get(each.id);
-    card.style.setProperty("--color", COLORS[index % COLORS.length]);
+    card.style.setProperty("--color", color(index));
     if ($("classes").children[index] !== card) $("classes").insertBefore(card, $("classes").children[index] ?? null);
     card.update(each);
   });
@@ -227,21 +231,23 @@ function thumb(id, name, index) {
 
 function drawPanel(panel, id, card) {
   const canvas = element("canvas", { class: "paper", width: 336, height: 336, tabindex: "0", role: "img", "aria-label": "Drawing area. By keyboard, move with the arrow keys and hold the space bar to draw." });
-  const pad = new Pad(canvas, () => { add.disabled = false; });
+  const hint = element("p", { class: "paper-hint", text: "Draw here" });
+  const show = (empty) => { add.disabled = empty; hint.hidden = !empty; };
+  const pad = new Pad(canvas, () => show(false));
   const add = element("button", { class: "button small primary", text: "Add drawing", disabled: true });
-  const clear = element("button", { class: "button small", text: "Clear", onclick: () => { pad.clear(); add.disabled = true; } });
+  const clear = element("button", { class: "button small", text: "Clear", onclick: () => { pad.clear(); show(true); } });
   const done = element("button", { class: "button small", text: "Done", onclick: () => card.close() });
   const keep = async () => {
     if (pad.empty) return;
     const blob = await pad.blob();
     pad.clear();
-    add.disabled = true;
+    show(true);
     canvas.focus({ preventScroll: true });
     await addExamples(id, [blob]);
   };
   add.addEventListener("click", keep);
   canvas.addEventListener("keydown", (event) => event.key === "Enter" && keep());
-  panel.append(canvas, element("div", { class: "row" }, add, clear, done));
+  panel.append(element("div", { class: "stage" }, canvas, hint), element("div", { class: "row" }, add, clear, done));
   canvas.focus({ preventScroll: true });
 }
 
@@ -447,6 +453,7 @@ function showMap(found) {
     else $(id).removeAttribute("href");
   }
   $("legend").replaceChildren();
+  $("controls").hidden = !ready;
   if (!found) {
     view.clear();
     $("map-text").textContent = "";
@@ -457,7 +464,7 @@ function showMap(found) {
   }
   view.update(found);
   $("legend").append(...found.classes.map((name) => {
-    const item = element("li", {}, element("span", { class: "dot" }), name);
+    const item = element("li", { title: name }, element("span", { class: "dot" }), element("span", { class: "label", text: name }));
     item.style.setProperty("--color", nameColor(name));
     return item;
   }));
@@ -493,7 +500,7 @@ function showScore(found) {
   }
   $("score").textContent = percent(score.accuracy);
   $("score-text").textContent = `${score.hits} of ${plural(score.total, "example")} right when each is hidden and asked about. On new images expect ${percent(score.interval[0])} to ${percent(score.interval[1])}.`;
-  if (found.classes.length > 12) return;
+  if (found.classes.length > LARGEST_TABLE) return showMistakes(found.classes, score.confusion);
   const head = element("tr", {}, element("td"), ...found.classes.map((name) => element("th", { scope: "col", text: name, title: name })));
   const rows = score.confusion.map((row, i) => {
     const total = row.reduce((a, b) => a + b, 0) || 1;
@@ -504,6 +511,15 @@ function showScore(found) {
     }));
   });
   $("confusion").append(element("table", { class: "confusion" }, element("caption", { text: "Rows: true class; columns: predicted class." }), element("thead", {}, head), element("tbody", {}, ...rows)));
+}
+
+// The most frequent mistakes, where a table of all classes would be too large.
+function showMistakes(classes, confusion) {
+  const all = confusion.flatMap((row, i) => row.map((count, j) => ({ i, j, count }))).filter((each) => each.i !== each.j && each.count);
+  const most = all.sort((a, b) => b.count - a.count).slice(0, MISTAKES);
+  if (!most.length) return;
+  const items = most.map((each) => element("li", { text: `${classes[each.i]} taken for ${classes[each.j]}: ${each.count}` }));
+  $("confusion").append(element("h3", { text: "Most frequent mistakes" }), element("ul", { class: "mistakes" }, ...items));
 }
 
 function setSpace(goal) {
@@ -530,7 +546,7 @@ function showUse() {
 // Several tasks ----------------------------------------------------------------------------------------------------
 
 async function showTasks() {
-  const { tasks } = await call("GET", "/v1/tasks");
+  const { tasks } = await call("GET", "/v1/tasks?limit=1000");
   $("task-list").replaceChildren(...tasks.map((each) => element(
     "li",
     {},
@@ -555,7 +571,7 @@ async function create(body) {
 }
 
 async function start() {
-  const { tasks } = await call("GET", "/v1/tasks");
+  const { tasks } = await call("GET", "/v1/tasks?limit=1000");
   const asked = location.hash.slice(1);
   const found = tasks.find((each) => each.id === asked) ?? tasks[0];
   if (found) await openTask(found.id);

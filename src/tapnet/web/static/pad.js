@@ -14,7 +14,7 @@ export class Pad {
     for (const end of ["pointerup", "pointercancel"]) canvas.addEventListener(end, () => this.end());
     canvas.addEventListener("keydown", (event) => this.key(event));
     canvas.addEventListener("keyup", (event) => this.held.delete(event.key));
-    canvas.addEventListener("blur", () => this.held.clear());
+    canvas.addEventListener("blur", () => { this.held.clear(); this.pen?.remove(); });
     this.clear();
   }
 
@@ -39,6 +39,7 @@ export class Pad {
 
   begin(event) {
     if (event.button) return;
+    this.pen?.remove();
     try { this.canvas.setPointerCapture(event.pointerId); } catch { /* the pointer is gone already */ }
     this.last = this.place(event);
     this.stroke(this.last);
@@ -90,6 +91,16 @@ export class Pad {
       this.last = null;
     }
     this.cursor = to;
+    this.showPen();
+  }
+
+  // Where the pen is, for those who move it by keys; it is no part of the drawing.
+  showPen() {
+    this.pen ??= Object.assign(document.createElement("span"), { className: "pen" });
+    if (!this.pen.isConnected) this.canvas.after(this.pen);
+    const scale = this.canvas.clientWidth / this.canvas.width;
+    this.pen.style.left = `${this.canvas.offsetLeft + this.cursor.x * scale}px`;
+    this.pen.style.top = `${this.canvas.offsetTop + this.cursor.y * scale}px`;
   }
 
   blob() {
