@@ -91,7 +91,7 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
         ({"query": 3}, r"of another recipe: only .* may change, got training.query from 2 to 3\. Give another folder"),
         ({"schedule": "step", "episodes": 8}, "training.schedule from cosine to step"),
         ({"episodes": 2}, "has 4 episodes behind it: training.episodes needs to be more, got 2"),
-        ({"episodes": 8}, "in whole cycles of 4 episodes: for instance --set training.episodes=8 training.cycles=2"),
+        ({"episodes": 8}, "in whole cycles of 4 episodes: for instance training.episodes=8 training.cycles=2"),
     ],
 )
 def test_resume_refuses_a_recipe_that_would_have_led_elsewhere(tmp_path, changes, words):
