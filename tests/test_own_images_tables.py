@@ -1,0 +1,75 @@
+"""The tables of docs/own-images.md have the numbers of results/own-images/."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NAMES = {
+    "cub": "CUB",
+    "flowers": "Flowers-102",
+    "cifar": "CIFAR-FS",
+    "grocery": "Grocery Store",
+    "quickdraw": "Quick, Draw!",
+}
+
+
+@pytest.fixture(scope="module")
+def lines():
+    return (ROOT / "docs" / "own-images.md").read_text(encoding="utf-8").splitlines()
+
+
+def rows(name):
+    return json.loads((ROOT / "results" / "own-images" / f"{name}.json").read_text(encoding="utf-8"))["rows"]
+
+
+def accuracy(found):
+    return f"{100 * found['accuracy']:.2f} ± {100 * found['ci95']:.2f}"
+
+
+def methods_line(row):
+    methods, name = row["methods"], NAMES.get(row["dataset"], row["dataset"])
+    columns = "logistic", "centroid", "logistic, plain features", "centroid, plain features"
+    above = row["default_minus"]["logistic, plain features"]
+    paired = f"{100 * above['difference']:+.2f} ± {100 * above['ci95']:.2f}".replace("-", "−")
+    cells = [name, str(row["shot"]), *(accuracy(methods[column]) for column in columns), paired]
+    return f"| {' | '.join(cells)} |"
+
+
+def detection_cells(found):
+    return [f"{found['auroc']:.3f}", f"{100 * found['caught_at_5']:.0f}%", f"{100 * found['caught_at_20']:.0f}%"]
+
+
+def unknowns_line(row, network, dataset):
+    errors = (f"{100 * row[f'calibration_error_{when}']:.1f}" for when in ("before", "after"))
+    auto = "—"
+    if "reject_auto" in row:
+        kept = row["reject_auto"][0]
+        lost = f"{100 * kept['lost']:.1f}% (sd {100 * kept['lost_sd']:.1f})"
+        auto = f"{lost}, {100 * kept['caught']:.0f}%"
+    scores = detection_cells(row["by_probability"]) + detection_cells(row["by_known_score"])
+    cells = [f"`{network}`, {NAMES[dataset]}", str(row["shot"]), " → ".join(errors), *scores, auto]
+    return f"| {' | '.join(cells)} |"
+
+
+@pytest.mark.parametrize(
+    "name", ["methods-photos", "methods-photos-fast", "validation-photos-fast", "untouched-photos-fast"]
+)
+def test_table_of_methods_has_the_recorded_accuracies(name, lines):
+    missing = [line for row in rows(name) if (line := methods_line(row)) not in lines]
+    assert not missing
+
+
+@pytest.mark.parametrize(
+    ("name", "network", "dataset"),
+    [
+        ("unknowns-photos-fast-cub", "photos-fast", "cub"),
+        ("unknowns-photos-fast-flowers", "photos-fast", "flowers"),
+        ("unknowns-photos-fast-cifar", "photos-fast", "cifar"),
+        ("unknowns-drawings", "drawings", "quickdraw"),
+    ],
+)
+def test_table_of_unknown_classes_has_the_recorded_numbers(name, network, dataset, lines):
+    missing = [line for row in rows(name) if (line := unknowns_line(row, network, dataset)) not in lines]
+    assert not missing
