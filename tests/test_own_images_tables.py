@@ -67,6 +67,7 @@ def test_table_of_methods_has_the_recorded_accuracies(name, lines):
         ("unknowns-photos-fast-cub", "photos-fast", "cub"),
         ("unknowns-photos-fast-flowers", "photos-fast", "flowers"),
         ("unknowns-photos-fast-cifar", "photos-fast", "cifar"),
+        ("unknowns-photos-cifar", "photos", "cifar"),
         ("unknowns-drawings", "drawings", "quickdraw"),
     ],
 )
