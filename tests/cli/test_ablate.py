@@ -102,7 +102,10 @@ def test_json_of_a_trained_ablation_is_one_object(trained, capsys):
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (("--way", 10), "The variant squared has 6 references, too few for tasks of 10 classes: give a smaller way. (--way)"),
+        (
+            ("--way", 10),
+            "The variant squared has 6 references, too few for tasks of 10 classes: give a smaller way. (--way)",
+        ),
         (("--split", "tset"), "tset"),
         (("--shot", 99), "99"),
     ],
