@@ -56,6 +56,9 @@ made of ImageNet.
 Temperatures are fitted on validation classes of CUB, Flowers and CIFAR-FS and on the other classes of Grocery Store,
 with a metric learned without them.
 
+`background/{name}.safetensors` holds the mean features of public classes from which the metric was learned, no test
+class among them: `predict --reject auto` compares images with these.
+
 For color photographs of single things.
 
 Licence of the metric: MIT, as the code. The network, in a wheel of its own, is under Apache-2.0; no image is shipped.
