@@ -50,6 +50,7 @@ def test_recipe_trains_its_backbone_and_keeps_the_network_that_it_validated(name
     small = [
         "training.episodes=2",
         "training.meta_batch=1",
+        "training.cycles=1",
         "training.ema_decay=null",
         "training.shot=1",
         "training.query=1",

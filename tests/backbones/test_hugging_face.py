@@ -29,12 +29,12 @@ def test_hugging_face_model_gets_its_own_normalization(tiny_vit):
     torch.testing.assert_close(backbone.mean.flatten(), torch.tensor([0.1, 0.2, 0.3]))
 
 
-def test_hugging_face_model_classifies_by_centroid(tiny_vit):
+def test_hugging_face_model_classifies_by_logistic_regression(tiny_vit):
     from tapnet.inference.classifier import TapNetClassifier
 
     images = np.repeat(np.array([[255, 0, 0], [0, 0, 255]], np.uint8), 40 * 40, 0).reshape(2, 40, 40, 3)
     fitted = TapNetClassifier(network=f"hf:{tiny_vit}").fit(images, ["red", "blue"])
-    assert fitted.task_.method == "centroid"
+    assert fitted.task_.method == "logistic"
     assert list(fitted.predict(images)) == ["red", "blue"]
 
 

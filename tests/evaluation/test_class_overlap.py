@@ -64,7 +64,7 @@ def test_dataset_under_another_name_is_known_by_its_manifest(renamed):
 
 def test_pretrained_backbone_overlaps_with_imagenet_under_another_name(renamed, monkeypatch, small_tapnet):
     assert not pretrained_on(small_tapnet, "mini-160", renamed)
-    monkeypatch.setattr("tapnet.evaluation.class_overlap.EfficientNetLite", type(small_tapnet.backbone))
+    monkeypatch.setattr(small_tapnet.backbone, "pretrained", True)
     assert pretrained_on(PrototypicalNetwork(small_tapnet.backbone), "mini-160", renamed)
 
 

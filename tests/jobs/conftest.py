@@ -4,7 +4,9 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +23,9 @@ def bucket(tmp_path_factory, drawing_folders):
         address = f"127.0.0.1:{listener.getsockname()[1]}"
     key = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
     key["AWS_REQUEST_CHECKSUM_CALCULATION"] = "when_required"  # rclone does not read those at the end of an upload
-    command = ["rclone", "serve", "s3", "--addr", address, "--auth-key", "key,secret", "--vfs-cache-mode", "off"]
+    beside_python = str(Path(sys.executable).parent)  # where pip installs it, on the path or not
+    rclone = shutil.which("rclone", path=beside_python) or "rclone"
+    command = [rclone, "serve", "s3", "--addr", address, "--auth-key", "key,secret", "--vfs-cache-mode", "off"]
     command += ["--config", os.devnull, "--no-cleanup", "--dir-cache-time", "0s", str(root)]
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (key | {"AWS_ENDPOINT_URL": f"http://{address}"}).items():
