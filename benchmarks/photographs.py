@@ -11,9 +11,10 @@ from pairs import Row, compared, seconds
 from PIL import Image
 
 from tapnet.inference import compare_methods, load_network
+from tapnet.inference.examples import Examples
 from tapnet.inference.images import Example, read_images
 from tapnet.inference.networks import EmbeddingModel
-from tapnet.inference.task import Examples, fit_task
+from tapnet.inference.task import fit_task
 from tapnet.inference.task_predictor import TaskPredictor
 
 NETWORK, IMAGES, WAY, SHOT = "photos", 96, 20, 5

@@ -16,9 +16,10 @@ from tapnet.cli.options import numbers
 from tapnet.data import load_dataset
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.inference import load_network
+from tapnet.inference.examples import Examples
 from tapnet.inference.networks import EmbeddingModel
 from tapnet.inference.rejection import FOLDS, fit_rejection
-from tapnet.inference.task import Examples, fit_task
+from tapnet.inference.task import fit_task
 from tapnet.inference.unknowns import measure_unknowns
 from tapnet.training.provenance import provenance
 

@@ -4,10 +4,11 @@ from matplotlib.colors import to_hex
 from PIL import Image
 
 from tapnet.inference import explanation_figure as figures
+from tapnet.inference.examples import Examples
 from tapnet.inference.explanation import Explanation
 from tapnet.inference.explanation_figure import class_color
 from tapnet.inference.networks import vector_model
-from tapnet.inference.task import Examples, fit_task
+from tapnet.inference.task import fit_task
 
 NAMES = [*"abcdefgh", "a very long name of a class that does not fit into any heading"]
 

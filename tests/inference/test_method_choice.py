@@ -5,9 +5,10 @@ import pytest
 
 from tapnet.backbones.precomputed import PrecomputedFeatures
 from tapnet.data.preprocessing import Preprocessing
+from tapnet.inference.examples import Examples
 from tapnet.inference.method_choice import choose_method
 from tapnet.inference.networks import load_network, vector_model
-from tapnet.inference.task import Examples, fit_task
+from tapnet.inference.task import fit_task
 from tapnet.methods import METHODS
 
 

@@ -7,8 +7,9 @@ import torch
 
 from tapnet.checkpoint import Checkpoint, Header, backbone_digest, read_checkpoint
 from tapnet.errors import UserError
+from tapnet.inference.examples import Examples
 from tapnet.inference.networks import load_network
-from tapnet.inference.task import Examples, fit_task
+from tapnet.inference.task import fit_task
 
 
 def test_checkpoint_rewritten_at_its_path_is_another_network(tmp_path):

@@ -5,9 +5,10 @@ import pytest
 
 from tapnet.errors import UserError
 from tapnet.inference import rejection
+from tapnet.inference.examples import Examples
 from tapnet.inference.networks import vector_model
 from tapnet.inference.rejection import Familiarity, class_centers, fit_rejection
-from tapnet.inference.task import Examples, fit_task
+from tapnet.inference.task import fit_task
 
 DIM, WAY = 16, 4
 

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from tapnet.errors import UserError
+from tapnet.inference.examples import Examples
+from tapnet.inference.leave_one_out import leave_one_out
 from tapnet.inference.networks import load_network, vector_model
-from tapnet.inference.task import Examples, fit_task, leave_one_out, with_examples, without
+from tapnet.inference.task import fit_task, with_examples, without
 
 
 @pytest.fixture
@@ -125,11 +127,13 @@ def test_leave_one_out_counts_copies_of_an_image_once():
 
 
 def test_leave_one_out_leaves_every_class_with_as_many_examples(monkeypatch):
-    from tapnet.inference import task as tasks
+    from tapnet.inference import adaptation
 
-    seen, adapt, model = [], tasks.adapt, vector_model(64)
+    seen, adapt, model = [], adaptation.adapt, vector_model(64)
     fitted = fit_task(list("abcdef"), noise(6, 3), model)
-    monkeypatch.setattr(tasks, "adapt", lambda few, *rest: seen.append(np.bincount(few.labels)) or adapt(few, *rest))
+    monkeypatch.setattr(
+        adaptation, "adapt", lambda few, *rest: seen.append(np.bincount(few.labels)) or adapt(few, *rest)
+    )
     leave_one_out(fitted, model)
     assert [counts.tolist() for counts in seen] == [[2] * 6] * 3
 

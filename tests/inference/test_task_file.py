@@ -9,8 +9,9 @@ from safetensors.numpy import load_file, save_file
 from tapnet.checkpoint import TASK, content_digest
 from tapnet.errors import UserError
 from tapnet.functional import linear_head, projection_errors, select_references
+from tapnet.inference.examples import Examples
 from tapnet.inference.networks import load_network
-from tapnet.inference.task import Examples, fit_task
+from tapnet.inference.task import fit_task
 from tapnet.inference.task_file import read_task, with_network, write_task
 
 

@@ -149,8 +149,9 @@ def test_the_linear_head_of_an_imported_network_has_the_authors_softmax(run_fold
 
 
 def test_a_task_fitted_on_an_imported_network_has_the_authors_softmax(run_folder, arrays, episode, tmp_path):
+    from tapnet.inference.examples import Examples
     from tapnet.inference.networks import load_network
-    from tapnet.inference.task import Examples, fit_task
+    from tapnet.inference.task import fit_task
     from tapnet.inference.task_file import read_task, write_task
 
     network = load_network(str(run_folder))

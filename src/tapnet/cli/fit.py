@@ -11,7 +11,7 @@ from tapnet.errors import UserError
 from tapnet.wording import pluralize
 
 if TYPE_CHECKING:
-    from tapnet.inference.task import LeaveOneOut
+    from tapnet.inference.leave_one_out import LeaveOneOut
 
 _EXAMPLES = """examples:
   tapnet fit my_classes/ --out birds.task       my_classes/robin/*.jpg, my_classes/wren/*.jpg …

@@ -45,20 +45,21 @@ if TYPE_CHECKING:
     from tapnet.inference.folders import LabeledFolder, Skipped, class_folders, find_images
     from tapnet.inference.images import ImageInput
     from tapnet.inference.labels import read_labels
+    from tapnet.inference.leave_one_out import LeaveOneOut
     from tapnet.inference.method_choice import MethodChoice
     from tapnet.inference.networks import load_network
     from tapnet.inference.onnx_export import export
     from tapnet.inference.planes import TaskPlanes, task_planes
     from tapnet.inference.predictor import UNKNOWN, Prediction, Predictor, open_predictor
     from tapnet.inference.scoring import Score, score
-    from tapnet.inference.task import LeaveOneOut, Task
+    from tapnet.inference.task import Task
     from tapnet.inference.task_file import read_task, write_task
 
 _HOMES = {
     "Explanation": "explanation",
     "ImageInput": "images",
     "LabeledFolder": "folders",
-    "LeaveOneOut": "task",
+    "LeaveOneOut": "leave_one_out",
     "MethodChoice": "method_choice",
     "NetworkChoice": "content",
     "Prediction": "predictor",

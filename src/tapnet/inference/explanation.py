@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from tapnet.data.source import Unreadable
 from tapnet.errors import UserError
+from tapnet.inference.adaptation import adapted_head
 from tapnet.inference.images import ImageInput, name_of, read_image
-from tapnet.inference.task import Task, adapted_head
+from tapnet.inference.task import Task
 from tapnet.inference.task_predictor import TaskPredictor
 from tapnet.methods import Head
 

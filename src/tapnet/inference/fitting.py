@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from tapnet.errors import UserError
-from tapnet.inference import task as tasks
 from tapnet.inference.content import NetworkChoice, choose_network
+from tapnet.inference.examples import Examples
 from tapnet.inference.images import Example, ImageInput, image_sha256, name_of, read_images
+from tapnet.inference.leave_one_out import LeaveOneOut, leave_one_out
 from tapnet.inference.method_choice import MethodChoice, choose_method
 from tapnet.inference.networks import EmbeddingModel, load_network
 from tapnet.inference.predictor import OnUnreadable, readable
-from tapnet.inference.task import Examples, LeaveOneOut, Task, check_names_differ, network_of
+from tapnet.inference.task import Task, check_names_differ, fit_task, network_of, with_examples, without
 from tapnet.inference.task_file import with_network
 
 ImagesByClass = Mapping[str, Sequence[ImageInput]]
@@ -63,7 +64,7 @@ def fit(
         raise UserError(f"A classifier needs at least 2 classes, got {len(classes)}: {', '.join(classes) or 'none'}.")
     model = load_network(network or choose_network(_all(classes)).name, device)
     examples = _read_examples(classes, model, on_unreadable, on_read)
-    return tasks.fit_task(list(classes), examples, model, method, options)
+    return fit_task(list(classes), examples, model, method, options)
 
 
 def propose_network(images: ImagesByClass) -> NetworkChoice:
@@ -91,7 +92,7 @@ def add(
     model = network_of(task, network, device)
     classes = _sorted(images)
     examples = _read_examples(classes, model, on_unreadable, on_read)
-    return tasks.with_examples(with_network(task, model), list(classes), examples, model)
+    return with_examples(with_network(task, model), list(classes), examples, model)
 
 
 def remove(
@@ -113,7 +114,7 @@ def remove(
         raise UserError(f"{strange[0]} is not an example of the task.")
     labels = {task.classes.index(name) for name in names}
     model = network_of(task, network, device)
-    return tasks.without(task, lambda label, digest: label in labels or digest in digests, model)
+    return without(task, lambda label, digest: label in labels or digest in digests, model)
 
 
 def estimate_accuracy(
@@ -123,7 +124,7 @@ def estimate_accuracy(
 
     Copies of an image count once. `progress` is called with the number of rounds done and of all rounds.
     """
-    return tasks.leave_one_out(task, network_of(task, network, device), progress)
+    return leave_one_out(task, network_of(task, network, device), progress)
 
 
 def compare_methods(
@@ -137,7 +138,7 @@ def compare_methods(
     model, found = network_of(task, network, device), {}
     others = [name for name in model.offered_methods(len(task.classes)) if name != task.method_label]
     for done, name in enumerate((None, *others), start=1):
-        estimate = tasks.leave_one_out(task, model, method=name)
+        estimate = leave_one_out(task, model, method=name)
         if estimate is None:
             return {}
         found[name or task.method_label] = estimate

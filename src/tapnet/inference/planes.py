@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tapnet.inference.adaptation import adapted_head
 from tapnet.inference.explanation import class_centers, projected
 from tapnet.inference.networks import EmbeddingModel
-from tapnet.inference.task import Task, adapted_head
+from tapnet.inference.task import Task
 from tapnet.methods import Head
 
 Points = NDArray[np.float64]

@@ -14,8 +14,10 @@ from torch.nn import functional as F
 
 from tapnet.errors import UserError
 from tapnet.functional import class_prototypes
+from tapnet.inference.adaptation import adapt
+from tapnet.inference.examples import Examples, distinct
 from tapnet.inference.networks import EmbeddingModel
-from tapnet.inference.task import Examples, Task, adapt, distinct
+from tapnet.inference.task import Task
 from tapnet.methods import Head
 
 FOLDS = 5  # and the fewest different examples per class

@@ -22,8 +22,10 @@ from tapnet._version import __version__
 from tapnet.checkpoint import BEST, HEADER, TASK, content_digest, write_atomically
 from tapnet.errors import NotFoundError, UserError
 from tapnet.hardware import PRECISIONS
+from tapnet.inference.adaptation import adapt
+from tapnet.inference.examples import Examples
 from tapnet.inference.networks import EmbeddingModel
-from tapnet.inference.task import LABEL_KINDS, Examples, Task, adapt, check_names_differ
+from tapnet.inference.task import LABEL_KINDS, Task, check_names_differ
 from tapnet.methods import METHODS, Head, LinearHead
 
 FORMAT = 2

@@ -15,8 +15,8 @@ from tapnet.data.batches import class_labels
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.evaluation.calibration import Calibration
 from tapnet.functional import class_prototypes
+from tapnet.inference.examples import Examples
 from tapnet.inference.rejection import Directions, Familiarity, class_centers
-from tapnet.inference.task import Examples
 from tapnet.methods import Method, method_name
 
 QUERY = 5

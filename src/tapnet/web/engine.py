@@ -19,11 +19,13 @@ from tapnet.data.decoding import image_size
 from tapnet.data.source import Unreadable
 from tapnet.errors import UserError
 from tapnet.inference import choose_network, load_network
+from tapnet.inference.examples import Examples
 from tapnet.inference.explanation import Explanation, explain_features
 from tapnet.inference.images import Example, ImageInput, read_images
+from tapnet.inference.leave_one_out import LeaveOneOut, leave_one_out
 from tapnet.inference.planes import TaskPlanes, task_planes
 from tapnet.inference.predictor import Prediction
-from tapnet.inference.task import Examples, LeaveOneOut, Task, fit_task, leave_one_out
+from tapnet.inference.task import Task, fit_task
 from tapnet.inference.task_predictor import TaskPredictor
 from tapnet.web.batching import BatchedModel, Batcher
 from tapnet.web.problems import Problem
