@@ -17,7 +17,7 @@ from tapnet.evaluation.calibration import (
     fit_temperature,
     logits_and_answers,
 )
-from tapnet.methods import PARAMETER_FREE, TapNet
+from tapnet.methods import PARAMETER_FREE, PrototypicalNetwork, TapNet
 
 TABLE = {"tapnet": {"ways": [2, 8], "shots": [1, 4], "temperatures": [[1.0, 4.0], [4.0, 16.0]]}}
 
@@ -66,6 +66,17 @@ def test_calibration_is_that_of_the_projection_asked_for():
     ordered = method.with_options(**method.order_free_options)
     expected = fit_temperature(*logits_and_answers(ordered, features, labels, EpisodeSpec(2, 1, QUERY, GRID[2], SEED)))
     assert calibrate(method, features, labels)["tapnet"]["temperatures"][0][0] == expected
+
+
+def test_calibration_of_a_method_without_parameters_keeps_its_options():
+    """A network trained as a Prototypical Network has a temperature of its own, with which it is calibrated."""
+    labels = np.repeat(np.arange(6), 20)
+    features = torch.randn(120, 16) + 2 * torch.eye(6, 16)[labels]
+    plain, warm = (
+        calibrate(PrototypicalNetwork(PrecomputedFeatures(16), temperature=each), features, labels)["protonet"]
+        for each in (1.0, 4.0)
+    )
+    assert np.array(warm["temperatures"]) * 4 == pytest.approx(np.array(plain["temperatures"]), rel=0.01)
 
 
 def test_checkpoint_keeps_its_temperatures(tmp_path):

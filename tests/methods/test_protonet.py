@@ -1,6 +1,8 @@
+import pytest
 import torch
 
 from tapnet.backbones.precomputed import PrecomputedFeatures
+from tapnet.errors import UserError
 from tapnet.functional import projected_distances
 from tapnet.methods import PrototypicalNetwork
 from tapnet.methods.tapnet import ProjectionHead
@@ -45,3 +47,17 @@ def test_prototypical_ignores_a_rotation_of_the_features():
 def test_prototypical_scales_with_the_square_of_the_features():
     support, query = draw()
     torch.testing.assert_close(logits(3 * support, 3 * query), 9 * logits(support, query))
+
+
+def test_prototypical_logits_are_divided_by_the_temperature_also_as_a_linear_layer():
+    support, query = draw()
+    warm = PrototypicalNetwork(PrecomputedFeatures(16), temperature=4.0)
+    torch.testing.assert_close(warm.logits(support, LABELS, query), logits(support, query) / 4)
+    linear = warm.adapt(support, LABELS).linear().logits(query)
+    torch.testing.assert_close(linear.softmax(dim=-1), (logits(support, query) / 4).softmax(dim=-1))
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("inf"), float("nan")])
+def test_prototypical_refuses_a_temperature_that_is_not_positive(temperature):
+    with pytest.raises(UserError, match="positive"):
+        PrototypicalNetwork(PrecomputedFeatures(16), temperature=temperature)

@@ -64,7 +64,7 @@ def calibrate_on_sets(
     """
     counts = [np.unique(labels, return_counts=True)[1] for _, labels in sets]
     others = () if method.task_features or method.feature_maps else PARAMETER_FREE
-    methods = {method_name(method): method} | {name: METHODS[name](method.backbone) for name in others}
+    methods = {name: METHODS[name](method.backbone) for name in others} | {method_name(method): method}
     most, fewest = max(map(len, counts)), min(int(each.min()) for each in counts)
     if most < 2 or fewest <= QUERY or method.transductive:
         return {}

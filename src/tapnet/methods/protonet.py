@@ -5,27 +5,33 @@ Jake Snell, Kevin Swersky, Richard Zemel. NeurIPS 2017.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from tapnet.backbones import Backbone
+from tapnet.errors import UserError
 from tapnet.methods.base import PrototypeMethod
 from tapnet.methods.head import Head, LinearHead
 
 
 @dataclass(frozen=True)
 class PrototypeHead(Head):
-    """Negative squared distances to the prototypes (..., way, dim)."""
+    """Negative squared distances to the prototypes (..., way, dim), over the temperature."""
 
     prototypes: Tensor
+    temperature: float = 1.0
 
     def logits(self, query: Tensor) -> Tensor:
         queries = query.to(self.prototypes.dtype)
-        return -torch.cdist(queries, self.prototypes, compute_mode="donot_use_mm_for_euclid_dist").square()
+        distances = torch.cdist(queries, self.prototypes, compute_mode="donot_use_mm_for_euclid_dist")
+        return -distances.square() / self.temperature
 
     def linear(self) -> LinearHead:
-        return LinearHead(2 * self.prototypes, -self.prototypes.square().sum(dim=-1), class_centers=self.prototypes)
+        weight, bias = 2 * self.prototypes, -self.prototypes.square().sum(dim=-1)
+        return LinearHead(weight / self.temperature, bias / self.temperature, class_centers=self.prototypes)
 
     @property
     def centers(self) -> Tensor:
@@ -33,7 +39,16 @@ class PrototypeHead(Head):
 
 
 class PrototypicalNetwork(PrototypeMethod):
-    """Queries go to the class whose mean feature is nearest, by squared Euclidean distance."""
+    """Queries go to the class whose mean feature is nearest, by squared Euclidean distance.
+
+    A `temperature` above the paper's 1 suits a backbone with long features, such as one initialized from a classifier.
+    """
+
+    def __init__(self, backbone: Backbone, temperature: float = 1.0) -> None:
+        super().__init__(backbone)
+        if not 0 < temperature < math.inf:
+            raise UserError(f"`temperature` needs to be a positive number, got {temperature}.")
+        self.temperature = temperature
 
     def adapt_to(self, prototypes: Tensor) -> PrototypeHead:
-        return PrototypeHead(prototypes)
+        return PrototypeHead(prototypes, self.temperature)
