@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from tapnet.backbones import Conv4
+from tapnet.data.batches import EpisodeImages
 from tapnet.methods.snail import SNAIL, CausalAttention, DenseBlock
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 0])
@@ -108,3 +109,18 @@ def test_fewer_classes_at_test_leave_out_the_other_outputs():
 def test_other_ways_are_refused_in_a_sentence(training, way):
     with pytest.raises(ValueError, match=f"got {way}: build it with way={way}"):
         make().train(training).logits(torch.randn(way, 16), torch.arange(way), torch.randn(4, 16))
+
+
+def test_relabelings_average_the_loss_over_numberings_of_the_classes():
+    """Images pass the backbone once, and column k of the logits stays class k of the episode."""
+    torch.manual_seed(0)
+    method = SNAIL(Conv4((1, 8, 8), widths=(16, 16, 16, 16)), way=3, shot=1, relabelings=4).eval()
+    episode = EpisodeImages(torch.rand(9, 1, 8, 8), 3, 1, 2, torch.arange(3))
+    torch.manual_seed(1)
+    found = method.loss(episode)
+    support, query = method.embed(episode.images).split(episode.sizes)
+    torch.manual_seed(1)
+    by_hand = [method.logits(support, number, query)[:, number] for number in (torch.randperm(3) for _ in range(4))]
+    losses = [F.cross_entropy(logits, episode.query_labels) for logits in by_hand]
+    torch.testing.assert_close(found.loss, torch.stack(losses).mean())
+    torch.testing.assert_close(found.logits, by_hand[0])

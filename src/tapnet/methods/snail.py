@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
+from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
+from tapnet.methods.base import EpisodeLoss, cross_entropy
 from tapnet.methods.fixed_way import FixedWayMethod, perceptron
 from tapnet.methods.head import Head
 
@@ -43,7 +45,8 @@ class SNAIL(FixedWayMethod):
     """Temporal convolutions and causal attention over the episode as a sequence: labeled images, then a query.
 
     An item is an embedded image and its label, one-hot, zero for the query; the output of the last item is its logits.
-    No item sees a later one, so the support set is computed once for all queries. Training puts it in a random order.
+    No item sees a later one, so the support set is computed once for all queries. Training puts it in a random order,
+    and takes each episode `relabelings` times, its classes numbered at random: the images pass the backbone once.
     `embedding` are the sizes of the layers between the backbone and the sequence; `shot` is the largest number of shots
     that the temporal convolutions reach across. Their dilations are 1, 2, 4, …: read literally the paper's begin with
     2, and would reach only every second item.
@@ -51,10 +54,16 @@ class SNAIL(FixedWayMethod):
 
     support_order_matters = True
 
-    def __init__(self, backbone: Backbone, way: int, shot: int = 5, embedding: Sequence[int] = (64,)) -> None:
+    def __init__(
+        self, backbone: Backbone, way: int, shot: int = 5, embedding: Sequence[int] = (64,), relabelings: int = 1
+    ) -> None:
         super().__init__(backbone, way)
-        if shot < 1 or not embedding:
-            raise UserError(f"SNAIL needs `shot` of at least 1 and sizes in `embedding`, got {shot}, {embedding}.")
+        if min(shot, relabelings) < 1 or not embedding:
+            raise UserError(
+                "SNAIL needs `shot` and `relabelings` of at least 1 and sizes in `embedding`, got "
+                f"{shot}, {relabelings}, {embedding}."
+            )
+        self.relabelings = relabelings
         self.embedding = perceptron(backbone.dim, *embedding)
         dilations = [2**i for i in range(math.ceil(math.log2(way * shot + 1)))]
         channels = embedding[-1] + way
@@ -82,6 +91,16 @@ class SNAIL(FixedWayMethod):
         for layer in self.causal_layers[:-1]:
             contexts.append(layer(contexts[-1]))
         return SequenceHead(self, contexts, way)
+
+    def loss(self, episode: EpisodeImages) -> EpisodeLoss:
+        support, query = self.embed(episode.images).split(episode.sizes)
+        copies, device = self.relabelings, support.device
+        numbers = torch.stack([torch.randperm(episode.way, device=device) for _ in range(copies)])  # of the classes
+        support, query = (features.expand(copies, *features.shape) for features in (support, query))
+        logits = self.logits(support, numbers[:, episode.support_labels], query)
+        logits = logits.gather(-1, numbers.unsqueeze(-2).expand_as(logits))  # column k: class k of the episode
+        labels = episode.query_labels.repeat(copies)
+        return EpisodeLoss(cross_entropy(logits.flatten(0, 1), labels), logits[0])
 
 
 class CausalLayer(nn.Module):
