@@ -13,7 +13,7 @@ from tapnet.evaluation.evaluator import Evaluator
 from tapnet.methods import METHODS
 
 SPEC = EpisodeSpec(way=5, shot=1, query=15, episodes=8)
-OPTIONS = {"maml": {"way": 5}, "shifted-neurons": {"way": 5}}
+OPTIONS = {"maml": {"way": 5}, "reptile": {"way": 5}, "shifted-neurons": {"way": 5}}
 
 
 def rows(pairs: int = 5) -> list[Row]:

@@ -173,3 +173,9 @@ def test_fewer_classes_at_test_leave_out_the_other_outputs():
 def test_other_ways_are_refused_in_a_sentence(training, way):
     with pytest.raises(ValueError, match=rf"built for 3-way episodes .* got {way}: build it with way={way}"):
         make().train(training)(images(way), torch.arange(way), images(5))
+
+
+def test_a_classifier_of_zeros_prefers_no_class_before_it_adapts():
+    before, after = (make(zero_classifier=True, steps=steps).eval() for steps in (0, 1))
+    assert not before(images(6), LABELS, images(5, 2)).any()
+    assert after(images(6), LABELS, images(5, 2)).any()

@@ -2,7 +2,7 @@ import pytest
 
 from tapnet.errors import UserError
 from tapnet.methods import METHODS
-from tapnet.paper.rivals import RIVALS, TASKS, Rival, best_known, costs
+from tapnet.paper.rivals import RIVALS, TASKS, Rival, accuracy_cell, best_known, costs
 from tapnet.paper.rivals_figure import rivals_figure
 from tapnet.paper.tables import filled_table
 from tapnet.recipe import bundled_recipes, load_recipe
@@ -61,6 +61,11 @@ def test_a_further_recipe_fills_the_tasks_that_the_first_cannot_do():
     results = [result("omniglot-maml-cpu", 0.9), result("omniglot-maml", 0.8, way=20), result("omniglot-maml", 0.7)]
     found = [best_known(rival, *task, results) for task in TASKS]
     assert [each["evaluation"]["accuracy"] for each in found if each] == [0.9, 0.8]
+
+
+@pytest.mark.parametrize(("task", "cell"), [((5, 1), "not run"), ((20, 1), "5-way only")])
+def test_a_task_with_more_classes_than_the_network_takes_says_so(task, cell):
+    assert accuracy_cell(Rival("some", ("omniglot-snail-cpu",)), *task, []) == cell
 
 
 def test_extra_parameters_are_those_besides_the_backbone():

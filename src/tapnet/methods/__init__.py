@@ -11,6 +11,7 @@ from tapnet.methods.maml import MAML
 from tapnet.methods.matching import MatchingNetwork
 from tapnet.methods.protonet import PrototypicalNetwork
 from tapnet.methods.relation import RelationNetwork
+from tapnet.methods.reptile import Reptile
 from tapnet.methods.shifted_neurons import ShiftedNeurons
 from tapnet.methods.snail import SNAIL
 from tapnet.methods.tadam import TadamAlpha, TadamTC
@@ -28,6 +29,7 @@ METHODS: dict[str, type[Method]] = {
     "tadam-alpha": TadamAlpha,
     "tadam-tc": TadamTC,
     "maml": MAML,
+    "reptile": Reptile,
     "snail": SNAIL,
     "shifted-neurons": ShiftedNeurons,
     "classifier": ClassifierBaseline,
@@ -57,6 +59,7 @@ __all__ = [
     "PrototypeMethod",
     "PrototypicalNetwork",
     "RelationNetwork",
+    "Reptile",
     "ShiftedNeurons",
     "TadamAlpha",
     "TadamTC",

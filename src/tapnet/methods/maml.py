@@ -44,7 +44,8 @@ class MAML(FixedWayMethod):
     $\theta' = \theta - \alpha\,\nabla L_{support}(\theta)$, repeated; training minimizes $L_{query}(\theta')$,
     differentiated through the steps, or with `first_order` as if $\nabla L_{support}$ were a constant. `steps` and
     `rate` ($\alpha$) hold in training, `test_steps` and `test_rate` in eval mode. L is the mean over the images; the
-    authors' is `way` times as much, so their rates are `way` times smaller.
+    authors' is `way` times as much, so their rates are `way` times smaller. With `zero_classifier` the linear layer
+    starts at zero, where no class is preferred, in place of random weights.
 
     Weights of the convolutions and of the linear layer adapt; those of batch normalization are learned, not adapted.
     Running statistics of batch normalization are neither used nor updated, in training as at test: the support set is
@@ -66,6 +67,7 @@ class MAML(FixedWayMethod):
         test_rate: float | None = None,
         first_order: bool = False,
         batch_statistics: bool = False,
+        zero_classifier: bool = False,
     ) -> None:
         super().__init__(backbone, way)
         self.steps, self.rate, self.first_order = steps, rate, first_order
@@ -75,6 +77,9 @@ class MAML(FixedWayMethod):
             raise UserError("`steps`, `test_steps`, `rate` and `test_rate` need to be at least 0.")
         self.batch_statistics = self.transductive = batch_statistics
         self.classifier = nn.Linear(backbone.dim, way)
+        if zero_classifier:
+            nn.init.zeros_(self.classifier.weight)
+            nn.init.zeros_(self.classifier.bias)
 
     def adapt(self, support: Tensor, labels: Tensor) -> AdaptedNetwork:
         way = self.checked_way(support, labels)

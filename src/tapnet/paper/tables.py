@@ -19,7 +19,7 @@ from tapnet.paper.published import (
     PaperTable,
     Task,
 )
-from tapnet.paper.rivals import COSTS, EPISODES, HEADINGS, NOTES, RIVALS, TASKS, Rival, best_known, costs
+from tapnet.paper.rivals import COSTS, EPISODES, HEADINGS, NOTES, RIVALS, TASKS, Rival, accuracy_cell, best_known, costs
 from tapnet.recipe import load_recipe
 
 Results = list[dict[str, Any]]
@@ -247,9 +247,8 @@ def _rivals(results: Results) -> Filled:
     rows: list[tuple[str, ...]] = []
     runs: Results = []
     for rival in RIVALS:
-        ours = [best_known(rival, *task, results) for task in TASKS]
-        runs += [result for result in ours if result]
-        cells = [_summary([result] if result else []) for result in ours]
+        runs += [result for task in TASKS if (result := best_known(rival, *task, results))]
+        cells = [accuracy_cell(rival, *task, results) for task in TASKS]
         if any(cell != "—" for cell in rival.published):
             rows.append((rival.name, *rival.published, *("",) * len(COSTS)))
         rows.append((f"{rival.name}, ours", *cells, *costs(rival, results)))
