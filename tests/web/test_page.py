@@ -11,6 +11,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
 from web_server import drawing, files, serving, short_folder
 
+from tapnet.web.server_routes import STATIC
+
 WAIT = 20_000  # milliseconds, on a busy machine
 HUNDRED_STEPS = 100
 
@@ -342,3 +344,17 @@ def test_login_opens_the_page(chromium, tmp_path):
             page.get_by_role("button", name="Log in").click()
             expect(page).to_have_title(title, timeout=WAIT)
         page.close()
+
+
+def test_image_to_try_is_shown_and_its_tab_stays(page):
+    expect(page.locator(".class-card").first).to_be_visible(timeout=WAIT)
+    send(page, "#query-card", "drop", [drawing("circle", 3)])
+    expect(page.locator("#query-shown")).to_be_visible(timeout=WAIT)
+    page.get_by_role("button", name="Surprise me").click()
+    expect(page.locator("#query-canvas")).to_be_visible(timeout=WAIT)
+    expect(page.get_by_role("button", name="Image", exact=True)).to_be_visible()
+
+
+def test_ids_of_the_page_are_unique():
+    ids = re.findall(r'\bid="([^"]+)"', (STATIC / "index.html").read_text(encoding="utf-8"))
+    assert len(ids) == len(set(ids))

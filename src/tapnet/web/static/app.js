@@ -413,15 +413,15 @@ function setQueryKind(kind) {
   for (const each of ["draw", "image", "camera"]) $(`query-${each}`).setAttribute("aria-pressed", String(each === kind));
   $("query-canvas").hidden = kind !== "draw";
   $("query-hint").hidden = kind !== "draw" || !pad.empty;
-  $("query-image").hidden = kind !== "image";
+  $("query-shown").hidden = kind !== "image";
   $("query-video").hidden = kind !== "camera";
 }
 
 function showQueryImage(blob) {
   setQueryKind("image");
   query.blob = blob;
-  if ($("query-image").src) URL.revokeObjectURL($("query-image").src);
-  $("query-image").src = URL.createObjectURL(blob);
+  if ($("query-shown").src) URL.revokeObjectURL($("query-shown").src);
+  $("query-shown").src = URL.createObjectURL(blob);
   ask();
 }
 
