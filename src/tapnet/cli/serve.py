@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import webbrowser
+from functools import partial
 from typing import Any
 
 from tapnet.cli.progress import OUT
@@ -25,6 +26,7 @@ _LIMITS = {
     "tasks": "tasks in the store",
     "classes": "classes of one task",
     "examples": "examples of one task",
+    "connections": "connections at a time, in each worker",
 }
 
 
@@ -49,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(flag, type=int, default=default, metavar="N", help=f"most {words} (default: {default})")
     parser.add_argument("--rate", type=float, default=limits.rate, help="requests per second and client")
     seconds = limits.body_seconds
-    parser.add_argument("--body-seconds", type=float, default=seconds, help="to send a request (default: 30)")
+    help_seconds = f"to send a request, headers included (default: {seconds:g})"
+    parser.add_argument("--body-seconds", type=float, default=seconds, help=help_seconds)
     parser.add_argument("--queue", type=int, default=limits.queue, help="requests that may wait for the network")
 
 
@@ -59,6 +62,7 @@ def run(args: argparse.Namespace) -> None:
 
         from tapnet.web.app import create_app
         from tapnet.web.database import Database
+        from tapnet.web.protocol import PunctualProtocol
     except ModuleNotFoundError as error:
         raise UserError(f"Serving needs {error.name}: pip install 'tapnet[web]'.") from None
     from tapnet.web.settings import Limits, Settings
@@ -78,6 +82,8 @@ def run(args: argparse.Namespace) -> None:
     options: dict[str, Any] = {
         "host": settings.host,
         "port": settings.port,
+        "http": partial(PunctualProtocol, seconds=settings.limits.body_seconds),
+        "limit_concurrency": settings.limits.connections,
         "log_level": "warning",
         "server_header": False,
         "timeout_keep_alive": 15,

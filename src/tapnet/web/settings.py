@@ -27,6 +27,7 @@ class Limits:
     rate: float = 200.0  # requests per second and client
     queue: int = 64  # requests for the network that may wait
     body_seconds: float = 30.0  # to send a request
+    connections: int = 500  # at a time
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
