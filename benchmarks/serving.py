@@ -180,7 +180,7 @@ def _server() -> Iterator[tuple[int, str, psutil.Process]]:
 
 
 def _ready_task(address: str) -> str:
-    for _ in range(600):
+    for _ in range(3000):
         try:
             urllib.request.urlopen(f"{address}/health").read()
             break

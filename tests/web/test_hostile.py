@@ -4,15 +4,18 @@ import io
 import struct
 import zlib
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
+from sqlalchemy.exc import OperationalError
 from web_server import drawing, files, png
 
 from tapnet.errors import UserError
+from tapnet.inference import read_task, write_task
 from tapnet.web.app import create_app
-from tapnet.web.security import Rates
+from tapnet.web.security import Rates, Refusal, Room
 from tapnet.web.settings import Limits, Settings
 
 BASE = "http://127.0.0.1:8000"
@@ -108,6 +111,70 @@ def test_name_of_a_download_has_plain_letters_only(client, taught):
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\xff" * 100, struct.pack("<Q", 2**60) + b"{}"])
 def test_damaged_task_file_is_refused(client, content):
     assert client.post("/v1/tasks/file", content=content).status_code == 422
+
+
+@pytest.fixture
+def rewritten(client, taught, tmp_path):
+    """Returns the taught task's file with some of its values replaced, and a digest that fits them."""
+    path = tmp_path / "taught.task"
+    path.write_bytes(client.get(f"{taught}/file").content)
+    task = read_task(path)
+
+    def rewrite(examples=None, **values):
+        write_task(replace(task, examples=replace(task.examples, **(examples or {})), **values), path)
+        return path.read_bytes()
+
+    return rewrite
+
+
+@pytest.mark.parametrize("value", ["", "a" * 65, "../../etc/passwd", 7, None, ["a"]])
+def test_task_file_with_examples_named_otherwise_is_refused(client, rewritten, value):
+    answer = client.post("/v1/tasks/file", content=rewritten(examples={"hashes": (value,) * 6}))
+    assert answer.status_code == 422, answer.text
+
+
+@pytest.mark.parametrize("dim", ["2", -1, 0, 10**30, 1.5, True, [2]])
+@pytest.mark.parametrize("method", ["tapnet", "centroid"])
+def test_task_file_with_a_strange_dimension_is_refused(client, rewritten, dim, method):
+    content = rewritten(options={"projection_dim": dim}, method=method)
+    assert client.post("/v1/tasks/file", content=content).status_code == 422
+
+
+def test_task_file_with_a_long_name_is_refused(client, rewritten):
+    assert client.post("/v1/tasks/file", content=rewritten(classes=("a" * 101, "b"))).status_code == 422
+
+
+def test_bombs_among_the_thumbnails_of_a_task_file_are_not_decoded(client, rewritten, monkeypatch):
+    def read(*_, **__):
+        raise AssertionError("decoded")
+
+    monkeypatch.setattr("tapnet.web.file_routes.read_image", read)
+    answer = client.post("/v1/tasks/file", content=rewritten(examples={"thumbnails": (bomb(),) * 6}))
+    assert answer.status_code == 201, answer.text
+
+
+def test_uploads_have_a_limited_room_together():
+    room = Room(100)
+    room.take(60)
+    with pytest.raises(Refusal, match="other uploads"):
+        room.take(41)
+    room.take(40)
+
+
+def test_room_of_an_upload_is_free_afterwards(tmp_path):
+    with application(tmp_path, limits=Limits(upload_bytes=1000)) as client:
+        answers = [client.post("/v1/tasks/file", content=bytes(900)).status_code for _ in range(40)]
+        assert set(answers) == {422}
+
+
+def test_store_that_does_not_answer_is_said_so(client, monkeypatch):
+    def locked(*_):
+        raise OperationalError("SELECT 1", {}, Exception("database is locked"))
+
+    monkeypatch.setattr(client.app.state.services.store.database, "read", locked)
+    for path in ("/v1/ready", "/v1/tasks"):
+        answer = client.get(path)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
 
 
 def test_oversized_body_is_refused_by_its_length_and_by_what_comes(tmp_path):

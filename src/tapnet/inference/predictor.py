@@ -117,8 +117,10 @@ class Predictor(ABC):
         self.check_options(top, reject, lose)
         rows, rejected = self.answers([example.pixels for _, example in examples], reject, lose)
         return [
-            _prediction(image, example, row, self.classes, top, bool(unknown))
-            for (image, example), row, unknown in zip(examples, rows, rejected, strict=True)
+            Prediction(image, ranked, bool(unknown), example.sha256)
+            for (image, example), ranked, unknown in zip(
+                examples, rank_classes(rows, self.classes, top), rejected, strict=True
+            )
         ]
 
     def check_options(self, top: int = 1, reject: Reject = 0.0, lose: float = LOSE) -> None:
@@ -178,9 +180,11 @@ def readable(
             on_unreadable(image, example.reason)
 
 
-def _prediction(
-    image: ImageInput, example: Example, row: NDArray[np.floating], classes: tuple[str, ...], top: int, rejected: bool
-) -> Prediction:
-    order = np.argsort(-row, kind="stable")[:top]
-    ranked = tuple((classes[k], float(row[k])) for k in order)
-    return Prediction(image, ranked, rejected, example.sha256)
+def rank_classes(rows: NDArray[np.floating], classes: Sequence[str], top: int) -> list[tuple[tuple[str, float], ...]]:
+    """Return for each row of probabilities (n, way) the `top` classes with theirs, the most probable first."""
+    order = np.argsort(-rows, axis=1, kind="stable")[:, :top]
+    best = np.take_along_axis(rows, order, axis=1)
+    return [
+        tuple((classes[k], value) for k, value in zip(ks, values, strict=True))
+        for ks, values in zip(order.tolist(), best.tolist(), strict=True)
+    ]

@@ -11,7 +11,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.middleware import Middleware
 
 from tapnet._version import __version__
-from tapnet.web import answer_routes, server_routes, task_routes
+from tapnet.web import answer_routes, file_routes, server_routes, task_routes
 from tapnet.web.database import Database
 from tapnet.web.engine import Engine
 from tapnet.web.metrics import CountRequests, Metrics
@@ -21,7 +21,7 @@ from tapnet.web.services import Services
 from tapnet.web.settings import Settings
 from tapnet.web.store import Store
 
-EVERYWHERE = describe_problems(400, 401, 403, 404, 405, 408, 413, 421, 422, 429, 500)
+EVERYWHERE = describe_problems(400, 401, 403, 404, 405, 408, 413, 421, 422, 429, 500, 503)
 DESCRIPTION = (
     "Teach a classifier of images by a few examples, and ask it. Errors are `application/problem+json` with one "
     "sentence in `detail`."
@@ -53,7 +53,8 @@ def create_app(settings: Settings) -> FastAPI:
         middleware=[Middleware(CountRequests, metrics=metrics), Middleware(Gate, settings=settings)],
     )
     install_handlers(app)
-    for router in (server_routes.router, answer_routes.router, task_routes.router, server_routes.pages):
+    routers = answer_routes.router, file_routes.router, task_routes.router, server_routes.router, server_routes.pages
+    for router in routers:
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=str(server_routes.STATIC)), name="static")
     app.openapi_schema = _description(app, settings)

@@ -9,6 +9,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from tapnet.web.records import StoredTask, Summary
 
+LONGEST_NAME = 100
+MOST_DIMENSIONS = 100_000
+
 
 def clean_name(text: str) -> str:
     """Return a name as it is shown, on one line; raise ValueError if nothing is left of it."""
@@ -21,7 +24,7 @@ def clean_name(text: str) -> str:
     return name
 
 
-Name = Annotated[str, Field(min_length=1, max_length=100, examples=["robin"]), AfterValidator(clean_name)]
+Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME, examples=["robin"]), AfterValidator(clean_name)]
 
 
 class Body(BaseModel):
@@ -46,7 +49,7 @@ class TaskChange(Body):
 
     name: Name | None = None
     method: str | None = Field(None, description="null for the network's own.")
-    projection_dim: int | None = Field(None, ge=1, le=100_000, description="null for all dimensions.")
+    projection_dim: int | None = Field(None, ge=1, le=MOST_DIMENSIONS, description="null for all dimensions.")
 
 
 class NewClass(Body):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -24,7 +25,6 @@ from tapnet.inference.explanation import Explanation, explain_features
 from tapnet.inference.images import Example, ImageInput, read_images
 from tapnet.inference.leave_one_out import LeaveOneOut, leave_one_out
 from tapnet.inference.planes import TaskPlanes, task_planes
-from tapnet.inference.predictor import Prediction
 from tapnet.inference.task import Task, fit_task
 from tapnet.inference.task_predictor import TaskPredictor
 from tapnet.web.batching import BatchedModel, Batcher
@@ -55,8 +55,9 @@ class Fitted:
     def left_out(self) -> LeaveOneOut | None:
         return leave_one_out(self.task, self.model)
 
-    def predict(self, images: list[tuple[ImageInput, Example]], top: int, reject: float) -> list[Prediction]:
-        return TaskPredictor(self.task, self.model).rank(images, min(top, len(self.task.classes)), reject)
+    def check_reject(self, reject: float) -> None:
+        """Raise UserError if the task cannot call images unknown."""
+        TaskPredictor(self.task, self.model).check_options(reject=reject)
 
     def explain(self, image: ImageInput, example: Example) -> tuple[Explanation, tuple[Coordinates, Coordinates]]:
         """Return why an image is classified as it is, and where it lies in the two planes."""
@@ -71,24 +72,30 @@ class Engine:
         self.settings, self.store = settings, store
         self.batcher = Batcher()
         self.waiting = 0
-        self._pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="request")
+        self.pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="request")
         self._fitted: OrderedDict[str, Fitted] = OrderedDict()
         self._lock = threading.Lock()
         self._models: dict[str, BatchedModel] = {}
 
     async def run(self, call: Callable[[], T]) -> T:
         """Return what a call returns, made in the pool; raise a problem if too many wait for it."""
+        with self.admitted():
+            return await asyncio.get_running_loop().run_in_executor(self.pool, call)
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Inside, a request counts as waiting; raise a problem if too many do."""
         if self.waiting >= self.settings.limits.queue:
             raise Problem(503, f"The server is busy with {self.waiting} other requests: try again.", retry_after=1)
         self.waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+            yield
         finally:
             self.waiting -= 1
 
     def close(self) -> None:
         """Finish what was accepted, then stop."""
-        self._pool.shutdown()
+        self.pool.shutdown()
         self.batcher.close()
 
     @property
@@ -109,9 +116,8 @@ class Engine:
         """Return the methods that a network can be fitted by, its own first."""
         return list(self.model(name).offered_methods(way=2))
 
-    def check_method(self, stored: StoredTask, method: str | None, dim: int | None) -> None:
-        """Raise UserError if the task cannot be fitted by this method with a projection of this dimension."""
-        network = stored.network or stored.asked_network
+    def check_method(self, network: str | None, method: str | None, dim: int | None) -> None:
+        """Raise UserError if a task of this network cannot be fitted by this method with this projection."""
         if network is None:
             raise UserError("The task has no network yet, on which methods depend: name one, or add examples first.")
         most = self.model(network).method_named(method).max_projection_dim

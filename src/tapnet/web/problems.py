@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
+from sqlalchemy import exc
 from starlette.exceptions import HTTPException
 
 from tapnet.errors import UserError
@@ -75,7 +76,13 @@ def install_handlers(app: FastAPI) -> None:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return problem_response(500, "The server made a mistake; its log says more.")
 
+    async def no_store(request: Request, error: Exception) -> JSONResponse:
+        log.error("%s %s: the store does not answer", request.method, request.url.path, exc_info=error)
+        return problem_response(503, "The store does not answer: try again.", retry_after=5)
+
     app.add_exception_handler(Problem, problem)
+    for kind in (exc.OperationalError, exc.TimeoutError):  # locked or gone; all connections taken
+        app.add_exception_handler(kind, no_store)
     app.add_exception_handler(UserError, user_error)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http_error)

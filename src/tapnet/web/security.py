@@ -7,10 +7,11 @@ import hashlib
 import hmac
 import time
 from collections import OrderedDict
+from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tapnet.web.problems import problem_response
@@ -30,9 +31,11 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+_ENCODED = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _OPEN = ("/login", "/v1/health", "/static/login.js", "/static/style.css", "/static/icon.svg")  # without a token
 _CLIENTS = 10_000  # whose rates are remembered
+_BODIES = 16  # of the largest size, in memory at a time
 
 
 def session_of(token: str) -> str:
@@ -58,27 +61,31 @@ class Gate:
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app, self.settings, self._rates = app, settings, Rates(settings.limits.rate)
+        self._bodies = Room(_BODIES * settings.limits.upload_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         headers, send = Headers(scope=scope), _with_headers(scope, send)
+        limits = self.settings.limits
+        body = LimitedBody(receive, limits.upload_bytes, limits.body_seconds, self._bodies)
         try:
             self._check(scope, headers)
-            body = LimitedBody(receive, self.settings.limits.upload_bytes, self.settings.limits.body_seconds)
             body.check_declared(headers)
             if scope["method"] not in _SAFE:
                 receive = body.replay(await body.read())
+            return await self.app(scope, receive, send)
         except Refusal as refusal:
             extra = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
-            if refusal.status in (408, 413):
+            if refusal.status in (408, 413, 503):
                 extra["Connection"] = "close"  # what is left of the body is not read
             if refusal.status == 401 and scope["path"] == "/":
                 response = problem_response(303, "Log in first.", headers={"Location": "/login"})
             else:
                 response = problem_response(refusal.status, refusal.detail, refusal.retry_after, extra)
             return await response(scope, receive, send)
-        return await self.app(scope, receive, send)
+        finally:
+            body.forget()
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         host = headers.get("host", "")
@@ -126,11 +133,24 @@ class Rates:
         return 0.0 if passes else (1 - left) / self.rate
 
 
-class LimitedBody:
-    """The body of a request: not more bytes than allowed, and not slower."""
+@dataclass
+class Room:
+    """Bytes of the bodies of all requests that are in memory."""
 
-    def __init__(self, receive: Receive, most: int, seconds: float) -> None:
-        self.receive, self.most, self.seconds = receive, most, seconds
+    most: int
+    taken: int = 0
+
+    def take(self, size: int) -> None:
+        if self.taken + size > self.most:
+            raise Refusal(503, "The server is busy with other uploads: try again.", retry_after=1)
+        self.taken += size
+
+
+class LimitedBody:
+    """The body of a request: not more bytes than allowed, not slower, and not more than there is room for."""
+
+    def __init__(self, receive: Receive, most: int, seconds: float, room: Room) -> None:
+        self.receive, self.most, self.seconds, self.room, self.size = receive, most, seconds, room, 0
 
     def check_declared(self, headers: Headers) -> None:
         declared = headers.get("content-length", "0")
@@ -140,7 +160,7 @@ class LimitedBody:
 
     async def read(self) -> bytes:
         """Return the whole body; refuse it if it is too large or too slow."""
-        parts, size = [], 0
+        parts = []
         try:
             async with asyncio.timeout(self.seconds):
                 while True:
@@ -148,12 +168,17 @@ class LimitedBody:
                     if message["type"] == "http.disconnect":
                         raise Refusal(400, "The request ended before its body did.")
                     parts.append(message.get("body", b""))
-                    size += len(parts[-1])
-                    self._check_size(size)
+                    self.room.take(len(parts[-1]))
+                    self.size += len(parts[-1])
+                    self._check_size(self.size)
                     if not message.get("more_body"):
                         return b"".join(parts)
         except TimeoutError:
             raise Refusal(408, f"The request took longer than {self.seconds:g} seconds to arrive.") from None
+
+    def forget(self) -> None:
+        """Make room for other requests."""
+        self.room.taken -= self.size
 
     def replay(self, body: bytes) -> Receive:
         """Return what gives the application the body that was read."""
@@ -192,11 +217,10 @@ def _netloc(origin: str) -> str:
 def _with_headers(scope: Scope, send: Send) -> Send:
     async def wrapped(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
-                headers[name] = value
-            if "cache-control" not in headers:
-                headers["Cache-Control"] = "no-store" if scope["path"].startswith("/v1") else "no-cache"
+            headers = [*message.get("headers", ()), *_ENCODED]
+            if all(name != b"cache-control" for name, _ in headers):
+                headers.append((b"cache-control", b"no-store" if scope["path"].startswith("/v1") else b"no-cache"))
+            message["headers"] = headers
         await send(message)
 
     return wrapped

@@ -10,13 +10,12 @@ from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse, RedirectResponse
-from sqlalchemy.exc import SQLAlchemyError
 
 from tapnet._version import __version__
 from tapnet.data.decoding import readable_formats
 from tapnet.web.bodies import About, LimitsBody, Status
 from tapnet.web.example import random_drawing
-from tapnet.web.problems import Problem, describe_problems
+from tapnet.web.problems import Problem
 from tapnet.web.security import COOKIE, is_token, session_of
 from tapnet.web.services import Parts
 
@@ -31,15 +30,12 @@ async def health() -> Status:
     return Status(status="ok")
 
 
-@router.get("/ready", responses=describe_problems(503))
+@router.get("/ready")
 async def ready(parts: Parts) -> Status:
     """Say whether the server can answer: its store opens, and requests do not pile up."""
     if parts.engine.waiting >= parts.settings.limits.queue:
         raise Problem(503, "Too many requests wait.", retry_after=1)
-    try:
-        await parts.stored(parts.store.check)
-    except SQLAlchemyError:
-        raise Problem(503, "The store does not answer.", retry_after=5) from None
+    await parts.stored(parts.store.check)
     return Status(status="ready")
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Annotated, TypeVar
 
 from fastapi import Depends, Path, Request
 
+from tapnet.web.answering import Answer, Question, answer_questions
 from tapnet.web.engine import Engine
+from tapnet.web.gathering import Gatherer
 from tapnet.web.metrics import Metrics
 from tapnet.web.settings import Settings
 from tapnet.web.store import Store
@@ -25,6 +28,15 @@ class Services:
     store: Store
     engine: Engine
     metrics: Metrics
+
+    @cached_property
+    def _gatherer(self) -> Gatherer[Question, Answer]:
+        return Gatherer(self.engine.pool, partial(answer_questions, self.engine))
+
+    async def predict(self, question: Question) -> Answer:
+        """Return the predictions for a request, made together with those for others."""
+        with self.engine.admitted():
+            return await self._gatherer.ask(question, len(question.upload.body))
 
     async def stored(self, call: Callable[[], T]) -> T:
         """Return what a call to the store returns, made in a thread."""

@@ -18,9 +18,10 @@ from sqlalchemy import Connection, delete, func, select, update
 from tapnet.web import journal
 from tapnet.web.database import Database
 from tapnet.web.problems import Problem
-from tapnet.web.records import NewExample, StoredClass, StoredExample, StoredTask, Summary
+from tapnet.web.records import NewExample, StoredTask, Summary
 from tapnet.web.schema import classes, examples, schema_version, tasks
 from tapnet.web.settings import Limits
+from tapnet.web.task_rows import class_name, count_rows, insert_class, insert_examples, missing, stored_task
 
 _SETTINGS = ("name", "method", "projection_dim")
 
@@ -39,7 +40,7 @@ class Store:
     def create_task(self, name: str, network: str | None = None, method: str | None = None) -> StoredTask:
         """Return a new task without classes."""
         with self.database.write() as connection:
-            return _task(connection, self._insert_task(connection, name, network, method))
+            return stored_task(connection, self._insert_task(connection, name, network, method))
 
     def import_task(
         self, name: str, network: str, sha256: str, method: str, dim: int | None, content: Sequence[tuple[str, Any]]
@@ -52,10 +53,10 @@ class Store:
             self._check_room(connection, task_id, sum(len(each) for _, each in content))
             if len(content) > self.limits.classes:
                 raise Problem(409, f"A task may have {self.limits.classes} classes, the file has {len(content)}.")
-            for class_name, new in content:
-                class_id = _insert_class(connection, task_id, class_name)
-                _insert_examples(connection, task_id, class_id, new)
-            return _task(connection, task_id)
+            for name_of_class, new in content:
+                class_id = insert_class(connection, task_id, name_of_class)
+                insert_examples(connection, task_id, class_id, new)
+            return stored_task(connection, task_id)
 
     def list_tasks(self, limit: int, offset: int) -> tuple[list[Summary], int]:
         """Return a page of the tasks, the last changed first, and how many there are."""
@@ -64,7 +65,7 @@ class Store:
             order = tasks.c.updated.desc(), tasks.c.id
             rows = connection.execute(select(tasks).order_by(*order).limit(limit).offset(offset)).all()
             ids = [row.id for row in rows]
-            counts = [_counts(connection, table, ids) for table in (classes, examples)]
+            counts = [count_rows(connection, table, ids) for table in (classes, examples)]
             found = [
                 Summary(
                     id=row.id,
@@ -81,14 +82,14 @@ class Store:
 
     def get_task(self, task_id: str) -> StoredTask:
         with self.database.read() as connection:
-            return _task(connection, task_id)
+            return stored_task(connection, task_id)
 
     def revision(self, task_id: str) -> int:
         """Return the number of changes of a task."""
         with self.database.read() as connection:
             found = connection.execute(select(tasks.c.revision).where(tasks.c.id == task_id)).scalar()
         if found is None:
-            raise _missing("task", task_id)
+            raise missing("task", task_id)
         return int(found)
 
     def change_settings(self, task_id: str, values: dict[str, Any]) -> StoredTask:
@@ -97,42 +98,42 @@ class Store:
             chosen = {key: value for key, value in values.items() if key in _SETTINGS}
             if chosen:
                 connection.execute(update(tasks).where(tasks.c.id == task_id).values(**chosen))
-            return _task(connection, task_id)
+            return stored_task(connection, task_id)
 
     def delete_task(self, task_id: str) -> None:
         with self.database.write() as connection:
             if not connection.execute(delete(tasks).where(tasks.c.id == task_id)).rowcount:
-                raise _missing("task", task_id)
+                raise missing("task", task_id)
 
     def add_class(self, task_id: str, name: str) -> StoredTask:
         with self._change(task_id) as connection:
             self._check_name(connection, task_id, name)
-            count = _counts(connection, classes, [task_id]).get(task_id, 0)
+            count = count_rows(connection, classes, [task_id]).get(task_id, 0)
             if count >= self.limits.classes:
                 raise Problem(409, f"A task may have {self.limits.classes} classes, and this one has {count}.")
-            class_id = _insert_class(connection, task_id, name)
+            class_id = insert_class(connection, task_id, name)
             journal.record(connection, task_id, journal.show(class_ids=[class_id]))
-            return _task(connection, task_id)
+            return stored_task(connection, task_id)
 
     def rename_class(self, task_id: str, class_id: str, name: str) -> StoredTask:
         with self._change(task_id) as connection:
-            before = _class_name(connection, task_id, class_id)
+            before = class_name(connection, task_id, class_id)
             self._check_name(connection, task_id, name, besides=class_id)
             if name != before:
                 connection.execute(update(classes).where(classes.c.id == class_id).values(name=name))
                 journal.record(connection, task_id, journal.rename(class_id, before, name))
-            return _task(connection, task_id)
+            return stored_task(connection, task_id)
 
     def delete_class(self, task_id: str, class_id: str) -> StoredTask:
         """Delete a class with its examples; `undo` brings both back."""
         with self._change(task_id) as connection:
-            _class_name(connection, task_id, class_id)
+            class_name(connection, task_id, class_id)
             of_class = select(examples.c.id).where(examples.c.class_id == class_id, examples.c.present)
             gone = list(connection.execute(of_class).scalars())
             connection.execute(update(classes).where(classes.c.id == class_id).values(present=False))
             connection.execute(update(examples).where(examples.c.id.in_(gone)).values(present=False))
             journal.record(connection, task_id, journal.hide([class_id], gone))
-            return _task(connection, task_id)
+            return stored_task(connection, task_id)
 
     def add_examples(
         self, task_id: str, class_id: str, network: str, sha256: str, new: Sequence[NewExample]
@@ -143,7 +144,7 @@ class Store:
         one of the images.
         """
         with self._change(task_id) as connection:
-            name = _class_name(connection, task_id, class_id)
+            name = class_name(connection, task_id, class_id)
             row = connection.execute(select(tasks.c.network_sha256).where(tasks.c.id == task_id)).one()
             owners = (
                 select(examples.c.sha256, classes.c.name)
@@ -161,18 +162,18 @@ class Store:
                 raise Problem(409, f"This image is already an example of {taken[0]!r}: delete it there first.")
             fresh = {each.sha256: each for each in new if each.sha256 not in there}
             self._check_room(connection, task_id, len(fresh))
-            ids = _insert_examples(connection, task_id, class_id, list(fresh.values()))
+            ids = insert_examples(connection, task_id, class_id, list(fresh.values()))
             if ids:
                 journal.record(connection, task_id, journal.show(example_ids=ids))
-            return _task(connection, task_id), ids
+            return stored_task(connection, task_id), ids
 
     def delete_example(self, task_id: str, example_id: str) -> StoredTask:
         with self._change(task_id) as connection:
             where = examples.c.task_id == task_id, examples.c.id == example_id, examples.c.present
             if not connection.execute(update(examples).where(*where).values(present=False)).rowcount:
-                raise _missing("example", example_id)
+                raise missing("example", example_id)
             journal.record(connection, task_id, journal.hide(example_ids=[example_id]))
-            return _task(connection, task_id)
+            return stored_task(connection, task_id)
 
     def undo(self, task_id: str) -> StoredTask:
         return self._step(task_id, back=True)
@@ -186,13 +187,13 @@ class Store:
             where = examples.c.task_id == task_id, examples.c.id == example_id
             found = connection.execute(select(examples.c.thumbnail).where(*where)).scalar()
         if found is None:
-            raise _missing("example", example_id)
+            raise missing("example", example_id)
         return bytes(found)
 
     def task_with_features(self, task_id: str) -> tuple[StoredTask, dict[str, NDArray[np.float32]], dict[str, bytes]]:
         """Return a task with the flat features and the thumbnails of its examples, by their ids."""
         with self.database.read() as connection:
-            task = _task(connection, task_id)
+            task = stored_task(connection, task_id)
             columns = examples.c.id, examples.c.features, examples.c.thumbnail
             rows = connection.execute(select(*columns).where(examples.c.task_id == task_id, examples.c.present)).all()
         features = {row.id: np.frombuffer(row.features, np.float32) for row in rows}
@@ -204,14 +205,14 @@ class Store:
         with self.database.write() as connection:
             values = {"revision": tasks.c.revision + 1, "updated": time.time()}
             if not connection.execute(update(tasks).where(tasks.c.id == task_id).values(**values)).rowcount:
-                raise _missing("task", task_id)
+                raise missing("task", task_id)
             yield connection
 
     def _step(self, task_id: str, back: bool) -> StoredTask:
         with self._change(task_id) as connection:
             if not journal.step(connection, task_id, back):
                 raise Problem(409, f"There is nothing to {'undo' if back else 'redo'}.")
-            return _task(connection, task_id)
+            return stored_task(connection, task_id)
 
     def _insert_task(self, connection: Connection, name: str, network: str | None, method: str | None) -> str:
         connection.execute(select(schema_version).with_for_update())  # one at a time, so that the limit holds
@@ -231,7 +232,7 @@ class Store:
                 raise Problem(409, f"There is already a class {other!r}: choose another name.")
 
     def _check_room(self, connection: Connection, task_id: str, more: int) -> None:
-        count = _counts(connection, examples, [task_id]).get(task_id, 0)
+        count = count_rows(connection, examples, [task_id]).get(task_id, 0)
         if count + more > self.limits.examples:
             raise Problem(
                 409,
@@ -241,65 +242,3 @@ class Store:
 
 class NetworkChanged(Exception):
     """The task got examples of another network in the meantime: embed these again, with that one."""
-
-
-def _missing(what: str, name: str) -> Problem:
-    return Problem(404, f"There is no {what} {name!r}.")
-
-
-def _class_name(connection: Connection, task_id: str, class_id: str) -> str:
-    where = classes.c.task_id == task_id, classes.c.id == class_id, classes.c.present
-    name = connection.execute(select(classes.c.name).where(*where)).scalar()
-    if name is None:
-        raise _missing("class", class_id)
-    return str(name)
-
-
-def _insert_class(connection: Connection, task_id: str, name: str) -> str:
-    last = connection.execute(select(func.max(classes.c.position)).where(classes.c.task_id == task_id)).scalar() or 0
-    class_id = secrets.token_hex(8)
-    values = {"id": class_id, "task_id": task_id, "name": name, "position": last + 1, "present": True}
-    connection.execute(classes.insert().values(**values))
-    return class_id
-
-
-def _insert_examples(connection: Connection, task_id: str, class_id: str, new: Sequence[NewExample]) -> list[str]:
-    last = connection.execute(select(func.max(examples.c.position)).where(examples.c.task_id == task_id)).scalar() or 0
-    rows = [
-        {
-            "id": secrets.token_hex(8),
-            "task_id": task_id,
-            "class_id": class_id,
-            "sha256": each.sha256,
-            "features": each.features,
-            "thumbnail": each.thumbnail,
-            "position": last + 1 + number,
-            "present": True,
-        }
-        for number, each in enumerate(new)
-    ]
-    if rows:
-        connection.execute(examples.insert(), rows)
-    return [str(row["id"]) for row in rows]
-
-
-def _counts(connection: Connection, table: Any, task_ids: Sequence[str]) -> dict[str, int]:
-    where = table.c.task_id.in_(task_ids), table.c.present
-    query = select(table.c.task_id, func.count()).where(*where).group_by(table.c.task_id)
-    return {row[0]: row[1] for row in connection.execute(query)}
-
-
-def _task(connection: Connection, task_id: str) -> StoredTask:
-    row = connection.execute(select(tasks).where(tasks.c.id == task_id)).first()
-    if row is None:
-        raise _missing("task", task_id)
-    columns = examples.c.id, examples.c.class_id, examples.c.sha256
-    where = examples.c.task_id == task_id, examples.c.present
-    by_class: dict[str, list[StoredExample]] = {}
-    for each in connection.execute(select(*columns).where(*where).order_by(examples.c.position)):
-        by_class.setdefault(each.class_id, []).append(StoredExample(*each))
-    where_class = classes.c.task_id == task_id, classes.c.present
-    found = connection.execute(select(classes).where(*where_class).order_by(classes.c.position))
-    stored = tuple(StoredClass(each.id, each.name, tuple(by_class.get(each.id, ()))) for each in found)
-    can_undo, can_redo = journal.steps(connection, task_id)
-    return StoredTask(**row._mapping, classes=stored, can_undo=can_undo, can_redo=can_redo)

@@ -27,19 +27,18 @@ from tapnet.web.uploads import IMAGES_BODY, Upload, Uploaded
 
 router = APIRouter(prefix="/v1/tasks")
 CREATED = describe_problems(409)
-UPLOAD = describe_problems(409, 415, 503)
+UPLOAD = describe_problems(409, 415)
 
 
-@router.post("", status_code=201, tags=["tasks"], responses=describe_problems(409, 503))
+@router.post("", status_code=201, tags=["tasks"], responses=CREATED)
 async def create_task(body: NewTask, parts: Parts) -> TaskBody:
     """Create a task, empty or the ready example."""
     if body.example:
         return TaskBody.of(await parts.engine.run(partial(_ready_example, parts, body.name)))
     if body.network is not None and body.network not in parts.engine.networks:
         raise Problem(422, f"This server has the networks {', '.join(parts.engine.networks)}, got {body.network!r}.")
-    empty = StoredTask("", "", body.network, None, None, None, None, 0, 0, 0)
     if body.method is not None:
-        await parts.engine.run(partial(parts.engine.check_method, empty, body.method, None))
+        await parts.engine.run(partial(parts.engine.check_method, body.network, body.method, None))
     return TaskBody.of(await parts.stored(partial(parts.store.create_task, body.name, body.network, body.method)))
 
 
@@ -60,7 +59,7 @@ async def get_task(task: Id, parts: Parts) -> TaskBody:
     return TaskBody.of(await parts.stored(partial(parts.store.get_task, task)))
 
 
-@router.patch("/{task}", tags=["tasks"], responses=describe_problems(503))
+@router.patch("/{task}", tags=["tasks"])
 async def change_task(task: Id, body: TaskChange, parts: Parts) -> TaskBody:
     """Rename a task, or change how it compares images."""
     values = body.model_dump(exclude_unset=True)
@@ -69,7 +68,8 @@ async def change_task(task: Id, body: TaskChange, parts: Parts) -> TaskBody:
     if any(values.get(key) is not None for key in ("method", "projection_dim")):
         stored = await parts.stored(partial(parts.store.get_task, task))
         method, dim = values.get("method", stored.method), values.get("projection_dim", stored.projection_dim)
-        await parts.engine.run(partial(parts.engine.check_method, stored, method, dim))
+        network = stored.network or stored.asked_network
+        await parts.engine.run(partial(parts.engine.check_method, network, method, dim))
     return TaskBody.of(await parts.stored(partial(parts.store.change_settings, task, values)))
 
 

@@ -1,0 +1,109 @@
+"""Predictions for many requests at once: each is read and ranked by itself, the network sees all images together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tapnet.data.preprocessing import Pixels
+from tapnet.inference.predictor import UNKNOWN, rank_classes
+from tapnet.web.engine import Engine, Fitted
+from tapnet.web.uploads import Upload
+
+T = TypeVar("T")
+Row = NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request for predictions."""
+
+    task: str
+    upload: Upload
+    top: int
+    reject: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is sent back: `Predictions` as JSON, and of how many images."""
+
+    content: bytes
+    images: int
+
+
+@dataclass(frozen=True)
+class _ReadQuestion:
+    question: Question
+    fitted: Fitted
+    pixels: list[Pixels]
+
+
+def answer_questions(engine: Engine, questions: Sequence[Question]) -> list[Answer | Exception]:
+    """Return the answer to each question, or why there is none: one bad image does not spoil other requests."""
+    fitted = cache(engine.fitted)  # the store is asked once for each task
+    found: list[Answer | Exception | _ReadQuestion] = []
+    for question in questions:
+        try:
+            found.append(_read(engine, question, fitted))
+        except Exception as error:
+            found.append(error)
+    read = [each for each in found if isinstance(each, _ReadQuestion)]
+    answers = iter(_answer(read))
+    return [next(answers) if isinstance(each, _ReadQuestion) else each for each in found]
+
+
+def _read(engine: Engine, question: Question, fitted: Callable[[str], Fitted]) -> _ReadQuestion:
+    task = fitted(question.task)
+    task.check_reject(question.reject)
+    images = question.upload.images(engine.settings.limits)
+    return _ReadQuestion(question, task, [example.pixels for _, example in engine.read(images, task.model)])
+
+
+def _answer(read: Sequence[_ReadQuestion]) -> list[Answer]:
+    models = {each.fitted.model.name: each.fitted.model for each in read}
+    tasks = {each.question.task: each.fitted.task for each in read}
+    features = _grouped(
+        [each.fitted.model.name for each in read], [each.pixels for each in read], lambda name: models[name].embed
+    )
+    rows = _grouped(
+        [each.question.task for each in read],
+        features,
+        lambda task: lambda values: tasks[task].probabilities(np.stack(values)),
+    )
+    return [_as_json(*pair) for pair in zip(read, rows, strict=True)]
+
+
+def _grouped(
+    groups: Sequence[str], values: Sequence[Sequence[T]], function: Callable[[str], Callable[[list[T]], Iterable[Row]]]
+) -> list[list[Row]]:
+    """Return what a group's function makes of each one's values; it is called once with those of the whole group."""
+    found: dict[int, list[Row]] = {}
+    for group in dict.fromkeys(groups):
+        members = [number for number, name in enumerate(groups) if name == group]
+        results = iter(function(group)([value for number in members for value in values[number]]))
+        found |= {number: list(islice(results, len(values[number]))) for number in members}
+    return [found[number] for number in range(len(groups))]
+
+
+def _as_json(read: _ReadQuestion, rows: Sequence[Row]) -> Answer:
+    ranked = rank_classes(np.stack(rows), read.fitted.task.classes, read.question.top)
+    body = {"predictions": [prediction_body(each, read.question.reject) for each in ranked]}
+    return Answer(json.dumps(body, separators=(",", ":")).encode(), len(rows))
+
+
+def prediction_body(ranked: Sequence[tuple[str, float]], reject: float) -> dict[str, Any]:
+    """Return a `PredictionBody` as plain values."""
+    best, probability = ranked[0]
+    return {
+        "label": UNKNOWN if probability < reject else best,
+        "probability": probability,
+        "ranked": [{"label": label, "probability": value} for label, value in ranked],
+    }
