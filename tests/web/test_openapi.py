@@ -47,7 +47,7 @@ def search(described, known):
         def answers(case):
             for name in set(case.path_parameters or ()) & set(known):
                 case.path_parameters[name] = known[name]
-            case.call_and_validate(checks=CHECKS, headers=HOST)
+            case.call_and_validate(checks=CHECKS, headers=HOST, timeout=600)
 
         answers()
 

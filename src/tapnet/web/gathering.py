@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
-BATCHES = 1
+BATCHES = 2  # at a time: one reads images while the other is with the network
 MOST_REQUESTS, MOST_BYTES = 32, 400_000  # of one batch; a larger request goes alone, beside the batches
 
 
