@@ -58,7 +58,7 @@ class Rate:
 
 
 BATCHES = Load(side=28, per_request=64, clients=8)  # an engineer's script: as large as the network takes them
-SINGLE = Load(side=336, per_request=1, clients=16)  # the page: its canvas, one at a time
+SINGLE = Load(side=224, per_request=1, clients=16)  # the page: a drawing at a time
 
 
 def rows(pairs: int = 3) -> list[Row]:

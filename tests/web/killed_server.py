@@ -19,7 +19,7 @@ from tapnet.inference import load_network
 from tapnet.web.app import create_app
 from tapnet.web.settings import Settings
 
-ALIVE = 0.4  # seconds of additions before a kill
+ALIVE = 0.4  # seconds of additions before a kill, and at least one
 
 
 def start(store, port):
@@ -45,9 +45,9 @@ def kill(process):
 
 def add_and_kill(process, target, acknowledged, seed):
     """Add examples by one connection and begin one more that is not waited for, then kill the server."""
-    end = time.monotonic() + ALIVE
-    with httpx.Client(timeout=20) as client:
-        while time.monotonic() < end:
+    end, before = time.monotonic() + ALIVE, len(acknowledged)
+    with httpx.Client(timeout=60) as client:
+        while time.monotonic() < end or len(acknowledged) == before:
             seed += 1
             answer = client.post(target, files=files(drawing("circle", seed)))
             if answer.status_code == 201:

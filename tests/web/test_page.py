@@ -355,6 +355,16 @@ def test_image_to_try_is_shown_and_its_tab_stays(page):
     expect(page.get_by_role("button", name="Image", exact=True)).to_be_visible()
 
 
+def test_new_classifier_has_nothing_to_try_yet(page):
+    expect(page.locator(".class-card").first).to_be_visible(timeout=WAIT)
+    send(page, "#query-card", "drop", [drawing("circle", 3)])
+    expect(page.locator("#query-shown")).to_be_visible(timeout=WAIT)
+    page.get_by_role("button", name="New", exact=True).click()
+    expect(page.locator(".empty:visible")).to_have_count(2, timeout=WAIT)
+    expect(page.locator("#query-shown")).to_be_hidden()
+    expect(page.locator("#query-hint")).to_be_visible()
+
+
 def test_ids_of_the_page_are_unique():
     ids = re.findall(r'\bid="([^"]+)"', (STATIC / "index.html").read_text(encoding="utf-8"))
     assert len(ids) == len(set(ids))

@@ -611,6 +611,7 @@ function wire() {
     if (redo ? task.can_redo : task.can_undo) step(redo ? "redo" : "undo");
   });
   $("new").addEventListener("click", async () => {
+    clearQuery();
     await create({ name: "Untitled" });
     await addClass();
     await addClass();

@@ -146,7 +146,8 @@ export class MapView {
       pen.fillStyle = style.getPropertyValue("--quiet");
       pen.font = "15px system-ui, sans-serif";
       pen.textAlign = "center";
-      pen.fillText("Two classes with an example each, and the map appears.", width / 2, height / 2, width - 24);
+      pen.fillText("Give two classes an example each,", width / 2, height / 2 - 11);
+      pen.fillText("and the map appears.", width / 2, height / 2 + 11);
       return;
     }
     if (this.data.exact) this.regions(pen, width, height);
