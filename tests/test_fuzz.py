@@ -1,6 +1,7 @@
 """Files from strangers: whatever is in them, loading ends in the object or in one clear error."""
 
 import contextlib
+import io
 import json
 import struct
 from dataclasses import asdict
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from tapnet.checkpoint import Checkpoint, Header, read_checkpoint, read_header
+from tapnet.cli import main
 from tapnet.recipe import recipe_from
 from tapnet.training.faults import episode_loss
 from tapnet.training.run_folder import read_curve, summary
@@ -126,6 +128,8 @@ def test_a_run_folder_of_any_content_can_be_listed(tmp_path_factory, facts, resu
     (folder / "evaluation.json").write_text(json.dumps({"results": results}))
     (folder / "last.safetensors").write_bytes(b"")
     assert summary(folder).state == "damaged"
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert main(["runs", str(folder)]) == 0
 
 
 @given(content=st.binary(max_size=200))

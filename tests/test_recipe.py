@@ -49,6 +49,8 @@ def test_changes_reach_nested_keys(file):
         ("training.augmentation=cutout", "augmentation is one of none, rotate, dihedral, .*affine, got 'cutout'"),
         ("training=5", "`training`"),
         ("episodes", "written key=value"),
+        ("name=../mine", "has no slashes, got '../mine'"),
+        ("name=''", "has no slashes, got ''"),
         ("name.x=1", "`name` of the recipe is a value"),
     ],
 )

@@ -128,6 +128,8 @@ class Recipe:
     seed: Annotated[int, Field(ge=0)] = 0
 
     def __post_init__(self) -> None:
+        if self.name in ("", ".", "..") or {*self.name} & {*"/\\\0"}:
+            raise UserError(f"name is that of the folder of a run, too, and has no slashes, got {self.name!r}")
         for kind, name, choices in (
             ("method", self.method.name, METHODS),
             ("backbone", self.backbone.name, BACKBONES),

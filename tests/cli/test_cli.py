@@ -173,7 +173,7 @@ def test_a_mistake_ends_in_one_sentence_and_exit_code_2(arguments, words, capsys
         (["--shot", "90", "--query", "11"], "need 101 images per class"),
         (["--split", "exam"], "exam"),
         (["--episodes", "0"], "Episodes need episodes >= 1"),
-        (["--episodes", "1"], "at least 2 episodes"),
+        (["--episodes", "1"], "2 to 1,000,000,000 episodes"),
     ],
 )
 def test_evaluate_refuses_what_it_cannot_measure(run_folder, arguments, words, capsys):

@@ -154,6 +154,8 @@ MISTAKES = {
     "too many shots": (["show", "quickdraw", "--shot", "100", "--out", "x.png"], "lower `shot` or `query`"),
     "no classes": (["show", "quickdraw", "--classes", "0", "--out", "x.png"], "--classes needs at least 1"),
     "episode before the first": (["show", "quickdraw", "--episode", "-1", "--out", "x.png"], "numbered from 0"),
+    "episode beyond the last": (["show", "quickdraw", "--episode", str(2**64), "--out", "x.png"], "2**64 - 1"),
+    "list of a file": (["list", "--root", "/dev/null"], "/dev/null is a file"),
     "odd rotations": (["show", "quickdraw", "--rotations", "3", "--out", "x.png"], "`rotations` is 1"),
     "out is a folder": (["show", "quickdraw", "--out", "EMPTY"], "is a folder"),
 }

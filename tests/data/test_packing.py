@@ -74,6 +74,29 @@ def test_prepare_overwrites_when_told_to(pack, pets):
     assert pack("folder", pets, size=9, overwrite=True).pixels.shape[1] == 9
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_prepare_never_replaces_a_folder_of_other_files(pack, pets, tmp_path, overwrite):
+    own = tmp_path / "root" / "mine" / "cat.png"
+    own.parent.mkdir(parents=True)
+    own.write_bytes(b"a photograph")
+    with pytest.raises(UserError, match=r"would be deleted \(cat\.png\)"):
+        pack("folder", pets, size=8, name="mine", overwrite=overwrite)
+    assert own.read_bytes() == b"a photograph"
+
+
+def test_prepare_overwrite_keeps_a_file_that_was_put_beside_the_images(pack, pets):
+    folder = pack("folder", pets, size=8).folder
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="notes"):
+        pack("folder", pets, size=9, overwrite=True)
+    assert (folder / "notes.txt").exists()
+
+
+def test_prepare_refuses_an_empty_name(pack, pets):
+    with pytest.raises(UserError, match="got ''"):
+        pack("folder", pets, size=8, name="")
+
+
 class Stop(Exception):
     pass
 

@@ -27,7 +27,8 @@ def test_contact_sheet_shows_the_first_images_of_first_and_last_class(drawings):
 
 
 def test_contact_sheet_of_more_classes_than_there_are_shows_all(drawings):
-    assert contact_sheet(drawings, classes=1000, per_class=1).height > 60 * 56
+    whole = contact_sheet(drawings, classes=60, per_class=1)
+    assert contact_sheet(drawings, classes=10**12, per_class=1).size == whole.size
 
 
 def test_contact_sheet_shows_rotations_as_they_are_gathered():

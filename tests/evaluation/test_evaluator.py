@@ -149,7 +149,8 @@ def test_the_result_says_what_it_was_measured_on(blobs, small_tapnet):
     [
         ({"way": 11}, "need 11 classes, the data has 10"),
         ({"shot": 10, "query": 5}, "need 15 images per class, class 0 has 12"),
-        ({"episodes": 1}, "at least 2 episodes, got 1"),
+        ({"episodes": 1}, "2 to 1,000,000,000 episodes, got 1"),
+        ({"episodes": 10**12}, "2 to 1,000,000,000 episodes, got 1,000,000,000,000"),
         ({"way": 9, "query": 5}, "9 classes need 9 references, there are 8"),
     ],
 )

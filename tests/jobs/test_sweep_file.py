@@ -76,6 +76,7 @@ def test_the_folder_is_named_after_the_file_unless_told(sweep):
         ("{recipe: nowhere}", "nowhere"),
         ("{recipe: quickdraw, seeds: []}", "empty list for seeds"),
         ("{recipe: quickdraw, grid: 3}", "needs keys with values for grid, got 3"),
+        ("{recipe: quickdraw, out: 5}", "needs the name of a folder for out, got 5"),
         ("{recipe: quickdraw, test: maybe}", "needs true or false for test"),
         ("{recipe: [quickdraw, quickdraw]}", "two runs called quickdraw"),
         ("{recipe: quickdraw, set: {training.epsiodes: 3}}", "epsiodes"),

@@ -1,9 +1,11 @@
 import json
+import math
 
 import pytest
 
 from tapnet.checkpoint import Header
 from tapnet.data.episodes import EpisodeSpec
+from tapnet.errors import UserError
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.paper.results import ablation_result, read_results, record, record_ablation
 from tapnet.recipe import load_recipe
@@ -41,6 +43,19 @@ def test_a_recorded_result_tells_how_it_was_made(tmp_path, blobs, small_tapnet):
 def test_a_file_that_is_no_result_is_named(tmp_path, text):
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(ValueError, match=r"x\.json is not a kept result"):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("accuracy", "high"), ("accuracy", math.nan), ("ci95", None), ("way", [5])]
+)
+def test_a_result_whose_numbers_are_none_is_named(tmp_path, blobs, small_tapnet, name, value):
+    header = Header(load_recipe("quickdraw"), (1, 8, 8), episode=3)
+    path = record(tmp_path, header, Evaluator(small_tapnet, blobs).evaluate(EpisodeSpec(5, 1, 3, 4), bootstrap=False))
+    content = json.loads(path.read_text())
+    content["evaluation"][name] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="is not a kept result"):
         read_results(tmp_path)
 
 

@@ -266,6 +266,25 @@ def test_listening_beyond_this_machine_needs_a_token():
         Settings(host="0.0.0.0")
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"port": 65536}, "port from 0 to 65535, got 65536"),
+        ({"port": -1}, "got -1"),
+        ({"threads": 0}, "1 thread, got 0"),
+    ],
+)
+def test_settings_that_no_server_can_have_are_refused(settings, words):
+    with pytest.raises(UserError, match=words):
+        Settings(**settings)
+
+
+@pytest.mark.parametrize("limit", [{"rate": float("nan")}, {"queue": -1}, {"pixels": 0}])
+def test_limit_that_admits_nothing_is_refused_by_its_name(limit):
+    with pytest.raises(UserError, match=f"limit of {next(iter(limit))} above 0"):
+        Limits(**limit)
+
+
 def test_rate_is_limited_per_client(tmp_path):
     with application(tmp_path, limits=Limits(rate=0.5)) as client:
         answers = [client.get("/v1/tasks") for _ in range(4)]

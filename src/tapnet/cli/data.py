@@ -95,6 +95,8 @@ def _list(args: argparse.Namespace) -> None:
     from tapnet.data.packed import data_root, is_packed
 
     root = data_root(args.root)
+    if root.exists() and not root.is_dir():
+        raise UserError(f"Expected a folder of prepared datasets, and {root} is a file: choose another.", "root")
     _say(f"Prepared datasets are kept in {root}")
     for name, dataset in DATASETS.items():
         if dataset.formats and is_packed(root / name):

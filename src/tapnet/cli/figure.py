@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tapnet.cli.options import add_task, output_folder
-from tapnet.errors import UserError
+from tapnet.errors import NotFoundError, UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -105,6 +105,8 @@ def _rivals(args: argparse.Namespace) -> Figure:
     from tapnet.paper.results import read_results
     from tapnet.paper.rivals_figure import rivals_figure
 
+    if not Path(args.source).is_dir():
+        raise NotFoundError(f"There is no folder {args.source}: give one that `--record` has filled.")
     return rivals_figure(read_results(Path(args.source)), args.way, args.shot)
 
 

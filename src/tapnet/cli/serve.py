@@ -67,6 +67,8 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(f"Serving needs {error.name}: pip install 'tapnet[web]'.") from None
     from tapnet.web.settings import Limits, Settings
 
+    if args.workers < 1:
+        raise UserError(f"Expected at least 1 worker, got {args.workers}.", parameter="workers")
     limits = {name: getattr(args, f"max_{name}") for name in _LIMITS}
     settings = Settings(
         store=args.store,

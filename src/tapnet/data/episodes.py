@@ -122,8 +122,8 @@ class EpisodeSampler:
 
     def batch(self, start: int, stop: int, step: int = 1) -> EpisodeBatch:
         """Episodes start, start + step, … before stop; each is the one that `self[i]` gives."""
-        if start < 0:
-            raise UserError(f"Episodes are numbered from 0, got {start}.")
+        if start < 0 or stop > 2**64:
+            raise UserError(f"Episodes are numbered from 0 to 2**64 - 1, got {start}.")
         way, shot, taken = self.spec.way, self.spec.shot, self.spec.shot + self.spec.query
         bits = self._bits(range(start, stop, step), way * (2 + taken))
         group_bits, class_bits, image_bits = np.split(bits, [way, 2 * way], axis=1)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tapnet.data.episodes import Indices
 from tapnet.data.image_set import ImageSet
 from tapnet.data.preprocessing import FILTERS, FITS, Preprocessing
-from tapnet.data.source import Splits
+from tapnet.data.source import Splits, abbreviate
 from tapnet.errors import NotFoundError, UserError
 
 FORMAT = 1
@@ -213,6 +213,17 @@ def open_packed(folder: Path) -> Packed:
 def is_packed(folder: Path) -> bool:
     """Return whether a complete packed dataset is there."""
     return (folder / MANIFEST).is_file()
+
+
+def check_replaceable(folder: Path) -> None:
+    """Raise UserError if a packed dataset in the place of this folder would delete files of other kinds."""
+    names = [path.name for path in (folder.iterdir() if folder.is_dir() else [folder]) if path.exists()]
+    others = [name for name in names if name not in (IMAGES, MANIFEST, ROWS, VERIFIED) and not name.startswith(".")]
+    if others:
+        raise UserError(
+            f"{folder} holds what is not a prepared dataset and would be deleted ({abbreviate(sorted(others), 3)}): "
+            "give another name, or another folder for prepared datasets."
+        )
 
 
 def data_root(root: str | Path | None = None) -> Path:

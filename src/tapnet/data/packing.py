@@ -17,7 +17,17 @@ from tapnet._version import __version__
 from tapnet.data.catalog import DATASETS
 from tapnet.data.dataset import Dataset
 from tapnet.data.decoding import quiet_decoders
-from tapnet.data.packed import IMAGES, MANIFEST, ROWS, Manifest, Packed, is_packed, open_packed, sha256_of
+from tapnet.data.packed import (
+    IMAGES,
+    MANIFEST,
+    ROWS,
+    Manifest,
+    Packed,
+    check_replaceable,
+    is_packed,
+    open_packed,
+    sha256_of,
+)
 from tapnet.data.preprocessing import Decoded, Preprocessing, decode
 from tapnet.data.recognition import recognize, splits_for
 from tapnet.data.source import Raw, Source, Unreadable, abbreviate, normalize_name
@@ -79,13 +89,14 @@ def prepare(dataset: Dataset, path: Path, root: Path, options: PackOptions, call
 
 def name_for(dataset: Dataset, root: Path, options: PackOptions) -> str:
     """Return the name of the packed dataset; raise if it is not valid or already taken."""
-    name = options.name or dataset.name
+    name = dataset.name if options.name is None else options.name
     if not re.fullmatch(r"[^\W_][\w.-]*", name):
         raise UserError(f"Expected a name of letters, digits, dots and dashes, got {name!r}.")
     if name in DATASETS and name != dataset.name:
         raise UserError(f"The name {name} belongs to another dataset: give your {dataset.name} a name of its own.")
     if is_packed(root / name) and not options.overwrite:
         raise UserError(f"{name} is prepared already in {root / name}: use it, or overwrite it.", parameter="overwrite")
+    check_replaceable(root / name)
     return name
 
 

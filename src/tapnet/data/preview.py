@@ -15,7 +15,8 @@ PAPER, INK, RULE = (255, 255, 255), (40, 40, 40), (200, 60, 40)
 
 def contact_sheet(images: ImageSet, classes: int, per_class: int) -> Image.Image:
     """Return the first images of classes spread evenly over the split, one row per class, with the class names."""
-    shown = np.unique(np.linspace(0, len(images.class_names) - 1, classes).round().astype(np.int64))
+    count = len(images.class_names)
+    shown = np.linspace(0, count - 1, min(classes, count)).round().astype(np.int64)
     rows = [np.flatnonzero(images.labels == label)[:per_class] for label in shown]
     names = [images.class_names[label] for label in shown]
     return _grid([images.gather(row) for row in rows], names, f"{images.name}, {images.split}")

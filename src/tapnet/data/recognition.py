@@ -27,6 +27,8 @@ def recognize(dataset: Dataset, path: Path, log: Log) -> Source:
         if source is not None:
             found = source if dataset.refine is None else dataset.refine(source)
             found.version = tree.version
+            if not len(found):
+                raise UserError(f"{path} was recognized as {found.format}, but it holds no image.")
             counts = f"{pluralize(len(found.classes), 'class')}, {pluralize(len(found), 'image')}"
             log(f"Recognized {path} as {found.format}: {counts}.")
             return found

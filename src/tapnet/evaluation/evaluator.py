@@ -33,6 +33,7 @@ from tapnet.methods import LinearHead, Method, PrototypeMethod
 
 Progress = Callable[[int, int], None]  # episodes done, of how many
 
+MOST_EPISODES = 10**9  # their accuracies are kept in memory
 _BATCH_VALUES = 2**22  # feature values of a batch of episodes, 16 MB
 _CACHE_VALUES = 2**19  # gathered at a time on a CPU: more would leave its cache before they are used
 
@@ -124,8 +125,10 @@ class Evaluator:
 
     def accuracies(self, spec: EpisodeSpec, progress: Progress | None = None) -> Accuracies:
         """Return the accuracy of each of the episodes 0, 1, … of the spec."""
-        if spec.episodes < 2:
-            raise UserError(f"An accuracy with its interval needs at least 2 episodes, got {spec.episodes}.")
+        if not 2 <= spec.episodes <= MOST_EPISODES:
+            raise UserError(
+                f"An accuracy with its interval needs 2 to {MOST_EPISODES:,} episodes, got {spec.episodes:,}."
+            )
         sampler = self.images.sampler(spec)
         size = self._batch_size(spec.way * (spec.shot + spec.query))
         if not self.method.task_features:

@@ -62,6 +62,8 @@ def read_sweep(path: str | Path) -> Sweep:
             recipes[name] = recipe
     if not isinstance(values.get("test", False), bool):
         raise UserError(f"{path} needs true or false for test, got {values['test']!r}.")
+    if not isinstance(values.get("out") or "", str):
+        raise UserError(f"{path} needs the name of a folder for out, got {values['out']!r}.")
     return Sweep(Path(values.get("out") or Path("runs") / path.stem), recipes, values.get("test", False))
 
 

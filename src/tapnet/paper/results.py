@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -24,6 +25,7 @@ DROPPED = "dropped"  # it was too narrow, and the network is not there to measur
 ABLATIONS = "ablations"  # the folder of them among the results
 CHECKPOINTS = "checkpoints"  # the folder of networks that are kept beside their results
 _DIGITS = 8  # of a digest in a file name
+_MEASURED = ("accuracy", "ci95", "way", "shot", "query", "episodes", "classes")
 
 
 def record(
@@ -139,13 +141,20 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             content["recipe"] = _whole(content["recipe"])
-            content["evaluation"]["accuracy"], content["trained"]["episodes"]
+            _check_numbers(content["evaluation"], _MEASURED)
+            _check_numbers(content["trained"], ("episodes",))
         except (ValueError, KeyError, TypeError) as error:  # no text, no JSON, no recipe
             raise UserError(
                 f"{path} is not a kept result ({error}): write it by `tapnet evaluate --record {folder}`."
             ) from None
         results.append(content)
     return results
+
+
+def _check_numbers(values: Mapping[str, Any], names: Sequence[str]) -> None:
+    for name in names:
+        if isinstance(values[name], bool) or not math.isfinite(values[name]):
+            raise UserError(f"expected a number for {name}, got {values[name]!r}")
 
 
 def read_ablations(folder: Path) -> list[dict[str, Any]]:
@@ -160,7 +169,9 @@ def read_ablation(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         content["recipe"] = _whole(content["recipe"])
-        content["name"], content["task"]["way"], content["rows"][0]["accuracy"]
+        content["name"], content["task"]["way"], content["rows"][0]
+        for row in content["rows"]:
+            _check_numbers(row, ("accuracy", "ci95"))
     except (ValueError, KeyError, TypeError, IndexError) as error:  # no text, no JSON, no recipe
         raise UserError(
             f"{path} is not a kept ablation ({error}): write one by `tapnet ablate … --record results`."

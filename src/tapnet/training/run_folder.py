@@ -226,15 +226,22 @@ def summary(folder: Path) -> Summary:
     """Where a run stands and what it reached."""
     run = RunFolder(folder)
     metadata = run.metadata()
-    recorded = metadata.get("state", "?")
+    recorded, started = (str(metadata.get(name) or other) for name, other in (("state", "?"), ("started", "")))
     state = "running" if run.is_held else "killed" if recorded == "running" else recorded
-    results = _json_object(folder / EVALUATION).get("results", [])
+    listed = _json_object(folder / EVALUATION).get("results")
+    results = [each for each in listed if _is_result(each)] if isinstance(listed, list) else []
     try:
         header = read_header(folder / LAST)
     except (ValueError, OSError):
-        return Summary(folder, "damaged", 0, 0, None, results, metadata.get("started", ""))
-    episodes = header.recipe.training.episodes
-    return Summary(folder, state, header.episode, episodes, header.validation, results, metadata.get("started", ""))
+        return Summary(folder, "damaged", 0, 0, None, results, started)
+    validation = header.validation if _is_result(header.validation) else None
+    return Summary(folder, state, header.episode, header.recipe.training.episodes, validation, results, started)
+
+
+def _is_result(value: Any) -> bool:
+    """Whether this is an accuracy with its interval and task, and not what a damaged file holds in its place."""
+    names = "accuracy", "ci95", "way", "shot"
+    return isinstance(value, dict) and all(isinstance(value.get(name), int | float) for name in names)
 
 
 def _json_object(path: Path) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if not value > 0:
-                raise UserError(f"Expected a limit above 0, got {value}.", parameter=f"max_{name}")
+                raise UserError(f"Expected a limit of {name} above 0, got {value}.")
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,10 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise UserError(f"Expected a port from 0 to 65535, got {self.port}.", parameter="port")
+        if self.threads < 1:
+            raise UserError(f"Expected at least 1 thread, got {self.threads}.", parameter="threads")
         if not self.is_local and not self.token:
             raise UserError(
                 f"Listening on {self.host} lets other machines in: give a token that they have to know.",

@@ -135,6 +135,7 @@ def test_csv_table_column_of_splits_is_kept(pack, table):
         ("path,label\nimages/10.png,\n", "a path and a label on every line"),
         ("path,label,split\nimages/10.png,cat,dev\n", "got 'dev'"),
         ("path,label\nimages/99.png,cat\n", r"99\.png \(No such file"),
+        (f"path,label\nimages/10.png,{'x' * 200_000}\n", "labels.csv, line 2: not comma-separated values"),
     ],
 )
 def test_csv_table_mistakes_are_named(pack, table, text, why):

@@ -1,3 +1,4 @@
+import contextlib
 import io
 import zipfile
 
@@ -9,6 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 from tapnet.data.readers import arrays
 from tapnet.data.readers.arrays import npz_members, npz_rows
+from tapnet.errors import UserError
 
 
 def npz(compressed=False, **content):
@@ -99,5 +101,29 @@ def test_npz_rows_refuses_what_is_no_image(array, why):
 
 
 def test_npz_members_other_file_is_named():
-    with pytest.raises(ValueError, match=r"file\.npz is no npz file"):
+    with pytest.raises(ValueError, match=r"file\.npz is damaged or cut off"):
         npz_members(io.BytesIO(b"something else"), "file.npz")
+
+
+@given(place=st.integers(0, 2**16), value=st.integers(1, 255))
+def test_npz_with_one_damaged_byte_gives_its_rows_or_a_sentence(place, value):
+    array = np.arange(2 * 9 * 9 * 3, dtype=np.uint8).reshape(2, 9, 9, 3)
+    content = bytearray(npz(compressed=True, a=array).getvalue())
+    content[place % len(content)] ^= value
+    with contextlib.suppress(UserError):
+        members = npz_members(io.BytesIO(content), "file.npz")
+        if "a" in members:
+            assert np.array_equal(rows(io.BytesIO(content)), array)
+
+
+def test_npz_array_that_is_encrypted_is_refused():
+    content = bytearray(npz(a=np.zeros((2, 3, 3, 3), np.uint8)).getvalue())
+    for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        content[content.find(mark) + flags] |= 1
+    with pytest.raises(UserError, match="is encrypted"):
+        npz_members(io.BytesIO(content), "file.npz")
+
+
+def test_npz_images_without_pixels_are_refused():
+    with pytest.raises(UserError, match="have no pixels"):
+        rows(npz(a=np.zeros((2, 0, 3, 3), np.uint8)))

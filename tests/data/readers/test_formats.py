@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tapnet.data.catalog.mini_imagenet import _published
+from tapnet.errors import UserError
 
 TRAIN, VAL, TEST = "n01532829", "n01855672", "n01930112"  # one class of each split of miniImageNet
 CLASSES = {"train": TRAIN, "val": VAL, "test": TEST}
@@ -126,6 +127,32 @@ def test_cache_pickle_of_another_dataset_says_what_is_missing(pack, make, tmp_pa
         pack("mini-imagenet", tmp_path / "p")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"class_dict": [TRAIN]},
+        {"class_dict": {TRAIN: 2}},
+        {"class_dict": {TRAIN: ["first"]}},
+        {"class_dict": {TRAIN: [0, 3]}},
+        {"class_dict": {TRAIN: [-1]}},
+        {"class_dict": {TRAIN: [0, 0]}},
+        {"image_data": None},
+        {"image_data": [1, 2]},
+    ],
+)
+def test_cache_pickle_whose_content_does_not_fit_is_refused(pack, make, tmp_path, change):
+    content = {"image_data": stacked(), "class_dict": {TRAIN: [0, 1, 2]}} | change
+    make.file(tmp_path / "p" / "mini-imagenet-cache-train.pkl", pickle.dumps(content))
+    with pytest.raises(UserError, match=r"mini-imagenet-cache-train\.pkl"):
+        pack("mini-imagenet", tmp_path / "p")
+
+
+def test_npz_class_without_images_is_refused(pack, tmp_path):
+    np.savez(tmp_path / "train.npz", **{TRAIN: stacked()[:0]})
+    with pytest.raises(UserError, match="holds no image"):
+        pack("mini-imagenet", tmp_path / "train.npz")
+
+
 def ilsvrc(make, tmp_path, names, images):
     """One tar per class, with files numbered as ILSVRC numbers them: not without gaps, not padded."""
     tars = {}
@@ -215,6 +242,14 @@ def test_tiered_labels_without_images_say_what_is_missing(pack, tiered_npz):
         pack("tiered-imagenet", tiered_npz)
 
 
+@pytest.mark.parametrize("change", [{"label_specific": ["x"]}, {"label_specific": 4}, {"label_specific_str": 4}])
+def test_tiered_labels_that_are_none_are_refused(pack, make, tiered_npz, change):
+    content = {"label_specific": [0], "label_specific_str": ["crane"]} | change
+    make.file(tiered_npz / "val_labels.pkl", pickle.dumps(content, 2))
+    with pytest.raises(UserError, match=r"Expected a list .* in val_labels\.pkl"):
+        pack("tiered-imagenet", tiered_npz)
+
+
 CIFAR = ["apple", "baby", "beaver"]  # of train, test and val
 
 
@@ -242,6 +277,25 @@ def test_cifar_folders_give_the_same_pixels_as_the_archive(pack, make, tmp_path)
     files |= {f"test/{c}/{c}_s_{v:06d}.png": make.png(v, (32, 32)) for c in CIFAR for v in (30,)}
     folders = make.tree(tmp_path / "png", files)
     assert pack("cifar-fs", archive).manifest.sha256 == pack("cifar-fs", folders, name="png").manifest.sha256
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {b"fine_labels": [0, 1, -1]},
+        {b"fine_labels": [0, 1, 3]},
+        {b"fine_labels": ["a", "b", "c"]},
+        {b"filenames": [b"one.png"]},
+        {b"data": np.zeros((3, 100), np.uint8)},
+        {b"data": np.zeros((3, 3072))},
+        {b"data": [1, 2]},
+    ],
+)
+def test_cifar_pickle_whose_content_does_not_fit_is_refused(pack, make, tmp_path, change):
+    files = cifar_pickles("c")
+    files["c/test"] = pickle.dumps(pickle.loads(files["c/test"]) | change, 2)
+    with pytest.raises(UserError, match=r"in test"):
+        pack("cifar-fs", make.tree(tmp_path, files) / "c")
 
 
 def test_cifar_10_is_told_from_cifar_100(pack, make, tmp_path):

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from tapnet.data.readers.file_tree import check_not_encrypted, clear_damage_errors
 from tapnet.errors import UserError
 
 BEST_COMPRESSION = 1100  # to one; deflate cannot do better than 1032
@@ -18,17 +19,14 @@ CHUNK_BYTES = 16_000_000
 
 def npz_members(stream: IO[bytes], file: str) -> dict[str, tuple[int, ...]]:
     """The shape of every array in an npz file; each is checked to fit into the bytes that it has."""
-    try:
-        with zipfile.ZipFile(stream) as archive:
-            infos = [info for info in archive.infolist() if info.filename.endswith(".npy")]
-            return {info.filename.removesuffix(".npy"): _header(archive, info, file)[0] for info in infos}
-    except zipfile.BadZipFile as error:
-        raise UserError(f"{file} is no npz file, or is cut off ({error}): fetch it again.") from None
+    with clear_damage_errors(file), zipfile.ZipFile(stream) as archive:
+        infos = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+        return {info.filename.removesuffix(".npy"): _header(archive, info, file)[0] for info in infos}
 
 
 def npz_rows(stream: IO[bytes], member: str, file: str) -> Iterator[NDArray[np.uint8]]:
     """The rows of one array after another, as images; no more than a few megabytes are in memory."""
-    with zipfile.ZipFile(stream) as archive:
+    with clear_damage_errors(file), zipfile.ZipFile(stream) as archive:
         info = archive.getinfo(f"{member}.npy")
         shape, dtype = _header(archive, info, file)
         row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
@@ -44,6 +42,7 @@ def npz_rows(stream: IO[bytes], member: str, file: str) -> Iterator[NDArray[np.u
 
 
 def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    check_not_encrypted(info, file)
     member = info.filename.removesuffix(".npy")
     with archive.open(info) as data:
         shape, fortran, dtype = _read_header(data, file, member)
@@ -83,6 +82,8 @@ def as_images(rows: NDArray[Any], white: float, where: str) -> NDArray[np.uint8]
         if rows.size and not (rows.min() >= 0 and rows.max() <= white):
             raise UserError(f"Expected pixels from 0 to {white:g} in {where}, got {rows.min()} to {rows.max()}.")
         rows = np.rint(rows * (255.0 / white)).astype(np.uint8)
+    if 0 in rows.shape[1:]:
+        raise UserError(f"Images in {where} have no pixels: their shape is {rows.shape}.")
     if rows.ndim == 3:
         return rows[..., None]
     if rows.ndim == 2:

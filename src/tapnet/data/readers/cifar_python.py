@@ -11,8 +11,7 @@ import numpy as np
 from tapnet.data.readers import Log
 from tapnet.data.readers.array_files import key
 from tapnet.data.readers.file_tree import FileTree
-from tapnet.data.readers.pickles import load_pickle, size_of
-from tapnet.data.readers.unpickling import text
+from tapnet.data.readers.pickles import integers, load_pickle, size_of, texts
 from tapnet.data.source import Raw, Source, Splits
 from tapnet.errors import UserError
 
@@ -22,12 +21,16 @@ def cifar_python(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # 
     found = {PurePosixPath(name).name: name for name in tree.names}
     if not {"train", "test", "meta"} <= found.keys():
         return None
-    names = [text(name) for name in _content(tree, found["meta"], log, {"fine_label_names"})["fine_label_names"]]
+    meta = _content(tree, found["meta"], log, {"fine_label_names"})
+    names = texts(meta["fine_label_names"], "fine_label_names", "meta")
     classes: dict[str, dict[str, str]] = {name: {} for name in sorted(names)}
     for part in ("train", "test"):
         content = _content(tree, found[part], log, {"fine_labels", "filenames", "data"})
-        for row, (label, file) in enumerate(zip(content["fine_labels"], content["filenames"], strict=True)):
-            classes[names[label]][key(part, row)] = text(file)
+        labels = integers(content["fine_labels"], "fine_labels", part)
+        files = texts(content["filenames"], "filenames", part)
+        _check(labels, files, content["data"], len(names), part)
+        for row, (label, file) in enumerate(zip(labels, files, strict=True)):
+            classes[names[label]][key(part, row)] = file
 
     def read(wanted: Any) -> Iterator[tuple[str, Raw]]:
         for part in ("train", "test"):
@@ -38,6 +41,16 @@ def cifar_python(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # 
 
     ordered = {name: sorted(files, key=files.__getitem__) for name, files in classes.items()}
     return Source("the CIFAR-100 Python archive", ordered, read)
+
+
+def _check(labels: list[int], files: list[str], data: Any, classes: int, part: str) -> None:
+    """Raise UserError unless every image has a file name, 3,072 bytes and the label of a class."""
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != (len(labels), 3072):
+        raise UserError(f"Expected `data` of {len(labels):,} × 3072 bytes in {part}: is it another dataset?")
+    if len(files) != len(labels) or any(not 0 <= label < classes for label in labels):
+        raise UserError(
+            f"Expected a file name and a label from 0 to {classes - 1} for each of {len(labels):,} images in {part}."
+        )
 
 
 def _content(tree: FileTree, file: str, log: Log, needed: set[str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from tapnet.data.readers import Log
 from tapnet.data.readers.array_files import declared_splits, key, reader, split_of
 from tapnet.data.readers.arrays import as_images, npz_members, npz_rows, white_level
 from tapnet.data.readers.file_tree import FileTree
-from tapnet.data.readers.pickles import load_pickle, size_of
+from tapnet.data.readers.pickles import integers, load_pickle, size_of
 from tapnet.data.source import Raw, Source, Splits, sort_classes
 from tapnet.errors import UserError
 
@@ -52,8 +52,8 @@ def cache_pickles(tree: FileTree, splits: Splits, log: Log) -> Source | None:  #
     declared: dict[str, list[str]] = {}
 
     for file in files:
-        for name, rows in _cache(tree, file, log)["class_dict"].items():
-            classes.setdefault(name, []).extend(key(file, int(row)) for row in rows)
+        for name, rows in _rows_by_class(_cache(tree, file, log), file).items():
+            classes.setdefault(name, []).extend(key(file, row) for row in rows)
             declared.setdefault(str(split_of(file)), []).append(name)
 
     def images(file: str) -> Iterator[Raw]:
@@ -73,6 +73,18 @@ def _cache(tree: FileTree, file: str, log: Log) -> dict[str, Any]:
         found = sorted(content) if isinstance(content, dict) else type(content).__name__
         raise UserError(f"Expected `image_data` and `class_dict` in {file}, got {found}: is it another dataset?")
     return content
+
+
+def _rows_by_class(content: dict[str, Any], file: str) -> dict[str, list[int]]:
+    """Return the rows of each class; raise UserError unless each is a row of the images and has one class."""
+    images, listed = content["image_data"], content["class_dict"]
+    if not isinstance(images, np.ndarray) or not images.ndim or not isinstance(listed, dict):
+        raise UserError(f"Expected an array as `image_data` and a dictionary as `class_dict` in {file}.")
+    rows = {str(name): integers(found, f"class_dict[{name!r}]", file) for name, found in listed.items()}
+    every = [row for found in rows.values() for row in found]
+    if len({*every}) < len(every) or any(not 0 <= row < len(images) for row in every):
+        raise UserError(f"`class_dict` of {file} names rows twice, or others than those of its {len(images):,} images.")
+    return rows
 
 
 def _images(data: NDArray[Any], file: str) -> Iterator[NDArray[np.uint8]]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import PurePosixPath
 
 from tapnet.data.decoding import is_image_name
 from tapnet.data.readers import Log
+from tapnet.data.readers.csv_table import csv_rows
 from tapnet.data.readers.file_tree import FileTree
 from tapnet.data.source import SPLITS, Source, Splits, normalize_name, skipped, sort_classes
 
@@ -35,7 +34,5 @@ def csv_lists(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noq
 
 
 def _rows(tree: FileTree, name: str) -> list[tuple[str, str]]:
-    with tree.open(name) as stream:
-        text = stream.read().decode("utf-8-sig", errors="replace")
-    rows = [(row[0].strip(), row[1].strip()) for row in csv.reader(io.StringIO(text)) if len(row) >= 2]
+    rows = [(row[0], row[1]) for row in csv_rows(tree, name) if len(row) >= 2]
     return [(PurePosixPath(image).name, normalize_name(label)) for image, label in rows if is_image_name(image)]

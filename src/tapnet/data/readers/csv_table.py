@@ -54,9 +54,7 @@ def csv_table(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noq
 
 
 def _lines(tree: FileTree, table: str) -> Iterator[Line]:
-    with tree.open(table) as stream:
-        text = stream.read().decode("utf-8-sig", errors="replace")
-    rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if any(row)]
+    rows = csv_rows(tree, table)
     places = _places(rows[0]) if rows else None
     if places is None:
         return
@@ -65,6 +63,17 @@ def _lines(tree: FileTree, table: str) -> Iterator[Line]:
         if not cells[0] or not cells[1]:
             raise UserError(f"Expected a path and a label on every line of {table}, got {','.join(row)!r}.")
         yield Line(_path_inside(tree.path, cells[0], table), normalize_name(cells[1]), cells[2])
+
+
+def csv_rows(tree: FileTree, name: str) -> list[list[str]]:
+    """Return the rows of a CSV file that are not empty, without blanks around their cells."""
+    with tree.open(name) as stream:
+        text = stream.read().decode("utf-8-sig", errors="replace")
+    reader = csv.reader(io.StringIO(text))
+    try:
+        return [[cell.strip() for cell in row] for row in reader if any(row)]
+    except csv.Error as error:
+        raise UserError(f"{name}, line {reader.line_num}: not comma-separated values ({error}).") from None
 
 
 def _path_inside(folder: Path, path: str, table: str) -> str:

@@ -143,20 +143,21 @@ class Zip(FileTree):
     """A zip archive."""
 
     def _list(self) -> Iterator[str]:
-        with _clear_damage_errors(self.path):
+        with clear_damage_errors(self.path):
             names = (_checked_name(member.name, self.path) for member in zips.members(self.path))
             yield from (name for name in names if not HIDDEN.search(name))
 
     def read(self, names: Collection[str]) -> Iterator[tuple[str, Raw]]:
-        with _clear_damage_errors(self.path), self.path.open("rb") as file:
+        with clear_damage_errors(self.path), self.path.open("rb") as file:
             for member in zips.members(self.path):
                 if (name := _checked_name(member.name, self.path)) in names:
                     yield name, _zip_bytes(file, member)
 
     @contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
-        with _clear_damage_errors(self.path), zipfile.ZipFile(self.path) as archive:
+        with clear_damage_errors(self.path), zipfile.ZipFile(self.path) as archive:
             info = next(info for info in archive.infolist() if _checked_name(info.filename, self.path) == name)
+            check_not_encrypted(info, self.path)
             with archive.open(info) as stream:
                 yield stream
 
@@ -168,16 +169,16 @@ class Tar(FileTree):
         return (name for name, _ in self._members())
 
     def read(self, names: Collection[str]) -> Iterator[tuple[str, Raw]]:
-        with _clear_damage_errors(self.path):
+        with clear_damage_errors(self.path):
             yield from ((name, _tar_bytes(stream)) for name, stream in self._members() if name in names)
 
     @contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
-        with _clear_damage_errors(self.path), closing(self._members()) as members:
+        with clear_damage_errors(self.path), closing(self._members()) as members:
             yield next(stream for found, stream in members if found == name)
 
     def _members(self) -> Generator[tuple[str, IO[bytes]]]:
-        with _clear_damage_errors(self.path), tarfile.open(self.path) as archive:
+        with clear_damage_errors(self.path), tarfile.open(self.path) as archive:
             for name, stream in _walk(archive, self.path):
                 if not INNER.search(name):
                     yield name, stream
@@ -204,12 +205,18 @@ def open_file_tree(path: Path) -> FileTree:
 
 
 @contextmanager
-def _clear_damage_errors(path: Path) -> Iterator[None]:
+def clear_damage_errors(path: Path | str) -> Iterator[None]:
     """Raise UserError for a damaged archive, whatever its reader raises."""
     try:
         yield
     except DAMAGES as error:
         raise UserError(f"{path} is damaged or cut off ({error}): fetch or make it again.") from None
+
+
+def check_not_encrypted(info: zipfile.ZipInfo, archive: Path | str) -> None:
+    """Raise UserError for a member that needs a password."""
+    if info.flag_bits & 1:
+        raise UserError(f"{info.filename} in {archive} is encrypted: make the archive again without a password.")
 
 
 def _checked_name(name: str, archive: Path) -> str:

@@ -12,8 +12,7 @@ from tapnet.data.readers import Log
 from tapnet.data.readers.array_files import declared_splits, key, reader, split_of
 from tapnet.data.readers.arrays import npz_members, npz_rows
 from tapnet.data.readers.file_tree import FileTree
-from tapnet.data.readers.pickles import load_pickle, size_of
-from tapnet.data.readers.unpickling import text
+from tapnet.data.readers.pickles import integers, load_pickle, size_of, texts
 from tapnet.data.source import Raw, Source, Splits, Unreadable, sort_classes
 from tapnet.errors import UserError
 
@@ -53,8 +52,8 @@ def _labels(tree: FileTree, file: str, log: Log) -> tuple[list[int], list[str]]:
         content = load_pickle(stream, file, size_of(stream), log)
     if not isinstance(content, dict) or not {"label_specific", "label_specific_str"} <= content.keys():
         raise UserError(f"Expected `label_specific` and `label_specific_str` in {file}: is it another dataset?")
-    numbers = [int(number) for number in content["label_specific"]]
-    names = [str(text(name)) for name in content["label_specific_str"]]
+    numbers = integers(content["label_specific"], "label_specific", file)
+    names = texts(content["label_specific_str"], "label_specific_str", file)
     if numbers and not 0 <= min(numbers) <= max(numbers) < len(names):
         raise UserError(f"{file} names {len(names)} classes, and its labels run from {min(numbers)} to {max(numbers)}.")
     # two classes of ImageNet are called crane; a number keeps such namesakes apart

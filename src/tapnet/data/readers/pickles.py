@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import psutil
 
 from tapnet.data.readers.unpickling import Array, BoundedStream, Refused, RestrictedUnpickler, text
@@ -55,6 +56,21 @@ def _plain(value: Any, known: dict[int, Any] | None = None) -> Any:
             made = [_plain(item, known) for item in value]
         known[id(value)] = made
     return known[id(value)]
+
+
+def integers(values: Any, what: str, file: str) -> list[int]:
+    """Return a list of numbers that a pickle holds under the name `what`; raise UserError if it is none."""
+    if not isinstance(values, list | np.ndarray) or not all(isinstance(value, int | np.integer) for value in values):
+        raise UserError(f"Expected a list of whole numbers as `{what}` in {file}: is it another dataset?")
+    return [int(value) for value in values]
+
+
+def texts(values: Any, what: str, file: str) -> list[str]:
+    """Return a list of texts that a pickle holds under the name `what`; raise UserError if it is none."""
+    found = [text(value) for value in values] if isinstance(values, list | np.ndarray) else [None]
+    if not all(isinstance(value, str) for value in found):
+        raise UserError(f"Expected a list of names as `{what}` in {file}: is it another dataset?")
+    return [str(value) for value in found]
 
 
 def size_of(stream: IO[bytes]) -> int:
