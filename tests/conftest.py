@@ -12,9 +12,10 @@ from tapnet.backbones import Conv4
 from tapnet.data import ImageSet
 from tapnet.methods import TapNet
 
-os.environ["OMP_NUM_THREADS"] = "1"  # small tensors: threads cost more than they give, much more on a busy machine
+THREADS = os.environ.get("TAPNET_TEST_THREADS", "1")  # small tensors: more cost more than they give
+os.environ["OMP_NUM_THREADS"] = THREADS
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what runs in the background
-torch.set_num_threads(1)
+torch.set_num_threads(int(THREADS))
 
 settings.register_profile("repeatable", deadline=None, max_examples=30, derandomize=True)
 settings.load_profile("repeatable")

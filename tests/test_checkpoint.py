@@ -156,6 +156,15 @@ def test_a_folder_in_the_place_of_a_file_is_named(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_link_is_followed_not_replaced(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "real.task").write_bytes(b"old")
+    (tmp_path / "link.task").symlink_to("there/real.task")
+    write_atomically(tmp_path / "link.task", b"new")
+    assert (tmp_path / "link.task").is_symlink()
+    assert (tmp_path / "there" / "real.task").read_bytes() == b"new"
+
+
 def header_of(path):
     """The header of a file, less the digest: who means harm leaves it out."""
     with safe_open(path, framework="pt") as file:

@@ -153,7 +153,11 @@ def content_digest(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """The file under a temporary name, flushed, then renamed: readers meet the old one or the new one."""
+    """The file under a temporary name, flushed, then renamed: readers meet the old one or the new one.
+
+    Where the path is a link, the file that it leads to is written.
+    """
+    path = path.resolve() if path.is_symlink() else path
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "Expected the name of a file, got a folder", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)

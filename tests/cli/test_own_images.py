@@ -1,6 +1,7 @@
 import csv
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -471,6 +472,41 @@ def test_newline_in_a_file_name_does_not_split_a_row(form, drawing_folders, draw
     shutil.copy(image, tmp_path / "in" / "two\nlines.png")
     assert run("predict", drawing_task, tmp_path / "in", "--out", tmp_path / form) == 0
     assert len((tmp_path / form).read_text().splitlines()) == (1 if form == "a.jsonl" else 2)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such file names")
+@pytest.mark.parametrize("form", ["a.csv", "a.jsonl", "a.json", "a.txt"])
+def test_bytes_of_a_file_name_that_are_no_text_are_written_escaped(form, drawing_folders, drawing_task, tmp_path):
+    image = next((drawing_folders / "new").glob("*/*.png"))
+    (tmp_path / "in").mkdir()
+    shutil.copy(image, os.fsencode(tmp_path / "in") + b"/\xff\x1b[2J.png")
+    assert run("predict", drawing_task, tmp_path / "in", "--out", tmp_path / form) == 0
+    written = (tmp_path / form).read_text(encoding="utf-8")
+    assert "\\udcff" in written
+    assert "\x1b" not in written
+
+
+def test_add_refuses_to_overwrite_what_another_process_added(task_copy, drawing_folders, monkeypatch, capsys):
+    from tapnet.cli import add as command
+    from tapnet.inference import remove, write_task
+
+    task = read_task(task_copy)
+    find = command._images
+
+    def meanwhile(args):
+        write_task(remove(task, [task.classes[0]]), task_copy)
+        return find(args)
+
+    monkeypatch.setattr(command, "_images", meanwhile)
+    assert run("add", task_copy, drawing_folders / "new", "--class", "more") == 2
+    assert "was changed meanwhile by another process" in capsys.readouterr().err
+    assert len(read_task(task_copy).classes) == len(task.classes) - 1
+
+
+def test_output_that_is_closed_is_no_error():
+    command = f"{shlex.quote(sys.executable)} -m tapnet recipes >&-"
+    ended = subprocess.run(["/bin/sh", "-c", command], stderr=subprocess.PIPE, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 def test_json_list_is_closed_after_an_interruption(drawing_folders, drawing_task, tmp_path, monkeypatch):

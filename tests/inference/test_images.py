@@ -1,5 +1,6 @@
 import io
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from PIL import Image
 from tapnet.data import load_dataset
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.data.source import Unreadable
+from tapnet.inference import images
 from tapnet.inference.images import read_image, read_images
 
 PHOTO = Preprocessing(16, 16, 3, fit="crop")
@@ -136,3 +138,15 @@ def test_reading_in_several_threads_leaves_the_warning_filters_as_they_were():
 
 def test_preprocessing_comes_back_from_its_dictionary():
     assert Preprocessing.from_dict(DRAWING.as_dict()) == DRAWING
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs a device that never ends")
+def test_device_that_never_ends_is_unreadable(monkeypatch):
+    monkeypatch.setattr(images, "LARGEST_FILE", 1000)
+    assert read_image("/dev/zero", PHOTO).reason == "more than 1,000 bytes"
+
+
+def test_file_that_is_too_large_is_unreadable(tmp_path, monkeypatch):
+    monkeypatch.setattr(images, "LARGEST_FILE", 1000)
+    (tmp_path / "a.png").write_bytes(bytes(1001))
+    assert read_image(tmp_path / "a.png", PHOTO).reason == "more than 1,000 bytes"

@@ -41,7 +41,7 @@ def test_an_evaluation_stands_with_its_intervals_length_and_command(results):
     page = report(results)
     assert (
         "| `omniglot-1shot` | omniglot, 423 test classes | 20-way 1-shot, 10,000 episodes of 5 queries "
-        "| 97.12 | ± 0.12 | — | 500 of 100,000 training episodes |"
+        "| 97.12 | ± 0.12 | left out | 500 of 100,000 training episodes |"
     ) in page
     assert "Trained on some CPU. Made by:\n\n```\ntapnet something\n```" in page
 
@@ -76,12 +76,12 @@ def test_the_first_table_has_each_cell_of_the_paper_with_ours_and_the_difference
     assert sum("| not run |" in row for row in rows) == 13
 
 
-def test_an_interval_that_was_dropped_leaves_its_cell_empty(results):
+def test_an_interval_that_was_withdrawn_is_told_from_one_that_was_left_out(results):
     path = results / "one.json"
     content = json.loads(path.read_text())
     content["evaluation"] |= {"interval": "dropped", "ci95_bootstrap": None}
     path.write_text(json.dumps(content))
-    assert "| 97.12 | ± 0.12 | — |" in report(results)
+    assert "| 97.12 | ± 0.12 | withdrawn |" in report(results)
 
 
 def test_the_long_lists_come_after_the_papers_tables(results):

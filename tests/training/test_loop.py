@@ -9,10 +9,11 @@ import torch
 
 import tapnet
 from tapnet.checkpoint import BEST, LAST, read_checkpoint
-from tapnet.recipe import Part, changed, recipe_from
+from tapnet.recipe import Part, Training, changed, recipe_from
 from tapnet.training import Interrupted, Run, learning_rate, read_curve, train
 from tapnet.training.faults import episode_loss
 from tapnet.training.run_folder import EVALUATION, RunFolder
+from tapnet.training.schedule import set_rates
 
 
 def recipe(**training):
@@ -231,3 +232,11 @@ def test_a_run_is_not_calibrated_on_classes_that_it_was_trained_on(tmp_path):
     both = changed(recipe(), ["data.train_split=trainval"])
     assert read_checkpoint(train(both, tmp_path / "both", device="cpu", test=False)).header.calibration == {}
     assert read_checkpoint(train(recipe(), tmp_path / "one", device="cpu", test=False)).header.calibration
+
+
+def test_weights_still_decay_where_the_learning_rate_is_too_small_for_a_number():
+    training = Training(5, 1, 5, 1000, decay_every=1, decay_ratio=0.1, weight_decay=0.01)
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))])
+    set_rates(optimizer, training, 999)
+    (group,) = optimizer.param_groups
+    assert group["lr"] * group["weight_decay"] == pytest.approx(0.01)

@@ -10,7 +10,8 @@ import torch
 
 from tapnet.checkpoint import BEST, LAST, read_checkpoint
 from tapnet.cli import main
-from tapnet.recipe import recipe_from
+from tapnet.errors import UserError
+from tapnet.recipe import load_recipe, recipe_from
 from tapnet.training import Diverged, Run, train
 from tapnet.training.faults import episode_loss
 from tapnet.training.run_folder import EVALUATION, METADATA, PREVIOUS, RunFolder, find_runs, read_curve
@@ -119,6 +120,14 @@ def test_data_that_vanishes_leaves_a_whole_checkpoint_and_says_so(tmp_path, monk
     with pytest.raises(OSError, match=r"No such file .*quickdraw\.bin.* after episode 2 is whole"):
         train(recipe(), tmp_path, device="cpu", watch=watch)
     assert RunFolder(tmp_path).metadata()["state"] == "failed"
+
+
+def test_a_recipe_of_the_user_in_the_folder_is_not_overwritten(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("# mine\n")
+    with pytest.raises(UserError, match=r"holds a recipe\.yaml that is not of a run"):
+        RunFolder(tmp_path).begin(load_recipe("quickdraw"), {})
+    assert (tmp_path / "recipe.yaml").read_text() == "# mine\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):

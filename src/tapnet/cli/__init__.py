@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import logging
 import os
 import sys
@@ -59,12 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.command is None:
         args.usage.print_help()
         return 0
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names may hold bytes that are no text
     logging.getLogger("lightning_fabric.utilities.rank_zero").setLevel(logging.WARNING)  # it announces the precision
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning  # type: ignore[assignment]
             importlib.import_module(f"tapnet.cli.{_module(args.command)}").run(args)
-            sys.stdout.flush()
+            print(end="", flush=True)  # a closed stdout is no file to flush
     except BrokenPipeError:  # the reader has enough, as in `tapnet recipes | head`
         _discard_output()
         return 128 + 13  # as a process that SIGPIPE ended

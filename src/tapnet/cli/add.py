@@ -30,16 +30,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.inference import add, read_task, write_task
+    from tapnet.inference import add, read_task
+    from tapnet.inference.task_file import file_version, replace_task
 
     if args.name is not None and not args.name.strip():
         raise UserError(f"--class needs the name of a class, got {args.name!r}.")
-    task = read_task(args.task)
+    version, task = file_version(args.task), read_task(args.task)
     images, progress = _images(args), ImageProgress()
     total = len(images)
     with progress.bar(total):
         larger = add(task, images.classes, args.network, args.device, progress.unreadable, progress.advance)
-    write_task(larger, args.task)
+    replace_task(larger, args.task, version)
     new = [name for name in larger.classes if name not in task.classes]
     added = len(larger.examples) - len(task.examples)
     known = total - added - progress.broken

@@ -136,7 +136,7 @@ def _stream(path: Path | None) -> Iterator[TextIO]:
         yield sys.stdout
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", newline="") as stream:
+    with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as stream:
         yield stream
 
 

@@ -23,15 +23,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.inference import read_task, remove, write_task
+    from tapnet.inference import read_task, remove
+    from tapnet.inference.task_file import file_version, replace_task
 
-    task = read_task(args.task)
+    version, task = file_version(args.task), read_task(args.task)
     classes = [name for name in args.what if name in task.classes]
     images = [name for name in args.what if name not in task.classes]
     if strange := [name for name in images if not Path(name).is_file()]:
         raise UserError(f"{strange[0]!r} is neither a class of the task ({', '.join(task.classes)}) nor an image.")
     smaller = remove(task, classes, images, args.network)
-    write_task(smaller, args.task)
+    replace_task(smaller, args.task, version)
     removed = len(task.examples) - len(smaller.examples)
     gone = [name for name in task.classes if name not in smaller.classes]
     OUT.print(f"{pluralize(removed, 'image')} removed, {len(smaller.classes)} classes left: {args.task}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from tapnet.wording import pluralize
 
 NOT_AN_IMAGE = "not images by their suffix"
 SPLITS = ("train", "val", "test")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 Splits = Mapping[str, tuple[str, ...]]  # split: its classes
 
 
@@ -46,10 +48,11 @@ class Source:
 def normalize_name(text: str) -> str:
     """Return a name as it is stored and printed: on one line, in valid Unicode, with composed accents.
 
-    Some file systems store an accent as a character of its own, and Linux allows any bytes in a name.
+    Some file systems store an accent as a character of its own, and Linux allows any bytes in a name, those that steer
+    a terminal among them.
     """
     valid = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    return unicodedata.normalize("NFC", valid).replace("\n", "\\n").replace("\r", "\\r")
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], unicodedata.normalize("NFC", valid))
 
 
 def sort_classes(classes: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:

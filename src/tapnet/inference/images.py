@@ -25,6 +25,7 @@ from PIL import Image
 
 from tapnet.data.decoding import LoadedImage, quiet_decoders, with_image
 from tapnet.data.preprocessing import Pixels, Preprocessing
+from tapnet.data.readers.file_tree import LARGEST_FILE
 from tapnet.data.source import Unreadable
 from tapnet.errors import UserError
 
@@ -137,12 +138,23 @@ def displayed_image(image: ImageInput, side: int = 600) -> Image.Image:
 def _raw(image: ImageInput) -> bytes | Pixels | Image.Image | Unreadable:
     if isinstance(image, str | Path | ImageFile):
         try:
-            return (Path(image) if isinstance(image, str) else image).read_bytes()
+            return image.read_bytes() if isinstance(image, ImageFile) else _file_content(Path(image))
         except OSError as error:
             return Unreadable(error.strerror or str(error))
     if isinstance(image, bytes | Image.Image):
         return image
     return _eight_bits(np.asarray(image))
+
+
+def _file_content(path: Path) -> bytes | Unreadable:
+    too_large = Unreadable(f"more than {LARGEST_FILE:,} bytes")
+    if path.stat().st_size > LARGEST_FILE:
+        return too_large
+    if path.is_file():
+        return path.read_bytes()
+    with path.open("rb") as file:  # a pipe or a device, which may never end
+        content = file.read(LARGEST_FILE + 1)
+    return too_large if len(content) > LARGEST_FILE else content
 
 
 def _eight_bits(array: NDArray[Any]) -> Pixels | Unreadable:

@@ -39,6 +39,21 @@ def write_task(task: Task, path: str | Path) -> None:
     write_atomically(Path(path), save(tensors, {TASK: json.dumps(header, sort_keys=True)}))
 
 
+def file_version(path: str | Path) -> tuple[int, ...]:
+    """Return numbers that change when a file is written anew, for `replace_task`; none if there is no such file."""
+    if not Path(path).exists():
+        return ()
+    status = Path(path).stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def replace_task(task: Task, path: str | Path, version: tuple[int, ...]) -> None:
+    """Write a changed task; raise UserError if its file is no longer of this version, so that no change is lost."""
+    if file_version(path) != version:
+        raise UserError(f"{path} was changed meanwhile by another process: run the same command again.")
+    write_task(task, path)
+
+
 def _header(task: Task) -> dict[str, Any]:
     linear = task.head.linear()
     return {

@@ -8,7 +8,7 @@ from typing import Any
 
 from tapnet.paper.ablations.rows import subsample_rows, task_words
 from tapnet.paper.cells import CELL_HEADINGS, cell_rows
-from tapnet.paper.results import CHECKPOINTS, read_ablations, read_results
+from tapnet.paper.results import CHECKPOINTS, DROPPED, read_ablations, read_results
 from tapnet.paper.tables import TABLES, Filled, filled_table, kept
 from tapnet.wording import difference, half_width
 
@@ -26,9 +26,11 @@ This page is made from the files in `results/` by `make results`; a test fails w
 the usual 95% interval, for these test classes; *over classes* is the one for other classes and images of the same kind
 ([how](docs/method.md)). Neither knows about another training seed. What was not run says so,
 with its command. A recipe with a link has its network here: `tapnet evaluate results/checkpoints/NAME.safetensors` with
-the options of a row repeats that row. Some rows of 1692 rotated classes have no interval over classes: theirs counted
-the rotations of a character as classes of their own, which made it too narrow, and those networks were not kept. A row
-of a table with the name of a recipe is ours, for smaller machines.
+the options of a row repeats that row. `omniglot-cpu-turned` is the bundled network `characters`, there in half
+precision; its rows of 1692 rotated classes are of that. Where *over classes* is *withdrawn*, the interval counted the
+rotations of a character as classes of their own, which made it too narrow, and the network was not kept to measure it
+again; where it is *left out*, it was not computed (`--no-class-interval`). A row of a table with the name of a recipe
+is ours, for smaller machines.
 """
 
 
@@ -63,11 +65,18 @@ def _evaluations(results: list[dict[str, Any]], folder: Path) -> str:
                 f"{task['way']}-way {task['shot']}-shot, {task['episodes']:,} episodes of {task['query']} queries",
                 f"{100 * task['accuracy']:.2f}",
                 half_width(task["ci95"]),
-                half_width(task["ci95_bootstrap"]),
+                _over_classes(task),
                 kept(result),
             )
         )
     return _markdown(headings, rows)
+
+
+def _over_classes(task: dict[str, Any]) -> str:
+    """Return the half-width of the interval over classes, or a word of the page's notes for why there is none."""
+    if task["ci95_bootstrap"] is None:
+        return "withdrawn" if task.get("interval") == DROPPED else "left out"
+    return half_width(task["ci95_bootstrap"])
 
 
 def _linked(name: str, folder: Path) -> str:

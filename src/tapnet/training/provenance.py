@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,12 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+@cache
 def commit() -> str | None:
-    """The commit of the checkout that this package runs from, with `+changes` when files differ; `None` elsewhere."""
+    """The commit of the checkout that this package runs from, with `+changes` when files differ; `None` elsewhere.
+
+    Asked once: what a process records in the checkout is no change of its code.
+    """
     checkout = Path(__file__).parents[3]
     if not (checkout / ".git").exists():
         return None

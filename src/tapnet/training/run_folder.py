@@ -94,8 +94,13 @@ class RunFolder:
             )
         if (self.path / BEST).exists():
             raise UserError(f"{self.path} already holds a network, {BEST}: give another folder.", parameter="out")
-        self._write_recipe(recipe)
+        if (self.path / RECIPE).exists() and not (self.path / METADATA).exists():
+            raise UserError(
+                f"{self.path} holds a {RECIPE} that is not of a run and would be overwritten: give another folder.",
+                parameter="out",
+            )
         self.update(**metadata)
+        self._write_recipe(recipe)
         self.write_curve([])
 
     def _write_recipe(self, recipe: Recipe) -> None:

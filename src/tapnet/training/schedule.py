@@ -8,6 +8,8 @@ import torch
 
 from tapnet.recipe import Training
 
+_LEAST = 1e-30  # moves no weight in float32, and can be divided by
+
 
 def learning_rate(training: Training, episode: int) -> float:
     """The rate at an episode, counted from 0: cut by a ratio every so many, or half cosines down to zero."""
@@ -19,7 +21,7 @@ def learning_rate(training: Training, episode: int) -> float:
 
 def set_rates(optimizer: torch.optim.Optimizer, training: Training, episode: int) -> None:
     """AdamW multiplies weights by (1 - rate · decay); dividing by the rate gives the authors' constant (1 - decay)."""
-    rate = learning_rate(training, episode)
+    rate = max(learning_rate(training, episode), _LEAST)
     for group in optimizer.param_groups:
         group["lr"] = rate
         group["weight_decay"] = training.weight_decay / rate
