@@ -72,6 +72,13 @@ def test_extra_parameters_are_those_besides_the_backbone():
     assert costs(TAPNET, [])[0] == f"{120 * 256:,}"
 
 
+def test_extra_parameters_of_a_result_are_those_of_the_network_that_was_measured():
+    earlier = result(TAPNET.recipes[0], 0.97)
+    changes = ["training.way=80", "method.options.num_references=80"]
+    earlier["recipe"] = load_recipe(TAPNET.recipes[0], changes).as_dict()
+    assert costs(TAPNET, [earlier])[0] == f"{80 * 512:,}"
+
+
 def test_what_was_not_run_has_its_command():
     assert filled_table("rivals", []).commands[0] == (
         "tapnet train omniglot-60way-gradient --no-test && tapnet evaluate runs/omniglot-60way-gradient --way 5 "

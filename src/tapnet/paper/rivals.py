@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tapnet.evaluation.comparison import extra_parameters
-from tapnet.recipe import load_recipe
+from tapnet.recipe import Recipe, load_recipe, recipe_from
 
 HEADINGS = ("method", "5-way 1-shot", "5-way 5-shot", "20-way 1-shot", "20-way 5-shot")
 COSTS = ("extra parameters", "episodes", "minutes", "transductive")
@@ -81,11 +81,18 @@ def _most_classes(recipe: str) -> float:
 
 
 def costs(rival: Rival, results: list[dict[str, Any]]) -> tuple[str, str, str, str]:
-    """Return the cells of the costs: parameters besides the backbone's, and of our first result the rest."""
-    parameters = f"{extra_parameters(load_recipe(rival.recipes[0]).outline(IMAGE_SHAPE)):,}"
+    """Return the cells of the costs of our first result; without one, the parameters of the recipe alone."""
     found = next((found for task in TASKS if (found := best_known(rival, *task, results))), None)
+    recipe = load_recipe(rival.recipes[0]) if found is None else _as_tested(found["recipe"])
+    parameters = f"{extra_parameters(recipe.outline(IMAGE_SHAPE)):,}"
     if found is None:
         return parameters, "—", "—", "—"
     seconds, transductive = found["trained"].get("seconds"), found["evaluation"].get("transductive")
     minutes = f"{seconds / 60:.0f}" if seconds else "—"
     return parameters, f"{found['trained']['episodes']:,}", minutes, "yes" if transductive else "no"
+
+
+def _as_tested(recipe: dict[str, Any]) -> Recipe:
+    """Return the recipe of a result, without the layer over the training classes that only training has."""
+    options = {name: value for name, value in recipe["method"]["options"].items() if name != "num_classes"}
+    return recipe_from(recipe | {"method": recipe["method"] | {"options": options}}, "its recipe")
