@@ -50,6 +50,15 @@ class Load:
 
 
 @dataclass(frozen=True)
+class Request:
+    """What a client sends again and again."""
+
+    method: str
+    path: str
+    body: bytes | None = None
+
+
+@dataclass(frozen=True)
 class Rate:
     """Images per CPU second and per second of the clock."""
 
@@ -68,18 +77,19 @@ def rows(pairs: int = 3) -> list[Row]:
         return [
             *_throughput(BATCHES, "0.8", pairs, port, task, process),
             *_throughput(SINGLE, "", pairs, port, task, process),
+            _empty_requests(pairs, port, process),
         ]
 
 
 def _throughput(load: Load, target: str, pairs: int, port: int, task: str, process: psutil.Process) -> list[Row]:
     drawings = _drawings(load.side, 64)
-    body = _body(drawings[: load.per_request])
+    request = Request("POST", f"/v1/tasks/{task}/predict", _body(drawings[: load.per_request]))
     measured = [
-        (_network(drawings), _reading(drawings), *_under_load(load, port, task, body, process)) for _ in range(pairs)
+        (_network(drawings), _reading(drawings), *_under_load(load, port, request, process)) for _ in range(pairs)
     ]
     network, reading, served = ([row[index] for row in measured] for index in range(3))
     waits = np.concatenate([row[3] for row in measured])
-    alone = float(np.median(_latencies(port, task, body, 1.0)))
+    alone = float(np.median(_latencies(port, request, 1.0)))
     p50, p99 = (float(np.percentile(waits, share)) / alone for share in (50, 99))
     clock = "the same by the clock"
     return [
@@ -89,6 +99,17 @@ def _throughput(load: Load, target: str, pairs: int, port: int, task: str, proce
         Row("service under load: p50 / single request", p50, "", p50 * alone, alone, load.note),
         Row("service under load: p99 / single request", p99, "", p99 * alone, alone, load.note),
     ]
+
+
+def _empty_requests(pairs: int, port: int, process: psutil.Process) -> Row:
+    """What a request costs before it has an image: beyond 0.25, single images cannot reach 0.8 of the network."""
+    drawings = _drawings(SINGLE.side, 64)
+    request = Request("GET", "/v1/health")
+    measured = [(_under_load(SINGLE, port, request, process)[0], _network(drawings)) for _ in range(pairs)]
+    empty, image = (float(np.median([1 / row[side].cpu for row in measured])) for side in (0, 1))
+    return Row(
+        "service: an empty request / an image through the network", empty / image, "", empty, image, "GET /v1/health"
+    )
 
 
 def _row(name: str, ours: list[Rate], theirs: list[Rate], target: str, note: str, wall: bool = False) -> Row:
@@ -134,11 +155,11 @@ def _rate(work: Callable[[], object], images: int) -> Rate:
     return Rate(count / (time.process_time() - cpu), count / (time.perf_counter() - began))
 
 
-def _under_load(load: Load, port: int, task: str, body: bytes, process: psutil.Process) -> tuple[Rate, list[float]]:
+def _under_load(load: Load, port: int, request: Request, process: psutil.Process) -> tuple[Rate, list[float]]:
     """Return the rate of the server that all clients got together, and the seconds of each request."""
     cpu, began = sum(process.cpu_times()[:2]), time.perf_counter()
     with ThreadPoolExecutor(load.clients) as pool:
-        runs = list(pool.map(lambda _: _latencies(port, task, body, SECONDS), range(load.clients)))
+        runs = list(pool.map(lambda _: _latencies(port, request, SECONDS), range(load.clients)))
     latencies = [each for run in runs for each in run]
     count = load.per_request * len(latencies)
     taken = sum(process.cpu_times()[:2]) - cpu
@@ -150,11 +171,11 @@ def _body(drawings: list[bytes]) -> bytes:
     return b"".join(head + each + b"\r\n" for each in drawings) + f"--{BOUNDARY}--\r\n".encode()
 
 
-def _latencies(port: int, task: str, body: bytes, seconds: float) -> list[float]:
-    headers = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+def _latencies(port: int, request: Request, seconds: float) -> list[float]:
+    headers = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"} if request.body else {}
     connection, taken, end = http.client.HTTPConnection("127.0.0.1", port), [], time.perf_counter() + seconds
     while (began := time.perf_counter()) < end:
-        connection.request("POST", f"/v1/tasks/{task}/predict", body, headers)
+        connection.request(request.method, request.path, request.body, headers)
         answer = connection.getresponse()
         answer.read()
         if answer.status == 200:
