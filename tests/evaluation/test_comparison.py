@@ -91,6 +91,13 @@ def test_networks_on_different_data_are_not_compared(small_tapnet, blobs):
         compare(runs, SPEC)
 
 
+def test_report_has_its_plot_before_the_long_list_of_pairs(result):
+    page = html(result)
+    assert page.index("Accuracy") < page.index("<svg") < page.index("Costs") < page.index("Paired differences")
+    page = markdown(result, "plot.svg")
+    assert page.index("## Accuracy") < page.index("(plot.svg)") < page.index("## Costs") < page.index("## Paired")
+
+
 def test_html_report_needs_no_other_file(result):
     page = html(result)
     assert "<svg" in page

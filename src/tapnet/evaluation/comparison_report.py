@@ -45,9 +45,9 @@ def title(result: Comparison) -> str:
 
 
 def tables(result: Comparison) -> list[TextTable]:
-    """Return accuracies, paired differences and costs."""
+    """Return accuracies, costs and paired differences."""
     labels = short_names([group.name for group in result.groups])
-    return [_accuracies(result, labels), _pairs(result, labels), _costs(result, labels)]
+    return [_accuracies(result, labels), _costs(result, labels), _pairs(result, labels)]
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
@@ -154,12 +154,14 @@ def figure(result: Comparison) -> Figure:
 
 def markdown(result: Comparison, plot: str | None = None) -> str:
     """Return a page with all tables, and the plot in the file of that name."""
-    parts = ["# Comparison", title(result)]
-    for table in tables(result):
-        lines = [table.headings, ("---",) * len(table.headings), *table.rows]
-        parts += [f"## {table.title}", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
-    parts += [f"![Accuracies with their intervals]({plot})"] if plot else []
-    return "\n\n".join([*parts, NOTE]) + "\n"
+    drawn = [f"![Accuracies with their intervals]({plot})"] if plot else []
+    accuracies, *others = map(_markdown_table, tables(result))
+    return "\n\n".join(["# Comparison", title(result), accuracies, *drawn, *others, NOTE]) + "\n"
+
+
+def _markdown_table(table: TextTable) -> str:
+    lines = [table.headings, ("---",) * len(table.headings), *table.rows]
+    return f"## {table.title}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def html(result: Comparison) -> str:
@@ -167,13 +169,15 @@ def html(result: Comparison) -> str:
     drawing = StringIO()
     figure(result).savefig(drawing, format="svg")
     svg = drawing.getvalue()
-    body = [f"<h1>Comparison</h1><p>{escape(title(result))}</p>"]
-    for table in tables(result):
-        head = "".join(f"<th>{escape(cell)}</th>" for cell in table.headings)
-        rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in table.rows)
-        body.append(f"<h2>{escape(table.title)}</h2><table><tr>{head}</tr>{rows}</table>")
-    body += [svg[svg.index("<svg") :], f"<p>{escape(NOTE)}</p>"]
-    return _PAGE.format(body="\n".join(body))
+    accuracies, *others = map(_html_table, tables(result))
+    head = f"<h1>Comparison</h1><p>{escape(title(result))}</p>"
+    return _PAGE.format(body="\n".join([head, accuracies, svg[svg.index("<svg") :], *others, f"<p>{escape(NOTE)}</p>"]))
+
+
+def _html_table(table: TextTable) -> str:
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in table.headings)
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in table.rows)
+    return f"<h2>{escape(table.title)}</h2><table><tr>{head}</tr>{rows}</table>"
 
 
 def write(result: Comparison, path: Path) -> list[Path]:
@@ -189,9 +193,10 @@ def write(result: Comparison, path: Path) -> list[Path]:
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>Comparison</title>
 <style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; }}
-table {{ border-collapse: collapse; }} th, td {{ border: 1px solid #ccc; padding: .3em .6em; text-align: right; }}
-th:first-child, td:first-child {{ text-align: left; }} svg {{ max-width: 100%; height: auto; }}
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 64em; margin: 2em auto; padding: 0 1em; }}
+table {{ border-collapse: collapse; }} td {{ white-space: nowrap; }} svg {{ max-width: 100%; height: auto; }}
+th, td {{ border: 1px solid #ccc; padding: .3em .6em; text-align: right; }}
+th:first-child, td:first-child {{ text-align: left; }}
 </style></head><body>
 {body}
 </body></html>
