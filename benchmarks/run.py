@@ -56,6 +56,7 @@ SLOW: dict[str, Part] = {
     "head-conv4-84": partial(training_step.rows, "conv4", (3, 84, 84)),
     "head-resnet12-28": partial(training_step.rows, "resnet12", (1, 28, 28)),
     "head-resnet12-84": partial(training_step.rows, "resnet12", (3, 84, 84)),
+    "compile-conv4-84": partial(training_step.compiled_rows, "conv4", (3, 84, 84)),
     "straightforward-conv4-84": partial(straightforward.rows, "conv4", (3, 84, 84), "at least 2.5"),
     "straightforward-resnet12-28": partial(straightforward.rows, "resnet12", (1, 28, 28), ""),
     "straightforward-resnet12-84": partial(straightforward.rows, "resnet12", (3, 84, 84), "at least 3"),

@@ -62,6 +62,16 @@ def rows(backbone: str, shape: tuple[int, int, int], pairs: int = 7, rounds: int
     return [Row(name, ratio, "at most 1.03", a, b, f"{1000 * a:.0f} ms against {1000 * b:.0f} ms")]
 
 
+def compiled_rows(backbone: str, shape: tuple[int, int, int], pairs: int = 7) -> list[Row]:
+    """What `torch.compile` makes of the backbone's step; it is compiled before the first pair."""
+    precision = resolve_precision("auto", torch.device("cpu"))
+    bare, _ = steps(shape, backbone, precision)
+    compiled = torch.compile(bare)
+    a, b, ratio = compared(lambda: compiled().backward(), lambda: bare().backward(), pairs)
+    name = f"step: compiled / eager backbone, {backbone} {'×'.join(map(str, shape))}, {precision}"
+    return [Row(name, ratio, "below 1, to be of use", a, b, f"{1000 * a:.0f} ms against {1000 * b:.0f} ms")]
+
+
 def steps(
     shape: tuple[int, int, int], backbone: str, precision: str
 ) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:

@@ -7,7 +7,6 @@ The ratio is the time without / the time with: above 1 helps. CPU seconds of one
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 
 import pairs
@@ -55,16 +54,6 @@ def _bare(build: Build, layout: torch.memory_format) -> pairs.Work:
     return lambda: network(images).square().mean().backward()
 
 
-def _compiled(build: Build) -> tuple[pairs.Work, pairs.Work]:
-    network = build().train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    images = torch.rand(IMAGES, *network.image_shape).to(memory_format=torch.channels_last)
-    fast = torch.compile(network)
-    start = time.perf_counter()
-    fast(images).square().mean().backward()
-    print(f"compiled in {time.perf_counter() - start:.0f} s")
-    return lambda: network(images).square().mean().backward(), lambda: fast(images).square().mean().backward()
-
-
 def _adam(**options: bool) -> Callable[[Build], tuple[pairs.Work, pairs.Work]]:
     """The optimizer's step alone, beside a loop over the parameters."""
 
@@ -84,7 +73,6 @@ def _adam_step(build: Build, **options: bool) -> pairs.Work:
 
 TRIED: dict[str, Callable[[Build], tuple[pairs.Work, pairs.Work]]] = {
     "channels-last": _channels_last,
-    "compile": _compiled,
     "foreach-adam": _adam(foreach=True),
     "fused-adam": _adam(fused=True),
 }

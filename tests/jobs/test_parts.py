@@ -10,7 +10,7 @@ from tapnet.cli import main
 from tapnet.errors import UserError
 from tapnet.inference import open_predictor
 from tapnet.jobs.batch import plan_batch
-from tapnet.jobs.prediction import PredictorFiles, pack, predict_part, read_chunk, unpack
+from tapnet.jobs.prediction import PredictorFiles
 
 
 @pytest.fixture(autouse=True)
@@ -97,17 +97,6 @@ def test_unreadable_images_are_tried_again_when_asked(photos, drawing_task):
     list(plan(drawing_task, retry_unreadable=True).run())
     assert rows()["photos/broken.png"]["class"]
     assert len(pq.read_table("out.parquet")) == 9
-
-
-def test_images_sent_to_another_process_are_the_same(drawing_task):
-    job = plan(drawing_task)
-    predictor = job.files.open()
-    (chunk,) = job.missing
-    predict_part(unpack(pack(read_chunk(chunk, predictor.preprocessing))), predictor, job.parts)
-    sent = rows()
-    shutil.rmtree("out.parquet")
-    list(plan(drawing_task).run())
-    assert rows() == sent
 
 
 def test_a_checkpoint_of_ones_own_travels_with_the_task(drawing_folders, tmp_path):

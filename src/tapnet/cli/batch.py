@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tapnet.cli.progress import ERRORS, progress_bar
@@ -112,16 +113,18 @@ class _Log:
     """Prints now and then how many images are done and how long the rest will take, where there is no terminal."""
 
     def __init__(self, total: int) -> None:
-        self.total, self.began, self.printed = total, time.monotonic(), time.monotonic()
+        self.total, self.first, self.began, self.printed = total, 0, 0.0, time.monotonic()
 
     def __call__(self, done: int) -> None:
         now = time.monotonic()
-        if now - self.printed < _LOG_SECONDS:
+        if not self.first:  # the time until the first part is that of starting
+            self.first, self.began = done, now
+        if now - self.printed < _LOG_SECONDS or done == self.first:
             return
         self.printed = now
-        rate = done / (now - self.began)
-        left = (self.total - done) / rate
-        ERRORS.print(f"{done:,} of {pluralize(self.total, 'image')}, {rate:.1f} per second, {left:.0f} s left")
+        rate = (done - self.first) / (now - self.began)
+        left = timedelta(seconds=round((self.total - done) / rate))
+        ERRORS.print(f"{done:,} of {pluralize(self.total, 'image')}, {rate:.1f} per second, {left} left")
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from tapnet.backbones import Backbone
 from tapnet.checkpoint import backbone_digest, tensors_digest, write_atomically
 from tapnet.data import ImageSet
 from tapnet.data.batches import to_float_tensor
-from tapnet.hardware import resolve_precision
+from tapnet.hardware import keep_freed_memory, resolve_precision
 
 CACHE_BYTES = 2 * 2**30  # beyond this the files that were used longest ago go
 BATCH = 256
@@ -35,7 +35,8 @@ _DIGEST = "sha256"
 class Embedder:
     """A copy of a backbone for inference: batch normalization folded into convolutions, channels last in memory.
 
-    With `maps` the features are the backbone's last maps, otherwise its vectors.
+    With `maps` the features are the backbone's last maps, otherwise its vectors. On a CPU the process keeps the memory
+    that it frees from here on: mapping the activations in anew would take longer than computing them.
     """
 
     def __init__(self, backbone: Backbone, precision: str = "float32", maps: bool = False) -> None:
@@ -43,6 +44,8 @@ class Embedder:
         self.device = next(backbone.parameters(), torch.empty(0)).device
         self.half = resolve_precision(precision, self.device) == "bf16"
         self.feature_shape = backbone.map_shape if maps else (backbone.dim,)
+        if self.device.type == "cpu":
+            keep_freed_memory()
 
     @torch.inference_mode()
     def __call__(self, pixels: NDArray[np.uint8]) -> Tensor:

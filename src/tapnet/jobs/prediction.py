@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.data.source import Unreadable
 from tapnet.inference.images import WORKERS, Example, read_images
@@ -102,25 +100,6 @@ def predict_chunks(chunks: Iterable[Chunk], predictor: Predictor, parts: PartFil
     """Yield the part of each chunk, predicted and written in this process."""
     for chunk in chunks:
         yield predict_part(read_chunk(chunk, predictor.preprocessing), predictor, parts)
-
-
-def pack(read: Iterable[ReadImage]) -> dict[str, Any]:
-    """Return images that are read as arrays, to send them to another process."""
-    images = list(read)
-    examples = [example for _, example in images if isinstance(example, Example)]
-    return {
-        "files": [file for file, _ in images],
-        "sha256": [example.sha256 if isinstance(example, Example) else "" for _, example in images],
-        "reasons": ["" if isinstance(example, Example) else example.reason for _, example in images],
-        "pixels": np.stack([example.pixels for example in examples]) if examples else np.zeros((0, 1, 1, 1), np.uint8),
-    }
-
-
-def unpack(packed: dict[str, Any]) -> Iterator[ReadImage]:
-    """Yield the images that `pack` packed."""
-    pixels = iter(packed["pixels"])
-    for file, sha256, reason in zip(packed["files"], packed["sha256"], packed["reasons"], strict=True):
-        yield file, Example(next(pixels), sha256) if sha256 else Unreadable(reason)
 
 
 def _row(prediction: Prediction, task: str) -> dict[str, Any]:

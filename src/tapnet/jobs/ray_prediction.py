@@ -1,24 +1,26 @@
-"""Batch prediction on Ray: one predictor per actor, chunks of images in, written part files out.
+"""Batch prediction on Ray: one predictor per actor, the names of a chunk of images in, a written part file out.
 
-Ray Data hands a chunk to an actor when that one is free and holds a bounded number of results, so memory does not grow
-with the number of images. Where there are GPUs, tasks on any CPU of the cluster read and decode for the actors that
-have one; else each actor reads its own images, which spares sending pixels between processes.
+Each actor reads and decodes its own images, so no pixels travel between processes. Only where there are GPUs, tasks on
+any core of the cluster read and decode for the actors. A bounded number of chunks is under way at a time, so memory
+does not grow with the number of images.
 """
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.errors import UserError
+from tapnet.inference.predictor import Predictor
 from tapnet.jobs.parts import PartFiles
-from tapnet.jobs.prediction import Part, PredictorFiles, pack, predict_part, read_chunk, unpack
+from tapnet.jobs.prediction import Part, PredictorFiles, ReadImage, predict_part, read_chunk
 from tapnet.jobs.ray_session import plain_reason, ray_session
 from tapnet.jobs.sources import Chunk
 
-Row = dict[str, Any]
+_AHEAD = 2  # chunks that an actor is given at a time: one to predict, one that waits
 _CONTINUES = "What was written stays; the same command continues."
 
 
@@ -33,62 +35,84 @@ def predict_on_ray(
     """Yield the part of each chunk once it is written, in the order in which they are finished.
 
     `workers` actors predict, by default one per GPU of the cluster or, if it has none, one per core. A worker that dies
-    is replaced and its chunk done again. Raise UserError if there is no such cluster, or if a chunk cannot be done.
+    is replaced and its chunks done again. Raise UserError if there is no such cluster, or if a chunk cannot be done.
     """
     with ray_session(address) as ray:
         total = ray.cluster_resources()
-        gpus = 0 if device == "cpu" else int(total.get("GPU", 0))
-        size = min(workers or gpus or max(1, int(total.get("CPU", 1))), len(chunks))
-        settings = ray.data.DataContext.get_current()
-        settings.enable_progress_bars = False
-        settings.print_on_execution_start = False
-        data = ray.data.from_items(
-            [{"chunk": pickle.dumps(chunk)} for chunk in chunks], override_num_blocks=len(chunks)
-        )
+        cpus, gpus = max(1, int(total.get("CPU", 1))), 0 if device == "cpu" else int(total.get("GPU", 0))
+        needs = {"num_cpus": 0, "num_gpus": 1} if gpus else {"num_cpus": 1}
+        writer = ray.remote(**needs, max_restarts=-1, max_task_retries=-1)(_PartWriter)
+        shared = ray.put(files)
+        inputs: Iterator[Any] = iter(chunks)
         if gpus:
-            data = data.map(_read, fn_args=(files.open().preprocessing,), num_cpus=1)
-        written = data.map(
-            _PartWriter,
-            fn_constructor_args=(files, parts, device if gpus else "cpu"),
-            compute=ray.data.ActorPoolStrategy(size=size, max_tasks_in_flight_per_actor=2),
-            num_gpus=1 if gpus else None,
-            num_cpus=0 if gpus else 1,
+            read, preprocessing = ray.remote(num_cpus=1, max_retries=-1)(_read), files.open().preprocessing
+            inputs = (read.remote(chunk, preprocessing) for chunk in chunks)
+        results = _results(
+            ray,
+            lambda: writer.remote(shared, parts, device if gpus else "cpu"),
+            inputs,
+            len(chunks),
+            size=min(workers or gpus or cpus, len(chunks)),
+            ahead=_AHEAD + (cpus // gpus if gpus else 0),
         )
         try:
-            for batch in written.iter_batches(batch_size=None, batch_format="pyarrow"):
-                yield from map(_part, batch.column("part").to_pylist())
+            for part in results:
+                if isinstance(part, str):
+                    raise UserError(f"{part} {_CONTINUES}")
+                yield part
         except ray.exceptions.RayError as error:
             raise UserError(f"{plain_reason(error)} {_CONTINUES}") from None
 
 
-def _part(packed: bytes) -> Part:
-    """Return the part that a worker wrote; raise UserError with what it says if it could not."""
-    part: Part | str = pickle.loads(packed)
-    if isinstance(part, str):
-        raise UserError(f"{part} {_CONTINUES}")
-    return part
+def _results(
+    ray: Any, start: Callable[[], Any], inputs: Iterator[Any], count: int, size: int, ahead: int
+) -> Iterator[Part | str]:
+    """Yield what `size` actors return for `count` inputs; each is given `ahead` of them, once it has started.
+
+    Nothing holds an actor that has no more work: its core is free for one that has lost its machine.
+    """
+    running = {actor.__ray_ready__.remote(): actor for actor in (start() for _ in range(size)) for _ in range(ahead)}
+    while count:
+        ray.wait(list(running))
+        ended, _ = ray.wait(list(running), num_returns=len(running), timeout=0)  # one call for all of them
+        for each in ended:
+            _submit(running.pop(each), inputs, running)
+            result = ray.get(each)
+            if isinstance(result, Part | str):
+                count -= 1
+                yield result
 
 
-def _read(row: Row, preprocessing: Preprocessing) -> Row:
-    """Return the chunk in a row, read and decoded for an actor that has a GPU, or why that is not possible."""
+def _submit(actor: Any, inputs: Iterator[Any], running: dict[Any, Any]) -> None:
+    """Give the actor the next input, if there is one."""
+    for each in islice(inputs, 1):
+        running[actor.write.remote(each)] = actor
+
+
+def _read(chunk: Chunk, preprocessing: Preprocessing) -> list[ReadImage] | str:
+    """Return the images of a chunk, decoded for an actor that has a GPU, or why that is not possible."""
     try:
-        return pack(read_chunk(pickle.loads(row["chunk"]), preprocessing))
+        return list(read_chunk(chunk, preprocessing))
     except (UserError, OSError) as error:  # as a value: Ray would put its own words around it
-        return {"error": str(error)}
+        return str(error)
 
 
 class _PartWriter:
     """One predictor in a process of its own; predicts chunks, read already or not, and writes their parts."""
 
     def __init__(self, files: PredictorFiles, parts: PartFiles, device: str) -> None:
-        self.predictor, self.parts = files.open(device), parts
+        self.files, self.parts, self.device = files, parts, device
 
-    def __call__(self, row: Row) -> Row:
-        return {"part": pickle.dumps(row.get("error") or self._written(row))}
+    @cached_property
+    def predictor(self) -> Predictor:
+        return self.files.open(self.device)
 
-    def _written(self, row: Row) -> Part | str:
-        read = read_chunk(pickle.loads(row["chunk"]), self.predictor.preprocessing) if "chunk" in row else unpack(row)
+    def write(self, images: Chunk | list[ReadImage] | str) -> Part | str:
+        """Return the part that was written, or why it could not be."""
+        if isinstance(images, str):
+            return images
         try:
+            read = read_chunk(images, self.predictor.preprocessing) if isinstance(images, Chunk) else images
             return predict_part(read, self.predictor, self.parts)
         except (UserError, OSError) as error:
             return str(error)

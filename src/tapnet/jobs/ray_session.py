@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ _QUIET = {  # what a user of `tapnet` did not ask for
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
 }
+_CONNECT_SECONDS = 10.0
 
 
 def import_ray() -> Any:
@@ -23,10 +25,8 @@ def import_ray() -> Any:
         os.environ.setdefault(name, value)
     try:
         import ray
-        import ray.data
     except ModuleNotFoundError as error:
         raise UserError(f"The engine ray needs {error.name}: pip install 'tapnet[ray]'.", parameter="engine") from None
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
     return ray
 
 
@@ -41,12 +41,7 @@ def ray_session(address: str | None = None) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    if address and address.startswith("ray://"):
-        raise UserError(
-            f"Ray Data does not work through the Ray Client ({address}): run the command on a machine of the cluster "
-            "with the address auto, or by `ray job submit`.",
-            parameter="address",
-        )
+    _check_address(address or os.environ.get("RAY_ADDRESS") or "auto")
     try:
         with _silent_stderr():
             ray.init(address=address, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
@@ -57,6 +52,22 @@ def ray_session(address: str | None = None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _check_address(address: str) -> None:
+    """Raise UserError unless something listens there: Ray would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if address in ("auto", "local"):
+        return
+    if "://" in address or not (host and port.isdigit()):
+        raise UserError(
+            f"Expected auto, local or host:port, got {address}. From outside the cluster, use `ray job submit`.",
+            parameter="address",
+        )
+    try:
+        socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(f"There is no Ray cluster at {address}: {error}.", parameter="address") from None
 
 
 @contextmanager

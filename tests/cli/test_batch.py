@@ -1,0 +1,11 @@
+from types import SimpleNamespace
+
+from tapnet.cli import batch
+
+
+def test_time_left_does_not_count_the_start_of_a_cluster(monkeypatch, capsys):
+    times = iter([0.0, 100.0, 110.0])  # the start, and two parts of a hundred images
+    monkeypatch.setattr(batch, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    log = batch._Log(1000)
+    log(100), log(200)
+    assert capsys.readouterr().err == "200 of 1,000 images, 10.0 per second, 0:01:20 left\n"
