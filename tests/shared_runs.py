@@ -17,7 +17,7 @@ from tapnet.data import load_dataset
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.distributed import launched
 from tapnet.evaluation.evaluator import Evaluator
-from tapnet.recipe import recipe_from
+from tapnet.recipe_file import recipe_from
 from tapnet.training import train
 
 RECIPE = {

@@ -10,6 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import tapnet
+from tapnet.atomic_write import write_atomically
 from tapnet.checkpoint import (
     BEST,
     Checkpoint,
@@ -17,9 +18,8 @@ from tapnet.checkpoint import (
     bundled_checkpoints,
     find_checkpoint,
     read_checkpoint,
-    write_atomically,
 )
-from tapnet.recipe import recipe_from
+from tapnet.recipe_file import recipe_from
 
 RECIPE = recipe_from(
     {

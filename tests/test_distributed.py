@@ -97,7 +97,7 @@ def test_a_folder_that_holds_a_run_is_refused_by_one_process_for_all(launched_tw
     lines = [line for line in refused.stderr.splitlines() if line.startswith("tapnet train:")]
     assert refused.returncode != 0
     assert lines == [
-        f"tapnet train: {folder} already holds a run: resume it by `tapnet train --resume {folder}`, or give "
+        f"tapnet train: {folder} already holds a run: resume it by `tapnet train --resume {folder}`, or choose "
         "another folder. (--out)"
     ]
 

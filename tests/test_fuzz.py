@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from tapnet.checkpoint import Checkpoint, Header, read_checkpoint, read_header
 from tapnet.cli import main
-from tapnet.recipe import recipe_from
+from tapnet.recipe_file import recipe_from
 from tapnet.training.faults import episode_loss
 from tapnet.training.run_folder import read_curve, summary
 
@@ -109,7 +109,7 @@ def test_a_method_of_impossible_size_ends_in_a_sentence(header, options):
     good, weights = header
     training = good["recipe"]["training"] | {"way": options["num_references"]}
     values = good["recipe"] | {"method": {"name": "tapnet", "options": options}, "training": training}
-    with pytest.raises(ValueError, match=r"TapNet needs|describes no network|do not fit|training\.way"):
+    with pytest.raises(ValueError, match=r"TapNet needs|cannot be built|do not fit|training\.way"):
         Checkpoint(Header(recipe_from(values, "test"), (1, 8, 8), episode=3), weights).method()
 
 
@@ -136,5 +136,5 @@ def test_a_run_folder_of_any_content_can_be_listed(tmp_path_factory, facts, resu
 def test_a_kept_episode_of_any_bytes_ends_in_a_sentence(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("fuzz") / "episode-0.safetensors"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="not a kept episode"):
+    with pytest.raises(ValueError, match="not a saved episode"):
         episode_loss(path)

@@ -13,13 +13,14 @@ LAYERS = {
     name: layer
     for layer, names in enumerate(
         [
-            ("_version", "errors", "trusted"),
-            ("earlier_names", "functional", "hardware", "registry", "wording"),
+            ("_version", "atomic_write", "errors", "trusted"),
+            ("tensor_checks",),
+            ("earlier_names", "functional", "hardware", "plotting", "registry", "wording"),
             ("backbones", "data", "distributed"),
             ("methods",),
             ("recipe",),
+            ("recipe_file",),
             ("checkpoint",),
-            ("plotting",),
             ("evaluation",),
             ("inference", "training"),
             ("jobs",),
@@ -60,7 +61,7 @@ def test_imports_go_down_only(path):
 
 @pytest.mark.parametrize("name", ["functional", "hardware", "registry", "wording"])
 def test_the_lowest_layer_knows_only_the_errors_of_the_package(name):
-    assert set(imports_of(SOURCE / f"{name}.py")) <= {"tapnet.errors", "tapnet.trusted"}
+    assert set(imports_of(SOURCE / f"{name}.py")) <= {"tapnet.errors", "tapnet.tensor_checks"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))

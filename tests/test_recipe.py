@@ -3,7 +3,7 @@ import copy
 import pytest
 
 from tapnet.methods import METHODS
-from tapnet.recipe import bundled_recipes, load_recipe, recipe_from
+from tapnet.recipe_file import bundled_recipes, load_recipe, recipe_from
 
 MINIMAL = """
 name: small
@@ -75,7 +75,7 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path, text):
 
 
 def test_an_unknown_recipe_lists_those_that_are_bundled():
-    with pytest.raises(FileNotFoundError, match=r"those are: .*quickdraw"):
+    with pytest.raises(FileNotFoundError, match=r"Bundled are: .*quickdraw"):
         load_recipe("quickdrawn")
 
 

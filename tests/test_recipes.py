@@ -10,7 +10,7 @@ from tapnet.data import DATASETS
 from tapnet.data.packed import IMAGES, MANIFEST, Manifest, sha256_of
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.evaluation.evaluator import Evaluator
-from tapnet.recipe import bundled_recipes, load_recipe
+from tapnet.recipe_file import bundled_recipes, load_recipe
 from tapnet.training import train
 from tapnet.training.run import VALIDATION_SEED
 

@@ -1,17 +1,14 @@
 """Checkpoints: one safetensors file with the weights, and in its header the recipe and where they come from.
 
-Nothing is pickled, so a file from a stranger runs no code. The model is laid out from the recipe without memory of its
-own and takes the tensors of the file, so a file can make it no larger than itself. A digest over header and tensors
-tells a damaged file from a whole one.
+Nothing is pickled, so a file from a stranger runs no code. The model is built from the recipe on the meta device and
+takes the tensors of the file, so it cannot need more memory than the file. A digest over header and tensors detects
+damaged files.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -25,10 +22,12 @@ from safetensors.torch import save
 from torch import Tensor
 
 from tapnet._version import __version__
+from tapnet.atomic_write import write_atomically
 from tapnet.backbones import METRIC, PRETRAINED, Backbone, ImageShape
 from tapnet.errors import NotFoundError, UserError
 from tapnet.methods import Method
-from tapnet.recipe import Recipe, recipe_from
+from tapnet.recipe import Recipe
+from tapnet.recipe_file import recipe_from
 
 FORMAT = 1
 BEST, LAST = "best.safetensors", "last.safetensors"
@@ -51,7 +50,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Header:
-    """What stands in a checkpoint beside its tensors."""
+    """The content of a checkpoint besides its tensors."""
 
     recipe: Recipe
     image_shape: ImageShape
@@ -60,51 +59,53 @@ class Header:
     since_point: Running = Running()
     data: dict[str, str] = field(default_factory=dict)  # split: fingerprint
     hardware: dict[str, Any] = field(default_factory=dict)
-    preprocessing: dict[str, Any] = field(default_factory=dict)  # of the training images; empty if it is not known
+    preprocessing: dict[str, Any] = field(default_factory=dict)  # of the training images; empty if unknown
     calibration: dict[str, Any] = field(default_factory=dict)  # head: temperatures by way and shot
     backbone_digest: str = ""  # of a frozen backbone, whose weights are not in the file
-    origin: str = ""  # where weights that were not trained here come from
+    origin: str = ""  # of weights that were imported or initialized from others
     version: str = __version__
     format: int = FORMAT
-    digest: str = ""  # sha-256 of all of this and the tensors; written, never given
+    digest: str = ""  # sha-256 of all of this and the tensors, computed by `write`
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A header with its tensors; `optimizer` and `average` are empty in a checkpoint that is only to be used."""
+    """A header with its tensors; `optimizer` and `average` are empty if training cannot resume from it."""
 
     header: Header
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor] = field(default_factory=dict)
-    average: dict[str, Tensor] = field(default_factory=dict)  # of the weights so far, where a run averages them
+    average: dict[str, Tensor] = field(default_factory=dict)  # of the weights, if the run averages them
 
     def method(self) -> Method:
-        """The trained method in eval mode; half precision is widened. A frozen backbone brings its own weights, but not
-        its metric, which has to be in the checkpoint.
+        """Return the trained method in eval mode, in float32.
+
+        A pretrained backbone has its own weights, except those of its metric, which are in the checkpoint.
         """
         frozen = self.header.recipe.backbone.name in PRETRAINED
         try:
             method = self.header.recipe.outline(self.header.image_shape)
         except (RuntimeError, TypeError, OverflowError, ArithmeticError) as error:
-            raise UserError(f"The recipe of the checkpoint describes no network that can be built: {error}.") from None
-        own = {
+            raise UserError(f"The recipe of the checkpoint cannot be built: {error}.") from None
+        weights = {
             name: tensor
             for name, tensor in method.state_dict().items()
             if frozen and name.startswith("backbone.") and name != METRIC
         }
-        whole = replace(self, weights=own | {name: _widened(tensor) for name, tensor in self.weights.items()})
-        whole.check_weights(method)
-        method.load_state_dict(whole.weights, assign=True)
+        for name, tensor in self.weights.items():
+            weights[name] = tensor.float() if tensor.dtype == torch.float16 else tensor
+        replace(self, weights=weights).check_weights(method)
+        method.load_state_dict(weights, assign=True)
         recorded = self.header.backbone_digest
-        if frozen and recorded and recorded != (found := backbone_digest(method.backbone)):
+        if frozen and recorded and recorded != (installed := backbone_digest(method.backbone)):
             raise UserError(
                 f"The checkpoint was trained over a pretrained backbone with the digest {recorded[:12]}…, but the one "
-                f"installed here has {found[:12]}…: install the same weights and configuration, or train again."
+                f"installed here has {installed[:12]}…: install the same weights and configuration, or train again."
             )
         return method.eval().requires_grad_(False)
 
     def check_weights(self, method: Method) -> None:
-        """Raise ValueError, with their names, if the method and the checkpoint do not share all weights."""
+        """Raise UserError if weights of the method and the checkpoint differ in name, shape or dtype."""
         expected = {name: (tensor.shape, tensor.dtype) for name, tensor in method.state_dict().items()}
         for weights in (self.weights, self.average) if self.average else (self.weights,):
             found = {name: (tensor.shape, tensor.dtype) for name, tensor in weights.items()}
@@ -113,7 +114,7 @@ class Checkpoint:
                 raise UserError(f"The weights do not fit the recipe of the checkpoint: {', '.join(names[:5])} differ.")
 
     def write(self, path: Path) -> None:
-        """The file, whole or not at all."""
+        """Write the file atomically."""
         named = {"": self.weights, _OPTIMIZER: self.optimizer, _AVERAGE: self.average}
         tensors = {
             prefix + name: tensor.detach().cpu().contiguous()
@@ -125,12 +126,8 @@ class Checkpoint:
         write_atomically(path, save(tensors, {HEADER: json.dumps(header, sort_keys=True)}))
 
 
-def _widened(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype == torch.float16 else tensor
-
-
 def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
-    """The sha-256 of named tensors: names, types, shapes and values."""
+    """Return the sha-256 of named tensors: names, types, shapes and values."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
@@ -141,62 +138,38 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def backbone_digest(backbone: Backbone) -> str:
-    """Return the sha-256 of a backbone: its weights and, beside them, its normalization and configuration."""
+    """Return the sha-256 of the weights and the configuration of a backbone."""
     words = json.dumps(backbone.configuration(), sort_keys=True)
     return hashlib.sha256(words.encode() + tensors_digest(backbone.state_dict()).encode()).hexdigest()
 
 
 def content_digest(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """Return the sha-256 of a header, less the digest in it, and of named tensors."""
+    """Return the sha-256 of a header, without the digest in it, and of named tensors."""
     words = json.dumps({key: value for key, value in header.items() if key != "digest"}, sort_keys=True)
     return hashlib.sha256(words.encode() + tensors_digest(tensors).encode()).hexdigest()
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """The file under a temporary name, flushed, then renamed: readers meet the old one or the new one.
-
-    Where the path is a link, the file that it leads to is written.
-    """
-    path = path.resolve() if path.is_symlink() else path
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "Expected the name of a file, got a folder", str(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with temporary.open("xb") as file:  # readable by whom the user's mask allows
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise type(error)(error.errno, error.strerror, str(path)) from None  # the user knows that name
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
 def bundled_checkpoints() -> dict[str, Path]:
-    """The checkpoints that come with the package, by name."""
+    """Return the checkpoints that come with the package, by name."""
     return {path.stem: path for path in sorted(BUNDLED.glob("*.safetensors"))}
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """The file of a checkpoint given by its path, the folder of its run or, where that is none, its bundled name."""
+    """Return the file of a checkpoint: a path, the best one of a run folder, or a bundled one by name."""
     bundled, name, path = bundled_checkpoints(), str(path), Path(path)
     path = path / BEST if path.is_dir() else path
     if not path.is_file() and name in bundled:
         return bundled[name]
     if not path.is_file():
         raise NotFoundError(
-            f"There is no checkpoint {path}: give a .safetensors file, the folder of a run, or one of the bundled "
+            f"There is no checkpoint {path}: expected a .safetensors file, the folder of a run, or one of the bundled "
             f"{', '.join(bundled)}."
         )
     return path
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
-    """The checkpoint in a file, the best one of a run folder, or a bundled one by name."""
+    """Return the checkpoint in a file, the best one of a run folder, or a bundled one by name."""
     path = find_checkpoint(path)
     try:
         content = path.read_bytes()
@@ -227,7 +200,7 @@ def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def read_header(path: Path) -> Header:
-    """What stands in a checkpoint beside its tensors, without reading those."""
+    """Return the header of a checkpoint without reading its tensors."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -250,8 +223,8 @@ def _header_values(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} has a damaged header ({error}): train or download it again.") from None
     if not isinstance(values, dict) or values.get("format") != FORMAT:
-        found = values.get("format") if isinstance(values, dict) else type(values).__name__
-        raise UserError(f"{path} has format {str(found)[:40]}, this version of tapnet reads {FORMAT}.")
+        version = values.get("format") if isinstance(values, dict) else type(values).__name__
+        raise UserError(f"{path} has format {str(version)[:40]}, this version of tapnet reads {FORMAT}.")
     return values
 
 
@@ -266,25 +239,5 @@ def _header(values: dict[str, Any], path: Path) -> Header:
 
 
 def load(path: str | Path, device: str | torch.device = "cpu") -> Method:
-    """The trained method in eval mode, from a checkpoint file or the folder of a run."""
+    """Return the trained method in eval mode, from a checkpoint file or the folder of a run."""
     return read_checkpoint(path).method().to(device)
-
-
-def optimizer_tensors(method: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's state as flat tensors, named by parameter."""
-    return {
-        f"{name}/{key}": value
-        for name, parameter in method.named_parameters()
-        for key, value in optimizer.state.get(parameter, {}).items()
-    }
-
-
-def restore_optimizer(method: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """The reverse of `optimizer_tensors`; every tensor gets the place and layout of its parameter."""
-    parameters = dict(method.named_parameters())
-    for full, value in tensors.items():
-        owner, _, key = full.rpartition("/")
-        parameter = parameters.get(owner)
-        if parameter is None or value.shape not in (parameter.shape, torch.Size()):
-            raise UserError(f"The optimizer state of the checkpoint does not fit its recipe: {full} differs.")
-        optimizer.state[parameter][key] = value if value.dim() == 0 else torch.empty_like(parameter).copy_(value)

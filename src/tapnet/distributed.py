@@ -1,4 +1,4 @@
-"""Several processes of one run: who this one is, and sums over all. Alone, every function is the identity."""
+"""Several processes of one run: rank and size, and sums over all. In a single process they do nothing."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from tapnet.hardware import PRECISIONS
 STRATEGIES = ("auto", "ddp")
 _OPTIONS = inspect.signature(DistributedDataParallel).parameters
 _BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _OPTIONS else "broadcast_buffers"  # by version
-_DDP: dict[str, Any] = {_BUFFERS: False}  # running statistics we average ourselves
+_DDP: dict[str, Any] = {_BUFFERS: False}  # we average running statistics ourselves
 _LOST = re.compile(r"peer|gloo|nccl|connection|timed out|timeout", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How many processes share the work; `None` is what `torchrun` started, or one."""
+    """How many processes share the work; `None` means as many as `torchrun` started, or one."""
 
-    devices: int | None = None  # processes a machine
+    devices: int | None = None  # processes per machine
     num_nodes: int | None = None
     strategy: str = "auto"
 
     def resolved(self) -> tuple[int, int]:
-        """(processes per machine, machines)."""
+        """Return (processes per machine, machines)."""
         devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if self.devices is None else self.devices
         nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1")) if self.num_nodes is None else self.num_nodes
         if self.strategy not in STRATEGIES:
@@ -43,13 +43,13 @@ class Layout:
                 f"A strategy is one of {', '.join(STRATEGIES)}, got {self.strategy!r}.", parameter="strategy"
             )
         if devices < 1 or nodes < 1:
-            raise UserError(f"Needed at least one device and one node, got {devices} and {nodes}.")
+            raise UserError(f"Expected at least one device and one node, got {devices} and {nodes}.")
         return devices, nodes
 
 
 @contextmanager
 def launched(device: torch.device, precision: str, layout: Layout | None = None) -> Iterator[Fabric]:
-    """Lightning Fabric with its processes started; they part again at the end."""
+    """Yield Lightning Fabric with its processes started; end their group on exit."""
     layout = layout or Layout()
     devices, nodes = layout.resolved()
     several = devices * nodes > 1 or layout.strategy == "ddp"
@@ -70,17 +70,17 @@ def launched(device: torch.device, precision: str, layout: Layout | None = None)
 
 
 def size() -> int:
-    """How many processes share this run."""
+    """Return the number of processes that share this run."""
     return distributed.get_world_size() if distributed.is_initialized() else 1
 
 
 def rank() -> int:
-    """The number of this process among them; 0 writes the files."""
+    """Return the rank of this process; rank 0 writes the files."""
     return distributed.get_rank() if distributed.is_initialized() else 0
 
 
 def all_reduce_sum(tensor: Tensor) -> Tensor:
-    """The sum of this tensor over all processes."""
+    """Return the sum of this tensor over all processes."""
     if size() == 1:
         return tensor
     shared = tensor.cuda() if distributed.get_backend() == "nccl" else tensor.clone()
@@ -89,27 +89,27 @@ def all_reduce_sum(tensor: Tensor) -> Tensor:
 
 
 def any_rank(flag: bool) -> bool:
-    """Whether the flag is up in one of the processes."""
+    """Return whether the flag is true in any process."""
     return flag if size() == 1 else bool(all_reduce_sum(torch.tensor(int(flag))))
 
 
 @contextmanager
 def raise_together() -> Iterator[None]:
-    """Where a process is refused inside, all stop here, and only the first that was says why."""
-    refusal = None
+    """If any process raises ValueError or OSError inside, end all; only the first of them raises its error."""
+    own_error = None
     try:
         yield
     except (ValueError, OSError) as error:
-        refusal = error
+        own_error = error
     flags = torch.zeros(size())
-    flags[rank()] = refusal is not None
-    refused = all_reduce_sum(flags).nonzero()
-    if refusal is not None and rank() == refused[0]:
-        raise refusal
-    if len(refused):
+    flags[rank()] = own_error is not None
+    failed_ranks = all_reduce_sum(flags).nonzero()
+    if own_error is not None and rank() == failed_ranks[0]:
+        raise own_error
+    if len(failed_ranks):
         raise SystemExit(2)
 
 
 def lost_process(error: RuntimeError) -> bool:
-    """Whether an error means that another process of the run is gone."""
+    """Return whether an error means that another process of the run has died."""
     return size() > 1 and bool(_LOST.search(str(error)))

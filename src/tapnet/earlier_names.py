@@ -1,11 +1,11 @@
-"""Keys and words of recipes and checkpoints that earlier versions wrote, and what they are today."""
+"""Keys and values in recipes and checkpoints of earlier versions, and their names today."""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
 
-_RENAMED = {  # keys of recipes and checkpoints written by earlier versions
+_RENAMED = {
     ("training", "begin_with"): "init_from",
     ("method", "options", "ways"): "num_references",
     ("data", "options", "turns"): "rotations",
@@ -24,7 +24,7 @@ _VARIANT_OPTIONS = {  # of TapNet, before its variants had a class of their own
 
 
 def with_current_names(values: Any) -> Any:
-    """Return a nested dictionary with the keys and words that earlier versions used replaced by today's."""
+    """Return a nested dictionary with the keys and values of earlier versions replaced by today's."""
     if not isinstance(values, dict):
         return values
     values = copy.deepcopy(values)

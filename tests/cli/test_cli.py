@@ -133,7 +133,7 @@ def test_every_command_explains_itself(command, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["train"], "Give a recipe to start a run"),
+        (["train"], "Expected a recipe to start a run"),
         (["train", "nothing"], "no recipe file 'nothing'"),
         (
             ["train", "quickdraw", "--set", "training.episodes=-1"],
@@ -230,7 +230,7 @@ def test_train_does_not_overwrite_an_imported_network(run_folder, tmp_path, caps
     network = (run_folder / BEST).read_bytes()
     (out / BEST).write_bytes(network)
     assert train_on(out) == 2
-    assert f"{out} already holds a network, {BEST}: give another folder. (--out)" in capsys.readouterr().err
+    assert f"{out} already holds a network, {BEST}: choose another folder. (--out)" in capsys.readouterr().err
     assert (out / BEST).read_bytes() == network
 
 

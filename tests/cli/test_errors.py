@@ -43,7 +43,7 @@ def test_bug_is_not_shown_as_a_mistake_of_the_user(error, failing):
 def test_flag_is_added_to_an_error_that_names_its_parameter(tmp_path, capsys):
     (tmp_path / "best.safetensors").touch()
     assert main(["train", "quickdraw", "--out", str(tmp_path), "--device", "cpu"]) == 2
-    assert capsys.readouterr().err.endswith("give another folder. (--out)\n")
+    assert capsys.readouterr().err.endswith("choose another folder. (--out)\n")
 
 
 @pytest.mark.parametrize("path", BELOW, ids=lambda path: str(path.relative_to(SOURCE)))

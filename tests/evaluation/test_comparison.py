@@ -12,7 +12,7 @@ from tapnet.evaluation.comparison import compare, extra_parameters, holm, paired
 from tapnet.evaluation.comparison_report import html, markdown, short_names, write
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.methods import PrototypicalNetwork
-from tapnet.recipe import load_recipe
+from tapnet.recipe_file import load_recipe
 
 SPEC = EpisodeSpec(5, 1, 3, 20)
 UNSEEN = ClassOverlap(10, 0, 0, False)

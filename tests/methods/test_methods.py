@@ -11,8 +11,8 @@ import tapnet
 from tapnet.backbones import Conv4
 from tapnet.data.batches import EpisodeImages
 from tapnet.data.episodes import EpisodeSpec
+from tapnet.errors import NonFiniteError
 from tapnet.evaluation.evaluator import Evaluator
-from tapnet.functional import NonFiniteError
 from tapnet.methods import METHODS
 from tapnet.registry import build
 

@@ -5,7 +5,7 @@ from tapnet.backbones.precomputed import PrecomputedFeatures
 from tapnet.errors import UserError
 from tapnet.functional import projected_distances
 from tapnet.methods import PrototypicalNetwork
-from tapnet.methods.tapnet import ProjectionHead
+from tapnet.methods.projection_head import ProjectionHead
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 0])
 

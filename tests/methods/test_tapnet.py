@@ -131,7 +131,7 @@ def test_reference_counts_for_less_where_a_class_has_more_images():
         ({"selection": "nearest"}, "closest, optimal"),
         ({"projection_dim": 9}, "from 1 to dim - num_references = 8, got 9"),
         ({"projection_dim": 3, "differentiable": True}, "leave out `projection_dim`"),
-        ({"reference_shots": -1}, "a number from 0 on"),
+        ({"reference_shots": -1}, "0 or more"),
         ({"basis": "svd"}, "householder, references, got 'svd'"),
     ],
 )

@@ -123,7 +123,7 @@ def test_scores_other_than_the_squared_distance_have_no_linear_head(distance):
         ({"projection_references": "new"}, "modified, original, got 'new'"),
         ({"classification_references": "new"}, "original, modified, got 'new'"),
         ({"distance": "manhattan"}, "squared, euclidean, inner, cosine, got 'manhattan'"),
-        ({"initial_norm": 0}, "a length above 0, got 0"),
+        ({"initial_norm": 0}, "above 0, got 0"),
         ({"reference_bias": True, "distance": "inner"}, "squared distances only"),
     ],
 )

@@ -17,7 +17,7 @@ from tapnet.paper.ablations.measured import (
 )
 from tapnet.paper.ablations.rows import paired
 from tapnet.paper.ablations.trained import recipes_of_compositions
-from tapnet.recipe import load_recipe
+from tapnet.recipe_file import load_recipe
 
 TASK = EpisodeSpec(way=5, shot=2, query=3, episodes=12, seed=1)
 MEASURED = {name: ablation for name, ablation in ABLATIONS.items() if ablation.measure}
@@ -130,7 +130,7 @@ def test_views_are_not_for_a_network_that_has_them_already(blobs):
     network = TapNet(
         make_backbone("resnet12", blobs.image_shape, widths=[2, 2, 2, 4], four_rotations=True), num_references=6
     ).eval()
-    with pytest.raises(ValueError, match="sees every image in its four rotations already"):
+    with pytest.raises(ValueError, match="processes every image in four rotations already"):
         measured("views", Evaluator(network, blobs))
 
 

@@ -14,7 +14,7 @@ from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.paper.chainer import import_chainer
 from tapnet.paper.dimension_curve import dimension_curve
-from tapnet.recipe import load_recipe
+from tapnet.recipe_file import load_recipe
 
 WIDTHS, WAYS, WAY, SHOT, SIZE = (6, 8, 10, 32), 20, 5, 3, 21  # 21 → 11 → 6 → 3 → 2: every pooling but one is partial
 
@@ -234,7 +234,7 @@ def one_array():
 @pytest.mark.parametrize("content", [b"", b"nothing", b"\x80\x04N.", one_array()])
 def test_a_file_of_another_kind_is_refused(tmp_path, capsys, content):
     (tmp_path / "a.npz").write_bytes(content)
-    refused(tmp_path, capsys, "a.npz is no npz file")
+    refused(tmp_path, capsys, "a.npz is not an npz file")
 
 
 def test_a_damaged_file_is_refused(arrays, tmp_path, capsys):

@@ -62,7 +62,7 @@ def test_reference_distance_marks_the_best_on_validation_classes(tmp_path):
 
 def test_reference_distance_needs_references(tmp_path):
     write_curve(tmp_path, [None])
-    with pytest.raises(ValueError, match="has no references: give the folder of a TapNet run"):
+    with pytest.raises(ValueError, match="has no references: expected the folder of a TapNet run"):
         reference_distance(tmp_path)
 
 

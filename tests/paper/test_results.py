@@ -8,7 +8,7 @@ from tapnet.data.episodes import EpisodeSpec
 from tapnet.errors import UserError
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.paper.results import ablation_result, read_results, record, record_ablation
-from tapnet.recipe import load_recipe
+from tapnet.recipe_file import load_recipe
 
 
 def test_a_recorded_result_is_read_back(tmp_path, blobs, small_tapnet):
@@ -42,7 +42,7 @@ def test_a_recorded_result_tells_how_it_was_made(tmp_path, blobs, small_tapnet):
 @pytest.mark.parametrize("text", ["{", "[]", json.dumps({"recipe": {}})])
 def test_a_file_that_is_no_result_is_named(tmp_path, text):
     (tmp_path / "x.json").write_text(text)
-    with pytest.raises(ValueError, match=r"x\.json is not a kept result"):
+    with pytest.raises(ValueError, match=r"x\.json is not a recorded result"):
         read_results(tmp_path)
 
 
@@ -55,7 +55,7 @@ def test_a_result_whose_numbers_are_none_is_named(tmp_path, blobs, small_tapnet,
     content = json.loads(path.read_text())
     content["evaluation"][name] = value
     path.write_text(json.dumps(content))
-    with pytest.raises(UserError, match="is not a kept result"):
+    with pytest.raises(UserError, match="is not a recorded result"):
         read_results(tmp_path)
 
 

@@ -6,7 +6,7 @@ import torch
 
 from tapnet.checkpoint import BEST, LAST, load, read_checkpoint
 from tapnet.evaluation.evaluator import Evaluator
-from tapnet.recipe import recipe_from
+from tapnet.recipe_file import recipe_from
 from tapnet.training import Interrupted, Run, train
 from tapnet.training.averaging import WeightAverage
 from tapnet.training.run import VALIDATION_SEED

@@ -6,7 +6,7 @@ import torch
 
 from tapnet.checkpoint import BEST, LAST, Checkpoint, Header, find_checkpoint, read_checkpoint
 from tapnet.cli import main
-from tapnet.recipe import changed, load_recipe, recipe_from
+from tapnet.recipe_file import changed, load_recipe, recipe_from
 from tapnet.training import train
 from tapnet.training.initialization import take_weights
 
@@ -113,7 +113,7 @@ def test_an_interrupted_run_remembers_where_it_began(tmp_path):
 
 def test_refused_weights_leave_no_run(tmp_path):
     other = trained(changed(RECIPE, ["backbone.options.widths=[4, 4, 4, 5]"]))
-    with pytest.raises(ValueError, match=r"training\.init_from.*Give a network of the same kind, widths"):
+    with pytest.raises(ValueError, match=r"training\.init_from.*Choose a network of the same kind, widths"):
         train(initialized_from(other, tmp_path), tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
 
@@ -131,7 +131,7 @@ def test_where_the_first_network_began_is_kept():
 
 
 def test_over_a_frozen_backbone_nothing_is_taken():
-    with pytest.raises(ValueError, match=r"the parameters start at random, so training\.init_from"):
+    with pytest.raises(ValueError, match=r"starts from random parameters: leave out training\.init_from"):
         load_recipe("photos", ["training.frozen_backbone=true", "training.init_from=efficientnet-lite0"])
 
 
@@ -148,7 +148,7 @@ def test_the_command_line_takes_a_bundled_name_or_any_path(name, tmp_path, capsy
 def test_a_missing_first_run_is_named_with_its_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     recipe = changed(RECIPE, ["training.init_from=runs/quickdraw"])
-    with pytest.raises(ValueError, match=r"no checkpoint runs/quickdraw.*`tapnet train quickdraw` makes that one\.$"):
+    with pytest.raises(ValueError, match=r"no checkpoint runs/quickdraw.*`tapnet train quickdraw` trains it\.$"):
         train(recipe, tmp_path / "run", device="cpu")
 
 

@@ -9,7 +9,8 @@ import torch
 
 import tapnet
 from tapnet.checkpoint import BEST, LAST, read_checkpoint
-from tapnet.recipe import Part, Training, changed, recipe_from
+from tapnet.recipe import Part, Training
+from tapnet.recipe_file import changed, recipe_from
 from tapnet.training import Interrupted, Run, learning_rate, read_curve, train
 from tapnet.training.faults import episode_loss
 from tapnet.training.run_folder import EVALUATION, RunFolder
@@ -89,9 +90,12 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"query": 3}, r"of another recipe: only .* may change, got training.query from 2 to 3\. Give another folder"),
+        (
+            {"query": 3},
+            r"of another recipe: only .* may change, got training.query from 2 to 3\. Choose another folder",
+        ),
         ({"schedule": "step", "episodes": 8}, "training.schedule from cosine to step"),
-        ({"episodes": 2}, "has 4 episodes behind it: training.episodes needs to be more, got 2"),
+        ({"episodes": 2}, "has done 4 episodes already: training.episodes needs to be more, got 2"),
         ({"episodes": 8}, "in whole cycles of 4 episodes: for instance training.episodes=8 training.cycles=2"),
     ],
 )
@@ -117,7 +121,7 @@ def test_a_damaged_best_checkpoint_stops_a_run_that_resumes_before_anything_is_w
     train(recipe(episodes=4, schedule="cosine"), tmp_path, device="cpu")
     (tmp_path / BEST).write_bytes(b"rubbish")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.suffix != ".json"}
-    with pytest.raises(ValueError, match=r"best\.safetensors is damaged .* Remove it, and the run resumes without it"):
+    with pytest.raises(ValueError, match=r"best\.safetensors is damaged .* Delete it to resume without it"):
         train(recipe(episodes=8, schedule="cosine", cycles=2), tmp_path, device="cpu", resume=True)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.suffix != ".json"} == before
 

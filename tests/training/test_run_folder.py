@@ -11,7 +11,7 @@ import torch
 from tapnet.checkpoint import BEST, LAST, read_checkpoint
 from tapnet.cli import main
 from tapnet.errors import UserError
-from tapnet.recipe import load_recipe, recipe_from
+from tapnet.recipe_file import load_recipe, recipe_from
 from tapnet.training import Diverged, Run, train
 from tapnet.training.faults import episode_loss
 from tapnet.training.run_folder import EVALUATION, METADATA, PREVIOUS, RunFolder, find_runs, read_curve
@@ -104,7 +104,9 @@ def test_a_full_disk_leaves_a_whole_checkpoint_and_says_so(tmp_path, monkeypatch
         if step.episode == 2:
             monkeypatch.setattr("os.fsync", full_disk)
 
-    with pytest.raises(OSError, match=r"No space left .* the checkpoint after episode 2 is whole; resume with: tapnet"):
+    with pytest.raises(
+        OSError, match=r"No space left .* the checkpoint after episode 2 is intact; resume with: tapnet"
+    ):
         train(recipe(), tmp_path, device="cpu", watch=watch)
     assert read_checkpoint(tmp_path / LAST).header.episode == 2
 
@@ -117,7 +119,7 @@ def test_data_that_vanishes_leaves_a_whole_checkpoint_and_says_so(tmp_path, monk
     def vanished(*_):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "data/quickdraw.bin")
 
-    with pytest.raises(OSError, match=r"No such file .*quickdraw\.bin.* after episode 2 is whole"):
+    with pytest.raises(OSError, match=r"No such file .*quickdraw\.bin.* after episode 2 is intact"):
         train(recipe(), tmp_path, device="cpu", watch=watch)
     assert RunFolder(tmp_path).metadata()["state"] == "failed"
 
@@ -132,7 +134,7 @@ def test_a_recipe_of_the_user_in_the_folder_is_not_overwritten(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match=r"file/run cannot be written \(.*\): give another folder"):
+    with pytest.raises(OSError, match=r"file/run cannot be written \(.*\): choose another folder"):
         train(recipe(), tmp_path / "file" / "run", device="cpu")
 
 
@@ -156,7 +158,7 @@ def test_a_gradient_that_is_not_finite_does_not_reach_the_weights(tmp_path):
 
 
 def test_a_kept_episode_that_is_no_such_file_is_refused(finished):
-    with pytest.raises(ValueError, match="is not a kept episode"):
+    with pytest.raises(ValueError, match="is not a saved episode"):
         episode_loss(finished / BEST)
 
 

@@ -8,7 +8,7 @@ import torch
 from tapnet.checkpoint import BEST, LAST, read_checkpoint
 from tapnet.data import ImageSet
 from tapnet.inference.networks import load_network
-from tapnet.recipe import recipe_from
+from tapnet.recipe_file import recipe_from
 from tapnet.training import Diverged, Interrupted, Run, find_runs, read_curve, train
 from tapnet.training.faults import episode_loss
 from tapnet.training.run_folder import CURVE
@@ -114,7 +114,7 @@ def test_frozen_run_stores_temperatures(tmp_path):
 
 
 def test_frozen_run_refuses_a_method_with_nothing_to_learn(tmp_path):
-    with pytest.raises(ValueError, match="nothing to learn besides its backbone"):
+    with pytest.raises(ValueError, match="no parameters besides its backbone"):
         train(recipe(method={"name": "protonet"}), tmp_path / "run", "cpu")
     assert not (tmp_path / "run").exists()
 
@@ -122,7 +122,7 @@ def test_frozen_run_refuses_a_method_with_nothing_to_learn(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"augmentation": "affine"}, "features once, so training.augmentation needs to be none, got affine"),
+        ({"augmentation": "affine"}, "computed once per image, so training.augmentation needs to be none, got affine"),
         (
             {"backbone": {"name": "conv4"}},
             "pretrained: efficientnet-lite0 or efficientnet-lite2 or hf, got conv4",

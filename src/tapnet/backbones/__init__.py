@@ -23,7 +23,7 @@ BACKBONES: dict[str, Callable[..., Backbone]] = {
 }
 
 PRETRAINED = ("efficientnet-lite0", "efficientnet-lite2", "hf")  # frozen: checkpoints leave out their weights
-METRIC = "backbone.metric.weight"  # the exception: a linear layer over pretrained features is learned here
+METRIC = "backbone.metric.weight"  # the exception: a linear layer that is learned over pretrained features
 
 __all__ = [
     "BACKBONES",
@@ -39,7 +39,7 @@ __all__ = [
 
 
 def make_backbone(name: str, image_shape: ImageShape, **options: Any) -> Backbone:
-    """A freshly initialized network for images of this shape (channels, height, width)."""
+    """Return a freshly initialized network for images of this shape (channels, height, width)."""
     if name not in BACKBONES:
         raise UserError(f"A backbone is one of {', '.join(BACKBONES)}, got {name!r}.")
     if len(image_shape) != 3 or min(image_shape) < 1:

@@ -1,4 +1,4 @@
-"""What a backbone is: images in, one feature vector each out, its length known before the first image."""
+"""The base class of backbones, which map images to feature vectors of a length known in advance, and their parts."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tapnet.errors import UserError
 
 EPSILON, MOMENTUM = 2e-5, 0.1  # the authors' batch normalization: eps 2e-5, running average decay 0.9
 BLOCKS = 4
-FEATURE_LENGTH = 10.0  # of the features of a pretrained network, whose own lengths say little
+FEATURE_LENGTH = 10.0  # of the features of pretrained networks, whose own lengths carry little information
 
 ImageShape = tuple[int, int, int]
 
 
 class Backbone(nn.Module):
-    """`maps` gives the last feature maps, `forward` makes one vector of length `dim` of them."""
+    """A network whose `maps` returns the last feature maps, and `forward` one vector of length `dim` per image."""
 
     dim: int
     image_shape: ImageShape  # (channels, height, width)
     map_shape: tuple[int, int, int]  # (channels, height, width) of the last maps
-    bf16_maps = False  # whether `fit` and `predict` compute its maps in bf16 where the hardware multiplies in it
-    pretrained = False  # whether its weights were trained on ImageNet by others
-    four_rotations = False  # whether it sees every image in its four rotations
+    bf16_maps = False  # whether `fit` and `predict` compute its maps in bf16 on hardware that supports it
+    pretrained = False  # whether it comes with weights trained on ImageNet
+    four_rotations = False  # whether it processes every image in four rotations
 
     def maps(self, images: Tensor) -> Tensor:
         raise NotImplementedError
@@ -34,7 +34,7 @@ class Backbone(nn.Module):
         raise NotImplementedError
 
     def configuration(self) -> dict[str, Any]:
-        """Return what decides the features besides the weights, as plain values: part of the network's digest."""
+        """Return all that affects the features besides the weights, as plain values, for the network's digest."""
         return {"backbone": type(self).__name__, "image_shape": list(self.image_shape), "options": self.extra_repr()}
 
     def forward(self, images: Tensor) -> Tensor:
@@ -47,12 +47,12 @@ class Backbone(nn.Module):
 
 
 def convolution(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> nn.Conv2d:
-    """A convolution that keeps the size, or divides it by the stride and rounds up, initialized LeCun normal.
+    """Return a convolution with "same" padding and LeCun-normal weights.
 
     It has no bias: batch normalization would cancel it.
     """
     layer = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
-    if not layer.weight.is_meta:  # there nothing is drawn, and drawing would import PyTorch's compiler, seconds long
+    if not layer.weight.is_meta:  # `normal_` on the meta device would import PyTorch's compiler, which takes seconds
         nn.init.normal_(layer.weight, std=1 / math.sqrt(inputs * kernel * kernel))
     return layer
 
@@ -62,7 +62,7 @@ def normalization(channels: int) -> nn.BatchNorm2d:
 
 
 def halving() -> nn.MaxPool2d:
-    """Max pooling 2×2 that keeps the last partial window, as Chainer does: 84 → 42 → 21 → 11 → 6."""
+    """Return 2×2 max pooling that keeps the last partial window, as in Chainer: 84 → 42 → 21 → 11 → 6."""
     return nn.MaxPool2d(2, ceil_mode=True)
 
 
@@ -73,7 +73,7 @@ def halved(size: int, times: int) -> int:
 
 
 def four(values: Sequence[float] | float, name: str) -> tuple[float, ...]:
-    """One value a block, from four or from one for all."""
+    """Return one value per block, from four values or one for all."""
     values = (values,) * BLOCKS if isinstance(values, int | float) else tuple(values)
     if len(values) != BLOCKS:
         raise UserError(f"`{name}` needs one value or {BLOCKS}, one per block, got {list(values)}.")

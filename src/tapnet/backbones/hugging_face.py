@@ -1,8 +1,9 @@
-"""Any vision model of the Hugging Face hub or a local folder, frozen. No remote code, safetensors only."""
+"""Any vision model from the Hugging Face hub or a local folder, frozen. No remote code, safetensors only."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,12 +13,12 @@ from torch.nn import functional as F
 from tapnet.backbones.base import FEATURE_LENGTH, Backbone, ImageShape
 from tapnet.errors import UserError
 
-MEAN = STD = (0.5, 0.5, 0.5)  # where a model says nothing else
+MEAN = STD = (0.5, 0.5, 0.5)  # unless the model's preprocessing says otherwise
 _OF_THE_LIBRARY = ("transformers_version", "torch_dtype", "dtype", "architectures")
 
 
 class HuggingFace(Backbone):
-    """The pooled output of the model, or its first token, or the average of its maps, brought to length 10."""
+    """The pooled output of the model, or its first token, or the average of its maps, scaled to length 10."""
 
     pretrained = True
     mean: Tensor
@@ -28,7 +29,7 @@ class HuggingFace(Backbone):
         if image_shape[0] != 3:
             raise UserError(f"Hugging Face vision models take 3 channels, got images of {image_shape}.")
         self.image_shape = image_shape
-        self.network = _vision_part(_loaded(model))
+        self.network = _load_vision_model(model)
         self.config: dict[str, Any] = self.network.config.to_diff_dict()  # type: ignore[union-attr, operator]
         constants = preprocessor(model)
         for name, default in (("mean", MEAN), ("std", STD)):
@@ -38,35 +39,30 @@ class HuggingFace(Backbone):
             self.dim = self.eval()(torch.zeros(1, *image_shape)).shape[1]
 
     def configuration(self) -> dict[str, Any]:
-        """Return mean, standard deviation and what the model's own configuration changes of its defaults."""
+        """Return mean, standard deviation and the model's own configuration where it differs from the defaults."""
         own = {key: value for key, value in self.config.items() if key not in _OF_THE_LIBRARY and key[0] != "_"}
         constants = {"mean": self.mean.flatten().tolist(), "std": self.std.flatten().tolist(), "length": FEATURE_LENGTH}
         return super().configuration() | constants | {"config": json.loads(json.dumps(own, default=str))}
 
     def maps(self, images: Tensor) -> Tensor:
-        """The last hidden state: (n, channels, height, width), or (n, tokens, dim) of a transformer."""
+        """Return the last hidden state: (n, channels, height, width), or (n, tokens, dim) of a transformer."""
         return self._output(images).last_hidden_state  # type: ignore[no-any-return]
 
     def forward(self, images: Tensor) -> Tensor:
         output = self._output(images)
-        pooled = getattr(output, "pooler_output", None)
-        vectors = _summary(output.last_hidden_state) if pooled is None else pooled.flatten(1)
+        hidden, pooled = output.last_hidden_state, getattr(output, "pooler_output", None)
+        if pooled is not None:
+            vectors = pooled.flatten(1)
+        else:
+            vectors = hidden.mean(dim=(2, 3)) if hidden.dim() == 4 else hidden[:, 0]
         return FEATURE_LENGTH * F.normalize(vectors, dim=1)
 
     def _output(self, images: Tensor) -> Any:
         return self.network(pixel_values=(images - self.mean) / self.std)
 
 
-def _summary(hidden: Tensor) -> Tensor:
-    return hidden.mean(dim=(2, 3)) if hidden.dim() == 4 else hidden[:, 0]
-
-
-def _vision_part(model: nn.Module) -> nn.Module:
-    """Return the image half of a model of images and text, such as CLIP."""
-    return getattr(model, "vision_model", model)
-
-
-def _loaded(model: str) -> nn.Module:
+def _load_vision_model(model: str) -> nn.Module:
+    """Return the model, or the vision part of a model of images and text such as CLIP."""
     transformers = _transformers()
     try:
         loaded: nn.Module = transformers.AutoModel.from_pretrained(
@@ -78,23 +74,22 @@ def _loaded(model: str) -> nn.Module:
             f"The model {model!r} cannot be loaded; expected a vision model with safetensors weights, without code of "
             f"its own, from the hub or a folder: {reason}"
         ) from None
-    return loaded
+    return getattr(loaded, "vision_model", loaded)
 
 
 def preprocessor(model: str) -> dict[str, Any]:
-    """What the model's preprocessor_config.json says; nothing where there is none."""
+    """Return the content of the model's preprocessor_config.json; empty if there is none."""
     path = _transformers().utils.cached_file(
         model, "preprocessor_config.json", _raise_exceptions_for_missing_entries=False
     )
     if path is None:
         return {}
-    with open(path, encoding="utf-8") as file:  # noqa: PTH123
-        content: dict[str, Any] = json.load(file)
+    content: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
     return content
 
 
 def image_side(model: str) -> int:
-    """The side of the square images that the model takes: of its preprocessing, else of its configuration, else 224."""
+    """Return the side of the square images that the model takes, by its preprocessing or configuration, else 224."""
     constants = preprocessor(model)
     for key in ("crop_size", "size"):
         value = constants.get(key)
@@ -113,7 +108,7 @@ def _transformers() -> Any:
     except ModuleNotFoundError:
         raise UserError("Hugging Face models need transformers: pip install 'tapnet[hf]'.") from None
     library: Any = transformers
-    library.utils.logging.disable_progress_bar()  # of loading, a moment
+    library.utils.logging.disable_progress_bar()  # loading takes a moment only
     hub: Any = huggingface_hub
-    hub.utils.logging.set_verbosity_error()  # without a network it tells of its retries, and we of the failure
+    hub.utils.logging.set_verbosity_error()  # without a network it logs its retries; we report the failure
     return library

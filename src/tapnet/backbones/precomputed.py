@@ -1,4 +1,4 @@
-"""Features that are there already, in place of the backbone that gave them."""
+"""Precomputed features in place of the backbone that computed them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tapnet.backbones.base import Backbone
 
 
 class PrecomputedFeatures(Backbone):
-    """Returns the feature vectors that it is given."""
+    """Returns its input: feature vectors in place of images."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()

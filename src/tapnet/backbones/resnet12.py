@@ -1,4 +1,4 @@
-"""ResNet-12, the paper's network, and its smaller sister of Tables 3 and 5."""
+"""ResNet-12, the paper's network, and the smaller version of Tables 3 and 5."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tapnet.errors import UserError
 
 
 class ResNet12(Backbone):
-    """Four residual blocks of three 3×3 convolutions, shortcut 3×3, global average pooling; 512 features.
+    """Four residual blocks of three 3×3 convolutions, 3×3 shortcuts, global average pooling; 512 features.
 
-    `flatten` keeps the places of the last maps, as Conv4 does, in place of their average. `four_rotations` lets the
-    same blocks see an image rotated by 0, 90, 180 and 270 degrees: four times the maps and the work, no more weights.
+    `flatten` flattens the last maps, as Conv4 does, instead of averaging them. With `four_rotations` the same blocks
+    process an image rotated by 0, 90, 180 and 270 degrees: four times the maps and the work, but no more weights.
     """
 
     default_widths: tuple[int, ...] = (64, 128, 256, 512)
@@ -50,7 +50,7 @@ class ResNet12(Backbone):
         self.dim = math.prod(self.map_shape) if flatten else channels
 
     def extra_repr(self) -> str:
-        return f"flatten={self.flatten}, four_rotations={self.four_rotations}"  # no weight shows them
+        return f"flatten={self.flatten}, four_rotations={self.four_rotations}"  # they do not show in the weights
 
     def maps(self, images: Tensor) -> Tensor:
         if not self.four_rotations:
@@ -72,7 +72,7 @@ class ResNet12Small(ResNet12):
 
 
 class _Block(nn.Module):
-    """The shortcut joins before the last ReLU; pooling and dropout follow."""
+    """Three convolutions with a shortcut, then pooling, ReLU and dropout."""
 
     def __init__(self, inputs: int, outputs: int, dropout: float, shortcut_kernel: int) -> None:
         super().__init__()

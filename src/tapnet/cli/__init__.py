@@ -1,6 +1,6 @@
 """The command line: one file per command, each with `add_arguments` and `run`; parse, call, print.
 
-Nothing heavy is imported before a command runs, so that help and version answer at once.
+Nothing heavy is imported before a command runs, so that help and version are printed at once.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             warnings.showwarning = _show_warning  # type: ignore[assignment]
             importlib.import_module(f"tapnet.cli.{_module(args.command)}").run(args)
             print(end="", flush=True)  # a closed stdout is no file to flush
-    except BrokenPipeError:  # the reader has enough, as in `tapnet recipes | head`
+    except BrokenPipeError:  # the reader stopped reading, as in `tapnet recipes | head`
         _discard_output()
-        return 128 + 13  # as a process that SIGPIPE ended
+        return 128 + 13  # as if SIGPIPE had ended the process
     except (UserError, OSError) as error:  # anything else is a bug, and looks like one
         if os.environ.get("TAPNET_DEBUG"):
             raise
-        print(f"tapnet {args.command}: {_sentence(error)}{_flag(error, args)}", file=sys.stderr)
+        print(f"tapnet {args.command}: {_message(error)}{_flag(error, args)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         print(f"\n{stop}" if str(stop) else "\nStopped.", file=sys.stderr)
@@ -106,7 +106,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _discard_output() -> None:
-    """Let the interpreter flush what is left to nowhere, where it would complain about the closed pipe."""
+    """Redirect output to nowhere, so that the interpreter does not complain about the closed pipe when it ends."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -125,7 +125,7 @@ def _flag(error: Exception, args: argparse.Namespace) -> str:
     return f" (--{parameter.replace('_', '-')})" if parameter and hasattr(args, parameter) else ""
 
 
-def _sentence(error: Exception) -> str:
+def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     return " ".join(str(error).split())

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tapnet.paper.ablations import Ablation, EpisodeSpec, Row
 
 _EXAMPLES = """examples:
-  tapnet ablate                                            what there is
+  tapnet ablate                                            list the ablations
   tapnet ablate selection --checkpoint runs/mine --way 20
   tapnet ablate dimension --checkpoint drawings --split val
   tapnet ablate gradient --recipe quickdraw --set training.episodes=300
@@ -36,7 +36,7 @@ _EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
-    parser.add_argument("name", nargs="?", help="the ablation; without one, what there is")
+    parser.add_argument("name", nargs="?", help="the ablation; without one, list them")
     parser.add_argument("--checkpoint", help="variants of a trained network: a run, a file or a bundled name")
     parser.add_argument("--recipe", help="variants that are trained, by this recipe")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change the recipe")
@@ -61,10 +61,10 @@ def run(args: argparse.Namespace) -> None:
     _check_options(ablation, args)
     episodes = ablation.episodes if args.episodes is None else args.episodes
     task = EpisodeSpec(args.way, args.shot, args.query, episodes, args.seed)
-    header, found, rows = (_measured if args.checkpoint else _trained)(ablation, args, task)
-    asked = asdict(task) | ({"way": None} if ablation.varies_way else {})
-    overlap = found.overlap.as_dict()
-    result = ablation_result(args.name, header, found.evaluator, asked, [asdict(row) for row in rows], overlap)
+    header, base, rows = (_measure if args.checkpoint else _train_and_measure)(ablation, args, task)
+    recorded_task = asdict(task) | ({"way": None} if ablation.varies_way else {})
+    rows_as_dicts, overlap = [asdict(row) for row in rows], base.overlap.as_dict()
+    result = ablation_result(args.name, header, base.evaluator, recorded_task, rows_as_dicts, overlap)
     if args.json:
         print(json.dumps(result))
     else:
@@ -75,29 +75,29 @@ def run(args: argparse.Namespace) -> None:
 
 def _check_options(ablation: Ablation, args: argparse.Namespace) -> None:
     if (args.checkpoint is None) == (args.recipe is None):
-        raise UserError("Give one: --checkpoint to vary a trained network, or --recipe to train the variants.")
+        raise UserError("Expected either --checkpoint, to vary a trained network, or --recipe, to train the variants.")
     if args.checkpoint and ablation.measure is None:
-        raise UserError(f"The variants of {args.name} need training: give --recipe in place of --checkpoint.")
+        raise UserError(f"The variants of {args.name} need training: use --recipe in place of --checkpoint.")
     if args.recipe and ablation.recipes is None:
-        raise UserError(f"The variants of {args.name} need no training: give --checkpoint in place of --recipe.")
+        raise UserError(f"The variants of {args.name} need no training: use --checkpoint in place of --recipe.")
     if args.checkpoint and (args.set or args.out or args.engine):
-        raise UserError(
-            "--set, --out and --engine are for variants that are trained: leave them out, or give --recipe."
-        )
+        raise UserError("--set, --out and --engine are for variants that are trained: leave them out, or use --recipe.")
     check_engine(args)
 
 
-def _measured(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) -> tuple[Header, Candidate, list[Row]]:
+def _measure(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) -> tuple[Header, Candidate, list[Row]]:
     """Return the header of the checkpoint, the checkpoint with its evaluator, and the rows."""
     assert ablation.measure is not None
-    found = candidate(args.checkpoint, _in_float32(args))
-    return found.header, found, ablation.measure(found.evaluator, task)
+    opened = candidate(args.checkpoint, _in_float32(args))
+    return opened.header, opened, ablation.measure(opened.evaluator, task)
 
 
-def _trained(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) -> tuple[Header, Candidate, list[Row]]:
-    """Return the same for the first of the variants, after each has been trained."""
+def _train_and_measure(
+    ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec
+) -> tuple[Header, Candidate, list[Row]]:
+    """Train the variants; return the same as `_measure`, for the first of them."""
     from tapnet.paper.ablations import check_measurable, measure_runs, recipes_by_folder, train_variants
-    from tapnet.recipe import load_recipe
+    from tapnet.recipe_file import load_recipe
 
     assert ablation.recipes is not None
     recipe = load_recipe(args.recipe, args.set)
@@ -114,26 +114,22 @@ def _trained(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) ->
     out = args.out or Path("runs") / f"ablate-{args.name}"
     if args.engine:
         train_on_cluster(recipes_by_folder(recipes), out, args)
-    folders = train_variants(recipes, out, train, _log)
-    found = {variant: candidate(str(folder), _in_float32(args)) for variant, folder in folders.items()}
-    evaluators = {variant: each.evaluator for variant, each in found.items()}
-    base = found[next(iter(found))]
+    folders = train_variants(recipes, out, train, partial(print, file=sys.stderr))
+    candidates = {variant: candidate(str(folder), _in_float32(args)) for variant, folder in folders.items()}
+    evaluators = {variant: each.evaluator for variant, each in candidates.items()}
+    base = next(iter(candidates.values()))
     return replace(base.header, recipe=recipe), base, measure_runs(evaluators, task, recipe.training.episodes)
 
 
-def _log(line: str) -> None:
-    print(line, file=sys.stderr)
-
-
 def _in_float32(args: argparse.Namespace) -> argparse.Namespace:
-    """Return the options for an evaluation in float32: the precision that was asked for is that of training."""
+    """Return the options for an evaluation in float32; --precision is that of training."""
     return argparse.Namespace(**vars(args) | {"precision": "float32"})
 
 
 def _print_list(ablations: dict[str, Ablation]) -> None:
     for name, ablation in ablations.items():
         sources = (("--checkpoint", ablation.measure), ("--recipe", ablation.recipes))
-        options = " or ".join(option for option, there in sources if there)
+        options = " or ".join(option for option, function in sources if function)
         print(f"{name:<26}{options}")
         Console(highlight=False).print(f"  {ablation.question}")
 

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _images(args: argparse.Namespace) -> LabeledFolder:
-    """Return the images by class: of a file of labels, or named by --class or their folder."""
+    """Return the images by class, from a file of labels, --class or the names of their folders."""
     from tapnet.data.source import normalize_name
     from tapnet.inference import LabeledFolder, Skipped, find_images, read_labels
 

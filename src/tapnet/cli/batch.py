@@ -31,7 +31,7 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Add the options of commands that run on a cluster, too."""
+    """Add the options of commands that can run on a cluster."""
     parser.add_argument("--engine", choices=["ray"], help="run on a Ray cluster (tapnet[ray])")
     parser.add_argument(
         "--address", help="the Ray cluster: auto, or host:port (default: RAY_ADDRESS, else local cores)"
@@ -40,7 +40,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
 
 
 def check_engine(args: argparse.Namespace) -> None:
-    """Raise UserError if options of a cluster are given without one."""
+    """Raise UserError if options of a cluster are used without one."""
     if args.engine is None and (args.address or args.workers is not None):
         raise UserError("--address and --workers belong to a cluster: add --engine ray, or leave them out.")
     if args.workers is not None and args.workers < 1:
@@ -48,12 +48,12 @@ def check_engine(args: argparse.Namespace) -> None:
 
 
 def check_no_batch_options(args: argparse.Namespace) -> None:
-    """Raise UserError if an option needs part files, which were not asked for."""
+    """Raise UserError if an option needs part files, but --out is not Parquet."""
     check_engine(args)
     if args.engine:
-        raise UserError(f"--engine {args.engine} writes Parquet files: give --out NAME.parquet.")
+        raise UserError(f"--engine {args.engine} writes Parquet files: add --out NAME.parquet.")
     if args.retry_unreadable:
-        raise UserError("--retry-unreadable continues Parquet files: give --out NAME.parquet.")
+        raise UserError("--retry-unreadable continues Parquet files: add --out NAME.parquet.")
 
 
 def predict_parts(args: argparse.Namespace) -> None:
@@ -62,7 +62,7 @@ def predict_parts(args: argparse.Namespace) -> None:
 
     check_engine(args)
     if args.format or args.sort or args.sort_into:
-        raise UserError("--json, --csv, --sort and --sort-into do not go with Parquet files: leave them out.")
+        raise UserError("--json, --csv, --sort and --sort-into cannot be combined with Parquet files: leave them out.")
     if args.engine:
         from tapnet.jobs.ray_session import import_ray
 
@@ -78,8 +78,8 @@ def predict_parts(args: argparse.Namespace) -> None:
         lose=args.lose,
         retry_unreadable=args.retry_unreadable,
     )
-    if there := job.total - job.remaining:
-        ERRORS.print(f"{args.out} holds {there:,} of {pluralize(job.total, 'image')} already.")
+    if done := job.total - job.remaining:
+        ERRORS.print(f"{args.out} holds {done:,} of {pluralize(job.total, 'image')} already.")
     written = job.run_on_ray(args.address, args.workers, args.device) if args.engine else job.run(args.device)
     unreadable = _watch(written, job)
     for line in job.skipped.lines():
@@ -110,7 +110,7 @@ def _watch(written: Iterator[Part], job: BatchPrediction) -> int:
 
 
 class _Log:
-    """Prints now and then how many images are done and how long the rest will take, where there is no terminal."""
+    """Prints every now and then how many images are done and how long the rest will take, if there is no terminal."""
 
     def __init__(self, total: int) -> None:
         self.total, self.first, self.began, self.printed = total, 0, 0.0, time.monotonic()
@@ -129,7 +129,7 @@ class _Log:
 
 @contextmanager
 def _advance(total: int) -> Iterator[Callable[[int], None]]:
-    """Inside, the function that is yielded shows how many images are done: as a bar on a terminal, else as lines."""
+    """Yield a function that shows how many images are done: as a bar on a terminal, else as lines."""
     if not sys.stderr.isatty():
         yield _Log(total)
         return

@@ -1,4 +1,4 @@
-"""`tapnet data ACTION`: which datasets there are, and making them ready on this machine."""
+"""`tapnet data ACTION`: list, prepare, check, download and show datasets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _console = Console()
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = actions.add_parser("list", help="every dataset, whether it is ready here, and how to make it so")
+    listing = actions.add_parser("list", help="every dataset, whether it is prepared here, and how to prepare it")
     prepare = actions.add_parser("prepare", help="pack a dataset from the files that you have")
     check = actions.add_parser(
         "check", help="counts, splits, duplicates, checksum; what differs from the published set"
@@ -73,7 +73,9 @@ def _add_pack_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", default="test", help="which classes (default: test)")
-    parser.add_argument("--out", required=True, type=Path, metavar="PNG", help="the sheet; the episode goes beside it")
+    parser.add_argument(
+        "--out", required=True, type=Path, metavar="PNG", help="the sheet; the episode is saved beside it"
+    )
     parser.add_argument(
         "--rotations", type=int, help="4: with rotations as classes, 1: without (default: the dataset's own)"
     )
@@ -121,7 +123,7 @@ def _entry(name: str, state: str, summary: str, command: str) -> None:
 
 
 def _prepared(folder: Path, published: int | None = None) -> tuple[str, str]:
-    """What is there, and how many classes from what; of a published set also if it is a part."""
+    """Return the state of a prepared dataset, and its number of classes and source."""
     from tapnet.data.packed import open_packed
 
     try:
@@ -146,10 +148,6 @@ def _command(name: str, ready: bool) -> str:
         return f"tapnet data show {name} --out {name}.png"
     download = f"tapnet data download {name}   or   " if name in DOWNLOADS else ""
     return f"{download}tapnet data prepare {name} --from PATH"
-
-
-def _prepare(args: argparse.Namespace) -> None:
-    _pack(args, _preparable(args.name), Path(args.path).expanduser())
 
 
 def _pack(args: argparse.Namespace, dataset: Dataset, path: Path) -> None:
@@ -278,7 +276,7 @@ def _print_findings(findings: list[Finding], title: str) -> None:
 
 ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "list": _list,
-    "prepare": _prepare,
+    "prepare": lambda args: _pack(args, _preparable(args.name), Path(args.path).expanduser()),
     "check": _check,
     "download": _download,
     "show": _show,

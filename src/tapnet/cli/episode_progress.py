@@ -1,4 +1,4 @@
-"""A progress bar over episodes with the time left: methods that embed each episode anew take minutes."""
+"""A progress bar over episodes with the time left, for methods that take minutes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Advance = Callable[[int, int], None]  # episodes done, of how many
 
 @contextmanager
 def episode_progress() -> Iterator[Callable[[str], Advance]]:
-    """Give a function that starts a bar of that description over; the bar is gone at the end.
+    """Yield a function that starts the bar again with a description; the bar disappears at the end.
 
-    It stands on stderr, if that is a terminal; of several processes only the first has one.
+    It is on stderr, if that is a terminal; of several processes only the first has one.
     """
     from tapnet import distributed
 

@@ -44,7 +44,7 @@ _EXAMPLES = """examples:
 
 @dataclass(frozen=True)
 class _Measured:
-    """A checkpoint on one task."""
+    """The result of a checkpoint on one task."""
 
     candidate: Candidate
     result: Evaluation
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> None:
             check_seeds(args.checkpoints)
         with episode_progress() as start:
             measured = [
-                _measured(found, spec, not args.no_class_interval, start)
+                _measure(found, spec, not args.no_class_interval, start)
                 for found in (candidate(checkpoint, args) for checkpoint in args.checkpoints)
                 for spec in specs
             ]
@@ -97,8 +97,8 @@ def run(args: argparse.Namespace) -> None:
         _record(measured, args.record)
 
 
-def _measured(found: Candidate, spec: EpisodeSpec, bootstrap: bool, start: Callable[[str], Advance]) -> _Measured:
-    """Return a checkpoint on the episodes of the spec, with `bootstrap` with its interval over classes."""
+def _measure(found: Candidate, spec: EpisodeSpec, bootstrap: bool, start: Callable[[str], Advance]) -> _Measured:
+    """Evaluate a checkpoint on the episodes of the spec; with `bootstrap`, include the interval over classes."""
     name = f"{found.name}, {spec.way}-way {spec.shot}-shot"
     accuracies = found.evaluator.accuracies(spec, start(name))
     over_classes = start(f"{name}, over classes") if bootstrap else None
@@ -106,7 +106,7 @@ def _measured(found: Candidate, spec: EpisodeSpec, bootstrap: bool, start: Calla
 
 
 def _as_json(measured: list[_Measured], spreads: list[tuple[Evaluation, SeedSpread]]) -> dict[str, Any]:
-    """Return one object for one result, else all of them under `results`."""
+    """Return the only result, or all of them under `results`."""
     if len(measured) == 1:
         return measured[0].as_dict()
     seeds = [{"way": result.way, "shot": result.shot} | asdict(spread) for result, spread in spreads]
@@ -132,18 +132,18 @@ def _print(measured: list[_Measured], spreads: list[tuple[Evaluation, SeedSpread
             for result, spread in spreads
         ]
         print_table(headings, rows)
-    Console(highlight=False).print(EXPLANATION + (_OVER_SEEDS if spreads else _ONE_RUN))
+    Console(highlight=False).print(EXPLANATION + (_OVER_SEEDS if spreads else ONE_RUN))
 
 
 def _note(found: Candidate) -> str:
-    """Return what the printed line says of classes that are not unseen."""
-    met = {"trained on": found.overlap.trained_on, "chosen by": found.overlap.validated_on}
-    counts = [f", {words} {count} of them" for words, count in met.items() if count]
+    """Return what the title says about classes that are not unseen."""
+    overlaps = {"trained on": found.overlap.trained_on, "chosen by": found.overlap.validated_on}
+    counts = [f", {words} {count} of them" for words, count in overlaps.items() if count]
     return overlap_note(found.overlap.pretrained_on) + "".join(counts)
 
 
 def _spreads(measured: list[_Measured], tasks: int) -> list[tuple[Evaluation, SeedSpread]]:
-    """Return for each task the mean over the runs, with what varies over episodes and over seeds."""
+    """Return for each task the mean over the runs, with its variation over episodes and over seeds."""
     from tapnet.evaluation.comparison import seed_spread
 
     spreads = []
@@ -173,7 +173,7 @@ def run_state(checkpoint: str) -> str:
 
 
 def candidate(checkpoint: str, args: argparse.Namespace) -> Candidate:
-    """Return a checkpoint with the evaluator that the options ask for; print which classes are not unseen."""
+    """Return a checkpoint with an evaluator by the options; print which classes are not unseen."""
     from tapnet.evaluation.candidates import Candidate
     from tapnet.evaluation.embedding import default_cache
     from tapnet.training.outcome import training_seconds
@@ -189,7 +189,7 @@ def candidate(checkpoint: str, args: argparse.Namespace) -> Candidate:
 
 
 def evaluation_data(args: argparse.Namespace) -> EvaluationData:
-    """Return the images that the options of `add_task` ask for."""
+    """Return the images by the options of `add_task`."""
     from tapnet.evaluation.candidates import EvaluationData
 
     return EvaluationData(args.split, args.dataset, args.root, args.rotations)
@@ -199,12 +199,12 @@ EXPLANATION = (
     "Over episodes: 95% interval for these classes and images. Over classes: 95% interval for others of the same kind, "
     "by resampling classes and images. "
 )
-_ONE_RUN = "One training run; another seed may differ."
+ONE_RUN = "One training run; another seed may differ."
 _OVER_SEEDS = "Over seeds: 95% interval for the mean over other seeds of training."
 
 
 def print_results(results: list[Evaluation], title: str) -> None:
-    """Print a title on one line and a row per task."""
+    """Print a title on one line and one row per task."""
     rows = []
     for result in results:
         intervals = (half_width(result.ci95), half_width(result.ci95_bootstrap))

@@ -12,16 +12,17 @@ from tapnet.errors import NotFoundError, UserError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_KINDS = ("png", "svg")
-_FIGURES = """figures:
-  projection              an episode in embedding and in projection space (Figure 2)
-  reference-distance      smallest distance between references over training (Figure 3)
-  reference-trajectories  the paths of the references through training (Figure 4)
-  dimension               accuracy against the projection dimension D (Figure 5)
-  episode-composition     training classes against queries (supplement, Figure 1)
-  learning-curve          accuracy on validation classes over training
-  rivals                  every method on Omniglot, from the folder of kept results
-"""
+_SUFFIXES = (".png", ".svg")
+FIGURES = {
+    "projection": "an episode in embedding and in projection space (Figure 2)",
+    "reference-distance": "smallest distance between references over training (Figure 3)",
+    "reference-trajectories": "the paths of the references through training (Figure 4)",
+    "dimension": "accuracy against the projection dimension D (Figure 5)",
+    "episode-composition": "training classes against queries (supplement, Figure 1)",
+    "learning-curve": "accuracy on validation classes over training",
+    "rivals": "every method on Omniglot, from the folder of recorded results",
+}
+_FIGURES = "figures:\n" + "".join(f"  {name:<24}{summary}\n" for name, summary in FIGURES.items())
 _EXAMPLES = """
 examples:
   tapnet figure projection runs/quickstart
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
         nargs="?",
-        help="the folder of a run; for `projection` also a checkpoint; for the figures of ablations a kept result",
+        help="the folder of a run; for `projection` also a checkpoint; for the figures of ablations a recorded result",
     )
     parser.add_argument("--out", type=output_folder, default=Path("figures"), help="folder for NAME.png and NAME.svg")
     add_task(parser)
@@ -52,70 +53,39 @@ def run(args: argparse.Namespace) -> None:
         print(_FIGURES, end="")
         return
     if args.source is None:
-        raise UserError(f"Give what to draw {args.name} from: the folder of a run, or a kept result.")
+        raise UserError(f"Expected the source of {args.name}: the folder of a run, or a recorded result.")
 
     from tapnet.plotting import save
 
-    figure = FIGURES[args.name](args)
-    for kind in _KINDS:
-        print(save(figure, args.out / f"{args.name}.{kind}"))
+    figure = _draw(args.name, Path(args.source), args)
+    for suffix in _SUFFIXES:
+        print(save(figure, args.out / f"{args.name}{suffix}"))
 
 
-def _projection(args: argparse.Namespace) -> Figure:
+def _draw(name: str, source: Path, args: argparse.Namespace) -> Figure:
     from tapnet.cli.evaluate import candidate
+    from tapnet.paper.ablation_figures import dimension_figure, episode_composition_figure
+    from tapnet.paper.learning_curve import learning_curve, reference_distance
     from tapnet.paper.projection import projection_figure
-
-    found = candidate(args.source, args).evaluator
-    return projection_figure(found.method, found.images, args.way, args.shot, args.query, args.seed)
-
-
-def _reference_distance(args: argparse.Namespace) -> Figure:
-    from tapnet.paper.learning_curve import reference_distance
-
-    return reference_distance(Path(args.source))
-
-
-def _reference_trajectories(args: argparse.Namespace) -> Figure:
+    from tapnet.paper.results import read_ablation, read_results
+    from tapnet.paper.rivals_figure import rivals_figure
     from tapnet.paper.trajectories import reference_trajectories
 
-    return reference_trajectories(Path(args.source))
-
-
-def _learning_curve(args: argparse.Namespace) -> Figure:
-    from tapnet.paper.learning_curve import learning_curve
-
-    return learning_curve(Path(args.source))
-
-
-def _dimension(args: argparse.Namespace) -> Figure:
-    from tapnet.paper.ablation_figures import dimension_figure
-    from tapnet.paper.results import read_ablation
-
-    return dimension_figure(read_ablation(Path(args.source)))
-
-
-def _episode_composition(args: argparse.Namespace) -> Figure:
-    from tapnet.paper.ablation_figures import episode_composition_figure
-    from tapnet.paper.results import read_ablation
-
-    return episode_composition_figure(read_ablation(Path(args.source)))
-
-
-def _rivals(args: argparse.Namespace) -> Figure:
-    from tapnet.paper.results import read_results
-    from tapnet.paper.rivals_figure import rivals_figure
-
-    if not Path(args.source).is_dir():
-        raise NotFoundError(f"There is no folder {args.source}: give one that `--record` has filled.")
-    return rivals_figure(read_results(Path(args.source)), args.way, args.shot)
-
-
-FIGURES = {
-    "projection": _projection,
-    "reference-distance": _reference_distance,
-    "reference-trajectories": _reference_trajectories,
-    "dimension": _dimension,
-    "episode-composition": _episode_composition,
-    "learning-curve": _learning_curve,
-    "rivals": _rivals,
-}
+    match name:
+        case "projection":
+            evaluator = candidate(args.source, args).evaluator
+            return projection_figure(evaluator.method, evaluator.images, args.way, args.shot, args.query, args.seed)
+        case "reference-distance":
+            return reference_distance(source)
+        case "reference-trajectories":
+            return reference_trajectories(source)
+        case "dimension":
+            return dimension_figure(read_ablation(source))
+        case "episode-composition":
+            return episode_composition_figure(read_ablation(source))
+        case "learning-curve":
+            return learning_curve(source)
+        case _:
+            if not source.is_dir():
+                raise NotFoundError(f"There is no folder {source}: expected one that `--record` has filled.")
+            return rivals_figure(read_results(source), args.way, args.shot)

@@ -15,7 +15,7 @@ _EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
-    parser.add_argument("file", type=Path, help="what Chainer's save_npz wrote, ResNet-12")
+    parser.add_argument("file", type=Path, help="a file of Chainer's save_npz, with the ResNet-12")
     parser.add_argument("--out", type=Path, required=True, help="the folder to write, such as runs/authors")
     parser.add_argument("--recipe", default="mini-imagenet-5shot", help="how it was trained (default: %(default)s)")
     parser.add_argument("--image-size", type=int, default=84, help="height and width of its images (default: 84)")
@@ -24,10 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from tapnet.checkpoint import BEST
     from tapnet.paper.chainer import import_chainer
-    from tapnet.recipe import load_recipe
+    from tapnet.recipe_file import load_recipe
 
     if (args.out / BEST).exists():
-        raise FileExistsError(f"{args.out} already holds a run: give another --out.")
+        raise FileExistsError(f"{args.out} already holds a run: choose another --out.")
     checkpoint = import_chainer(args.file, load_recipe(args.recipe), args.image_size)
     checkpoint.write(args.out / BEST)
     recipe = checkpoint.header.recipe

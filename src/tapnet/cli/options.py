@@ -23,7 +23,7 @@ def add_device(parser: argparse.ArgumentParser, precision: str) -> None:
 
 
 def episode_spec(args: argparse.Namespace) -> EpisodeSpec:
-    """Return the episodes that the options of `add_episodes` ask for."""
+    """Return the episodes by the options of `add_episodes`."""
     from tapnet.data.episodes import EpisodeSpec
 
     return EpisodeSpec(args.way, args.shot, args.query, args.episodes, args.seed)
@@ -36,7 +36,7 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
 
 
 def processes(args: argparse.Namespace) -> AbstractContextManager[Fabric]:
-    """The processes that the options ask for, started."""
+    """Start the processes by the options of `add_processes`."""
     from tapnet.distributed import Layout, launched
     from tapnet.hardware import resolve_device, resolve_precision
 
@@ -46,7 +46,7 @@ def processes(args: argparse.Namespace) -> AbstractContextManager[Fabric]:
 
 
 def episode_specs(args: argparse.Namespace) -> list[EpisodeSpec]:
-    """Return one spec for each pair of a way and a shot that the options ask for."""
+    """Return one spec for each pair of a way and a shot."""
     from tapnet.data.episodes import EpisodeSpec
 
     tasks = ((way, shot) for way in args.way for shot in args.shot)
@@ -54,7 +54,7 @@ def episode_specs(args: argparse.Namespace) -> list[EpisodeSpec]:
 
 
 def numbers(text: str) -> list[int]:
-    """The type of an option that takes one number or several, separated by commas."""
+    """Parse one number, or several separated by commas."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
@@ -86,7 +86,7 @@ def add_task(parser: argparse.ArgumentParser, several: bool = False) -> None:
 
 
 def output_file(*endings: str) -> Callable[[str], Path]:
-    """The type of an option that names a file to write, with one of these endings where there are some."""
+    """Return a parser of paths of files to write, with one of these suffixes if there are any."""
 
     def checked(text: str) -> Path:
         path = output_folder(str(Path(text).parent)) / Path(text).name
@@ -100,7 +100,7 @@ def output_file(*endings: str) -> Callable[[str], Path]:
 
 
 def reject(text: str) -> float | str:
-    """The type of --reject: a probability, or "auto"."""
+    """Parse --reject: a probability, or "auto"."""
     if text == "auto":
         return text
     try:
@@ -110,7 +110,7 @@ def reject(text: str) -> float | str:
 
 
 def share(text: str) -> float:
-    """The type of an option that takes a share: 5% or 0.05."""
+    """Parse a share: 5% or 0.05."""
     try:
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
@@ -135,18 +135,18 @@ FIGURES = (".png", ".pdf", ".svg", ".jpg")
 
 
 def command(*words: object) -> str:
-    """A command line to copy, quoted for a shell."""
+    """Return a command line to copy, quoted for a shell."""
     return shlex.join(["tapnet", *map(str, words)])
 
 
 def output_folder(text: str) -> Path:
-    """The type of an option that names a folder to fill."""
+    """Parse the path of a folder to write to."""
     path = Path(text)
-    there = next(part for part in (path.absolute(), *path.absolute().parents) if part.exists())
-    if not there.is_dir():
-        raise argparse.ArgumentTypeError(f"{there} is a file, expected a folder")
-    if not os.access(there, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{there} cannot be written to: give another folder")
+    existing = next(part for part in (path.absolute(), *path.absolute().parents) if part.exists())
+    if not existing.is_dir():
+        raise argparse.ArgumentTypeError(f"{existing} is a file, expected a folder")
+    if not os.access(existing, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{existing} cannot be written to: choose another folder")
     return path
 
 

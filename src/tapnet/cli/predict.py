@@ -29,7 +29,12 @@ _EXAMPLES = """examples:
   tapnet predict birds.task list.txt --out birds.parquet           the same command continues what was stopped
   tapnet predict birds.task s3://bucket/photos --engine ray --address auto --out s3://bucket/birds.parquet
 """
-_ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".txt": "table"}  # so that no slip overwrites an image
+_ENDINGS = {
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "jsonl",
+    ".txt": "table",
+}  # so that a typing error overwrites no image
 _PARQUET = ".parquet"
 
 
@@ -65,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _output(text: str) -> Path | str:
-    """Return where to write: a folder of part files, which may be in a bucket, as text; else the path of a file."""
+    """Parse --out: a folder of part files, which may be in a bucket, as text; else the path of a file."""
     if text.rstrip("/").lower().endswith(_PARQUET):
         return text.rstrip("/")
     if "://" in text:
@@ -118,7 +123,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _format(args: argparse.Namespace) -> str:
-    """Return the format that was asked for, or that of the ending of the file; raise UserError if they differ."""
+    """Return the format by the options or the suffix of the file; raise UserError if they differ."""
     by_ending = _ENDINGS[args.out.suffix.lower()] if args.out else None
     if args.format is None or by_ending is None:
         return args.format or by_ending or "table"
@@ -150,7 +155,7 @@ def _to_copy(chunk: Chunk) -> dict[str, Path]:
 
 
 def _sort(batch: list[Prediction], folder: Path, paths: dict[str, Path]) -> None:
-    """Copy the images, never move them; of two with one name both stay, and none is copied twice."""
+    """Copy images into one folder per class; different ones of one name are all kept, none is copied twice."""
     import filecmp
     import shutil
 
@@ -167,6 +172,6 @@ def _sort(batch: list[Prediction], folder: Path, paths: dict[str, Path]) -> None
 
 
 def _safe(name: str) -> str:
-    """Return a class name as the name of one folder, also if it comes from somebody else's file."""
+    """Return a class name as a safe name of one folder, since task files may come from strangers."""
     plain = "".join("_" if character in '/\\:*?"<>|' or ord(character) < 32 else character for character in name)
     return plain.lstrip(". ") or "_"

@@ -1,4 +1,4 @@
-"""What the commands on one's own images share: a progress bar, and naming what could not be read or was left out."""
+"""Shared by the commands on the user's own images: a progress bar, and reports of images that were not read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ERRORS = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_w
 
 
 class ImageProgress:
-    """Shows how many images were read, and names those that could not be."""
+    """Shows how many images were read, and names those that could not be read."""
 
     def __init__(self) -> None:
         self.broken = 0
@@ -32,7 +32,7 @@ class ImageProgress:
 
     @contextmanager
     def bar(self, total: int, what: str = "images") -> Iterator[None]:
-        """While it lasts, `advance` moves a bar on stderr, if that is a terminal."""
+        """Show a bar on stderr, if that is a terminal, which `advance` moves."""
         with progress_bar(what) as self._bar:
             self._bar.add_task("", total=total)
             yield
@@ -44,7 +44,7 @@ class ImageProgress:
             self._bar.advance(self._bar.task_ids[0], count)
 
     def show(self, done: int, total: int) -> None:
-        """Set the bar to so many of all."""
+        """Set the bar to `done` of `total`."""
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done, total=total)
 
@@ -66,22 +66,22 @@ class ImageProgress:
 
 
 def progress_bar(what: str) -> Progress:
-    """Return a bar that is gone when it is done."""
+    """Return a bar that disappears when it is done."""
     columns = BarColumn(), MofNCompleteColumn(), TextColumn(f"{what}, time left"), TimeRemainingColumn()
     return Progress(*columns, console=ERRORS, transient=True, disable=not sys.stderr.isatty())
 
 
 def input_path(text: str) -> Path:
-    """Return the path of a file or folder to read: the type of an argument."""
+    """Parse the path of a file or folder to read."""
     if "://" in text:
-        raise argparse.ArgumentTypeError(f"{text} is an address: download it first, then give the path of the file.")
+        raise argparse.ArgumentTypeError(f"{text} is an address: download it first, then pass the path of the file.")
     if text == "-":
         raise argparse.ArgumentTypeError("standard input is not read: save the image as a file first.")
     return Path(text)
 
 
 def image_source(text: str) -> str:
-    """Return where images are, by path or by the address of a bucket: the type of an argument."""
+    """Parse the path of images or the address of a bucket."""
     scheme, found, _ = text.partition("://")
     return text if found and scheme not in ("http", "https", "ftp") else str(input_path(text))
 
@@ -97,7 +97,7 @@ def add_labels(parser: argparse.ArgumentParser) -> None:
 
 
 def labeled_images(folder: Path | None, labels: Path | None) -> LabeledFolder:
-    """Return the images of a folder of classes, or of a file of labels: one of them has to be given."""
+    """Return the images of a folder of classes or of a file of labels; raise UserError unless there is exactly one."""
     from tapnet.inference import class_folders, read_labels
 
     if labels is not None and folder is None:

@@ -1,4 +1,4 @@
-"""`tapnet quickstart`: the whole way once, on the bundled drawings."""
+"""`tapnet quickstart`: training, evaluation and plots, on the bundled drawings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tapnet.cli.evaluate import EXPLANATION, print_results
+from tapnet.cli.evaluate import EXPLANATION, ONE_RUN, print_results
 from tapnet.cli.options import add_device, command
 from tapnet.cli.train import train_with_progress
 
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> None:
     from tapnet.paper.learning_curve import learning_curve
     from tapnet.paper.projection import has_projection, projection_figure
     from tapnet.plotting import save
-    from tapnet.recipe import load_recipe
+    from tapnet.recipe_file import load_recipe
     from tapnet.training.run_folder import RunFolder
 
     other = [] if args.method == "tapnet" else [f"method={{name: {args.method}}}", f"name=quickdraw-{args.method}"]
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
     results = [evaluator.evaluate(EpisodeSpec(way, shot, 15, EPISODES)) for way, shot in TASKS]
     RunFolder(args.out).record_evaluation([result.as_dict() for result in results])
     print_results(results, f"{args.method} on {len(evaluator.images.names)} classes it has never seen")
-    Console(highlight=False).print(EXPLANATION + "One training run; another seed may differ.")
+    Console(highlight=False).print(EXPLANATION + ONE_RUN)
     plots = [save(learning_curve(args.out), args.out / "learning-curve.png")]
     if has_projection(method):
         plots.append(save(projection_figure(method, evaluator.images), args.out / "projection.png"))

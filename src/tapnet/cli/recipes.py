@@ -1,4 +1,4 @@
-"""`tapnet recipes`: what can be trained by name."""
+"""`tapnet recipes`: list the bundled recipes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(_: argparse.Namespace) -> None:
-    from tapnet.recipe import bundled_recipes, load_recipe
+    from tapnet.recipe_file import bundled_recipes, load_recipe
 
     console = Console(highlight=False)
     for path in bundled_recipes():

@@ -1,4 +1,4 @@
-"""`tapnet remove TASK CLASS-OR-IMAGE …`: forget a class, or single examples."""
+"""`tapnet remove TASK CLASS-OR-IMAGE …`: remove classes, or single examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predictions as text: an aligned table, CSV, JSON lines or one JSON list. Each batch is whole when written."""
+"""Predictions as text: an aligned table, CSV, JSON lines or one JSON list."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class PredictionWriter(ABC):
-    """Writes to a stream, flushing after every batch, so that an interrupted run leaves whole lines.
+    """Writes to a stream and flushes after every batch, so that an interrupted run leaves complete lines.
 
-    With `reject` the class may be "unknown", and the best guess stands beside it.
+    With `reject` the class may be "unknown", and the best guess is written beside it.
     """
 
     def __init__(self, stream: TextIO, top: int, reject: bool, widest: int) -> None:
@@ -29,10 +29,10 @@ class PredictionWriter(ABC):
         self.stream.flush()
 
     def close(self) -> None:  # noqa: B027
-        """Write what ends the output; most formats need nothing."""
+        """Write the end of the output; most formats have none."""
 
     def heading(self) -> str:
-        """Return what begins the output."""
+        """Return the start of the output."""
         return ""
 
     @abstractmethod
@@ -74,7 +74,7 @@ class Csv(PredictionWriter):
 
 
 class JsonLines(PredictionWriter):
-    """One object per line, so that the file is whole after every line."""
+    """One object per line, so that the file is valid after every line."""
 
     def line(self, prediction: Prediction) -> str:
         return json.dumps(self.row(prediction), ensure_ascii=False) + "\n"
@@ -90,7 +90,7 @@ class JsonLines(PredictionWriter):
 
 
 class JsonList(JsonLines):
-    """One list of objects, closed also after an interruption."""
+    """One list of objects, which is closed even after an interruption."""
 
     _written = 0
 

@@ -102,8 +102,8 @@ def _thresholds(found: Score) -> Table:
     table = Table()
     for heading in ("--reject", "correct lost", "mistakes caught", "unknown caught"):
         table.add_column(heading, justify="right")
-    asked = found.rejection()
-    for each in [*found.thresholds(), *([asked] if asked else [])]:
+    rejection = found.rejection()
+    for each in [*found.thresholds(), *([rejection] if rejection else [])]:
         shares = each.correct_rejected, each.mistakes_rejected, each.unknown_rejected
         name = each.reject if isinstance(each.reject, str) else f"{each.reject:g}"
         table.add_row(name, *("—" if share is None else f"{100 * share:.0f}%" for share in shares))

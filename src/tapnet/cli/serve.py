@@ -1,4 +1,4 @@
-"""`tapnet serve`: the page on which anybody teaches a classifier, and the HTTP service behind it."""
+"""`tapnet serve`: a web page to teach a classifier, and the HTTP service behind it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", default="tapnet-store", help="folder of the tasks, or postgresql://…")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; beyond this machine with --token")
     parser.add_argument("--port", type=int, default=8000, help="default: 8000")
-    parser.add_argument("--token", default=os.environ.get("TAPNET_TOKEN"), help="what clients have to know")
+    parser.add_argument("--token", default=os.environ.get("TAPNET_TOKEN"), help="the token that clients must send")
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="a name of this server")
     parser.add_argument("--workers", type=int, default=1, help="server processes (default: 1)")
     parser.add_argument("--threads", type=int, default=8, help="requests worked on at a time (default: 8)")

@@ -1,4 +1,4 @@
-"""`tapnet sweep FILE.yaml`: many runs by one file, one after another or on a Ray cluster, and what came out."""
+"""`tapnet sweep FILE.yaml`: many runs from one file, one after another or on a Ray cluster, and their results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """examples:
   tapnet sweep my-sweep.yaml                         one run after another; the same command continues
-  tapnet sweep my-sweep.yaml --list                  the runs that it asks for
+  tapnet sweep my-sweep.yaml --list                  list the runs
   tapnet sweep my-sweep.yaml --engine ray --address auto --out /shared/runs/my-sweep
 
 my-sweep.yaml:
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     parser.add_argument("file", type=Path, help="a YAML file with recipes, changes, a grid, seeds or a list of runs")
     parser.add_argument("--out", type=output_folder, help="folder of the run folders (default: as in the file)")
-    parser.add_argument("--list", action="store_true", help="print the runs and train nothing")
+    parser.add_argument("--list", action="store_true", help="print the runs without training")
     add_device(parser, precision="auto")
     add_engine(parser)
 
@@ -58,8 +58,8 @@ def run(args: argparse.Namespace) -> None:
         return
     check_trainable(sweep.recipes)
     todo = unfinished(sweep.recipes, out, sweep.test)
-    if there := len(sweep.recipes) - len(todo):
-        ERRORS.print(f"{there} of {pluralize(len(sweep.recipes), 'run')} trained already, in {out}")
+    if done := len(sweep.recipes) - len(todo):
+        ERRORS.print(f"{done} of {pluralize(len(sweep.recipes), 'run')} trained already, in {out}")
     ended = (_on_cluster if args.engine else _one_by_one)(todo, out, args, sweep.test)
     failed = [outcome for outcome in ended if outcome.reason]
     folders = [out / name for name in sweep.recipes]
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def train_on_cluster(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace) -> None:
-    """Train the unfinished runs on the cluster that the options name; raise UserError if one fails."""
+    """Train the unfinished runs on the cluster of the options; raise UserError if one fails."""
     from tapnet.jobs.sweep import check_trainable, unfinished
 
     check_trainable(recipes)
@@ -90,7 +90,7 @@ def _one_by_one(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace,
 
 
 def _on_cluster(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace, test: bool) -> Iterator[Outcome]:
-    """Train on Ray, with one bar over the episodes of all runs; Ctrl-C lets them save and end."""
+    """Train on Ray, with one bar over the episodes of all runs; on Ctrl-C they save their state and end."""
     from tapnet.jobs.ray_sweep import train_on_ray
 
     if not recipes:

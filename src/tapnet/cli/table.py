@@ -26,7 +26,7 @@ A row with the name of a recipe is ours, made for smaller machines; the recipe s
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _TABLES
     parser.add_argument("name", nargs="?", metavar="NAME", help="see below; without one, list the tables")
-    parser.add_argument("--results", type=Path, default=_RESULTS, help="folder of kept results")
+    parser.add_argument("--results", type=Path, default=_RESULTS, help="folder of recorded results")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
     from tapnet.paper.tables import filled_table
 
     if not args.results.is_dir() and args.results != _RESULTS:
-        raise NotFoundError(f"There is no folder {args.results}: give one that `--record` has filled.")
+        raise NotFoundError(f"There is no folder {args.results}: expected one that `--record` has filled.")
     filled = filled_table(args.name, [*read_results(args.results), *read_ablations(args.results)])
     print(filled.title)
     ours = [number for number, (name, *_) in enumerate(filled.rows) if name.endswith(", ours")]

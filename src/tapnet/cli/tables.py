@@ -1,4 +1,4 @@
-"""Tables in the terminal: as narrow as their cells, names folded between their parts, numbers never broken."""
+"""Tables in the terminal, in which names may be folded, but numbers are never broken."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ _LEAST = 16  # characters of the first column
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], bold: Sequence[int] = ()) -> None:
-    """Print a table whose first column, of names, takes the room that the others leave; `bold` are row numbers.
+    """Print a table whose first column, of names, has the width that the others leave; `bold` are row numbers.
 
-    Where the terminal is narrower than the cells of the other columns, the table is wider than the terminal: numbers
-    stay whole.
+    If the terminal is narrower than the other columns, the table is wider than the terminal, so that no number breaks.
     """
     console = Console(highlight=False)
     widths = [
@@ -35,7 +34,7 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], bold: Se
 
 
 def fold(name: str, width: int) -> str:
-    """Return a name in lines of at most `width`, broken after hyphens, slashes and spaces where there are some."""
+    """Return a name in lines of at most `width`, broken after hyphens, slashes and spaces if there are any."""
     lines = [""]
     for part in re.findall(r"[^-/ _]*[-/ _]?", name):
         while len(part) > width:

@@ -1,4 +1,4 @@
-"""`tapnet train RECIPE`: train, showing progress, and say where the result is."""
+"""`tapnet train RECIPE`: train with a progress bar, and print where the result is."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", nargs="?", help="a YAML file or the name of a bundled recipe (`tapnet recipes`)")
     parser.add_argument("--out", type=Path, help="folder of the run (default: runs/NAME)")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change the recipe")
-    parser.add_argument("--method", metavar="NAME", help="train this method by the recipe, in place of its own")
+    parser.add_argument("--method", metavar="NAME", help="train this method in place of the recipe's")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="resume a run, also beyond its end")
     parser.add_argument(
         "--from",
@@ -68,23 +68,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from tapnet import distributed
-    from tapnet.recipe import changed, load_recipe
+    from tapnet.recipe_file import changed, load_recipe
     from tapnet.training.run_folder import EVALUATION, RunFolder
 
     if (args.recipe is None) == (args.resume is None):
         raise UserError(
-            "Give a recipe to start a run, or --resume DIR to resume one; `tapnet recipes` lists the recipes."
+            "Expected a recipe to start a run, or --resume DIR to resume one; `tapnet recipes` lists the recipes."
         )
     if args.resume is not None:
         if args.out or args.frozen_backbone or args.weights is not None or args.method is not None:
             raise UserError(
                 "--resume continues the run in its folder: leave out --out, --from, --method and --frozen-backbone."
             )
-        with warnings.catch_warnings(action="ignore"):  # the run warns when it is restored
+        with warnings.catch_warnings(action="ignore"):  # the run warns again when it is restored
             header, folder = RunFolder(args.resume).newest().header, args.resume
         recipe = changed(header.recipe, args.set)
         if args.precision == "auto":
-            args.precision = header.hardware.get("precision", "auto")  # a run does not change it unasked
+            args.precision = header.hardware.get("precision", "auto")  # a run keeps its precision unless told otherwise
         if recipe == header.recipe and header.episode == recipe.training.episodes and (folder / EVALUATION).exists():
             print(f"{folder} is finished, after {header.episode} episodes.\nTry: {command('evaluate', folder)}")
             return
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _test_result(folder: Path) -> str:
-    """Return a line with the accuracy on test classes that the run folder keeps, or why there is none."""
+    """Return a line with the accuracy on test classes in the run folder, or the reason why there is none."""
     from tapnet.training.run_folder import RunFolder, summary
 
     if reason := RunFolder(folder).metadata().get("not_tested"):
@@ -134,7 +134,7 @@ def train_with_progress(
     again: str | None = None,
     test: bool = True,
 ) -> Path:
-    """Train with a progress bar; Ctrl-C says where the state is and how to resume: by `again`, else by --resume."""
+    """Train with a progress bar; on Ctrl-C print where the state is and how to resume: by `again`, else by --resume."""
     from tapnet import distributed
     from tapnet.training import Interrupted, train
 
@@ -145,7 +145,7 @@ def train_with_progress(
     with ExitStack() as shown:
 
         def begin(done: int, origin: str) -> None:
-            console.print(_asked(recipe) + (f"; {origin}" if origin and not done else ""), highlight=False)
+            console.print(_describe(recipe) + (f"; {origin}" if origin and not done else ""), highlight=False)
             if recipe.validation.split == "test":
                 console.print(_VALIDATES_ON_TEST, highlight=False)
             progress.update(bar, completed=done)
@@ -168,7 +168,7 @@ def train_with_progress(
             raise KeyboardInterrupt(f"{stop} Resume with: {resume_with}") from None
 
 
-def _asked(recipe: Recipe) -> str:
+def _describe(recipe: Recipe) -> str:
     training = recipe.training
     network = f"frozen {recipe.backbone.name}" if training.frozen_backbone else recipe.backbone.name
     first = ", after the features of every image" if training.frozen_backbone else ""
@@ -179,14 +179,14 @@ def _asked(recipe: Recipe) -> str:
 
 
 def _tensorboard(folder: Path) -> Callable[[Point], None]:
-    """What writes a point of the learning curve as TensorBoard events."""
+    """Return a function that writes a point of the learning curve as TensorBoard events."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ModuleNotFoundError:
         raise UserError("--tensorboard needs TensorBoard: pip install 'tapnet[tensorboard]'.") from None
 
     @cache
-    def opened() -> SummaryWriter:  # not before there is a point: a run that is refused leaves nothing
+    def opened() -> SummaryWriter:  # not before the first point: a run that fails to start leaves no files
         return SummaryWriter(str(folder / "tensorboard"))
 
     def log(point: Point) -> None:

@@ -24,11 +24,11 @@ def load_dataset(
     one_rotation_per_class: bool = False,
     **unknown: object,
 ) -> ImageSet:
-    """Return one split of a dataset: of those in DATASETS, or of one that was prepared under a name of its own.
+    """Return one split of a dataset, which is in DATASETS or was prepared under a name of its own.
 
-    `root` is where prepared datasets are kept; `rotations` = 4 adds the rotations of each image as classes, 1 does not,
-    for all splits or for each by name; by default the dataset decides (Omniglot: rotations in training, none in
-    validation and test). `one_rotation_per_class` keeps two rotations of one class out of the same episode.
+    `root` is the folder of prepared datasets. `rotations=4` adds the rotations of each image as classes, `1` does not;
+    a mapping sets it by split. By default the dataset decides (Omniglot: rotations in training, none in validation and
+    test). `one_rotation_per_class` keeps two rotations of one class out of the same episode.
     """
     if unknown:
         raise UserError(
@@ -38,19 +38,17 @@ def load_dataset(
         rotations = rotations.get(split)
     folder = data_root(root)
     if name in DATASETS:
-        return replace(DATASETS[name].load(split, folder, rotations), one_rotation_per_class=one_rotation_per_class)
-    own = own_sets(folder)
-    if name not in own:
+        packed = DATASETS[name].open(folder)
+    elif name in (own := own_sets(folder)):
+        packed = open_packed(folder / name)
+    else:
         raise UserError(f"Datasets are {', '.join([*DATASETS, *own])}, got {name!r}.")
-    packed = open_packed(folder / name)
-    usual = DATASETS.get(packed.manifest.dataset, FOLDER).rotations.get(split, 1)
-    return replace(
-        packed.image_set(split, usual if rotations is None else rotations),
-        one_rotation_per_class=one_rotation_per_class,
-    )
+    if rotations is None:
+        rotations = DATASETS.get(packed.manifest.dataset, FOLDER).rotations.get(split, 1)
+    return replace(packed.image_set(split, rotations), one_rotation_per_class=one_rotation_per_class)
 
 
 def own_sets(root: Path) -> list[str]:
-    """Return the names of the datasets that were prepared in `root` under names of their own."""
-    found = sorted(path.name for path in root.iterdir() if is_packed(path)) if root.is_dir() else []
-    return [name for name in found if name not in DATASETS and not name.startswith(".")]
+    """Return the names of the datasets in `root` that were prepared under names of their own."""
+    names = sorted(path.name for path in root.iterdir() if is_packed(path)) if root.is_dir() else []
+    return [name for name in names if name not in DATASETS and not name.startswith(".")]

@@ -1,7 +1,7 @@
-"""Random changes of training images. None by default, as the authors train.
+"""Augmentation of training images; none by default, as in the paper.
 
-Each takes the images of an episode (n, channels, height, width) and a generator. `rotate` and `dihedral` change all of
-them alike, the others every image by itself.
+Each function takes the images of an episode (n, channels, height, width) and a generator. `rotate` and `dihedral` treat
+all images of an episode alike, the others each image on its own.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def none(images: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG001
 def rotate(images: Tensor, generator: torch.Generator) -> Tensor:
     """Rotate the whole episode by 0, 90, 180 or 270 degrees, the same for all.
 
-    In place of rotations as classes of their own (`rotations: 1` in `data.options`): all characters of an episode then
-    stand the same way, as in a task of upright drawings, and are harder to tell apart.
+    An alternative to rotations as classes of their own (with `rotations: 1` in `data.options`): all characters of an
+    episode then have the same orientation, as in a task of upright drawings, and are harder to tell apart.
     """
     if images.shape[-1] != images.shape[-2]:
         raise UserError(
@@ -37,20 +37,20 @@ def rotate(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def dihedral(images: Tensor, generator: torch.Generator) -> Tensor:
-    """`rotate`, then the whole episode mirrored or not: all characters lie in the same one of eight ways."""
+    """Rotate the whole episode, then mirror all or none of it: one of eight orientations for all."""
     rotated = rotate(images, generator)
     mirrored = bool(torch.rand((), generator=generator) < 0.5)
     return rotated.flip(-1).contiguous(memory_format=torch.channels_last) if mirrored else rotated
 
 
 def flip(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Half of the images mirrored left to right."""
+    """Mirror each image left to right with probability one half."""
     mirrored = torch.rand(len(images), generator=generator) < 0.5
     return torch.where(mirrored.to(images.device)[:, None, None, None], images.flip(-1), images)
 
 
 def crop(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Mirrored or not, then shifted by up to a tenth of the size; what enters is black."""
+    """Flip, then shift each image by up to a tenth of its size; the new border is black."""
     limit = 0.2  # of the half-size, in which affine grids measure
     shift = _uniform((len(images), 2), -limit, limit, generator)
     identity = torch.eye(2).expand(len(images), 2, 2)
@@ -58,9 +58,9 @@ def crop(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def window(images: Tensor, generator: torch.Generator) -> Tensor:
-    """A window of five sevenths of the size (60 of 84), at a random place of each image, mirrored or not.
+    """Crop a window of five sevenths of the size (60 of 84) at a random place of each image, then flip.
 
-    Half the work of the whole images, for a method that takes windows (`classifier`).
+    This halves the work, for methods that take smaller images (`classifier`).
     """
     height, width = (round(size * 5 / 7) for size in images.shape[-2:])
     rows, columns = (
@@ -75,7 +75,7 @@ def window(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def affine(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Rotate by up to 10 degrees, scaled by up to 10% and shifted by up to 5%; for characters.
+    """Rotate by up to 10 degrees, scale by up to 10% and shift by up to 5%; for characters.
 
     Sampled bicubically: bilinear sampling blurs thin strokes.
     """

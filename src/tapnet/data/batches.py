@@ -1,4 +1,4 @@
-"""From indices to tensors: an episode's images for our own loop, and a batch sampler for everybody else's."""
+"""From indices to tensors: the images of an episode for our training loop, and a batch sampler for other loops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CPU = torch.device("cpu")
 class EpisodeImages(NamedTuple):
     """The images of one episode as one tensor: support first, then query, each class by class.
 
-    Over a frozen backbone features stand in the place of the images.
+    With a frozen backbone, features take the place of the images.
     """
 
     images: Tensor  # (way · (shot + query), channels, height, width)
@@ -60,13 +60,13 @@ def episode_images(images: ImageSet, episode: Episode, device: torch.device = _C
 def to_float_tensor(pixels: NDArray[np.uint8], device: torch.device) -> Tensor:
     """Return float images (n, channels, height, width) in [0, 1], channels last in memory, from uint8 (n, h, w, c).
 
-    They travel to the device as uint8, a quarter of the bytes.
+    They are copied to the device as uint8, a quarter of the bytes.
     """
     return to_device(pixels, device).permute(0, 3, 1, 2).float().div_(255)
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Return the array as a tensor on the device; to a GPU it travels from pinned memory, and nobody waits for it."""
+    """Return the array as a tensor on the device; to a GPU it is copied asynchronously, from pinned memory."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 

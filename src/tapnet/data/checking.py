@@ -1,4 +1,4 @@
-"""What a packed dataset holds, where it differs from the published one, and whether results can be compared."""
+"""Checks of a packed dataset: its contents, and how it differs from the published one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INCOMPARABLE = "accuracies are not comparable with published ones"
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of a check. `good` is None for plain facts and False where the set is not the published one."""
+    """One line of a check. `good` is None for plain facts, False where the dataset is not the published one."""
 
     subject: str
     words: str
@@ -46,7 +46,7 @@ def check(dataset: Dataset, packed: Packed, progress: Callable[[int, int], None]
 
 
 def summarize(packed: Packed) -> Iterator[Finding]:
-    """Yield what was packed, from what and how."""
+    """Yield what was packed, from which source and how."""
     manifest = packed.manifest
     height, width, channels = manifest.preprocessing.shape
     yield Finding("read from", manifest.source)
@@ -70,7 +70,7 @@ def summarize(packed: Packed) -> Iterator[Finding]:
 
 
 def differences(dataset: Dataset, packed: Packed) -> Iterator[Finding]:
-    """Yield where it is not the published set."""
+    """Yield how the packed dataset differs from the published one."""
     manifest = packed.manifest
     yield _overlap(packed)
     if manifest.left_out:

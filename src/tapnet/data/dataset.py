@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
-from tapnet.data.image_set import ImageSet
 from tapnet.data.packed import Packed, data_root, is_packed, open_packed
 from tapnet.data.readers import Format
 from tapnet.data.source import SPLITS, Source, Splits
@@ -16,7 +15,7 @@ from tapnet.errors import NotFoundError
 
 @dataclass(frozen=True)
 class Dataset:
-    """What is known about a dataset before any image is read; what is not published is empty."""
+    """What is known about a dataset before any image is read; fields that are not published are empty."""
 
     name: str
     summary: str
@@ -28,18 +27,14 @@ class Dataset:
     formats: tuple[Format, ...] = ()
     filter: str = "lanczos"
     published_filter: str = ""  # what is known of how the published images were resized
-    ink: str | None = None  # what drawings become when packed
-    rotations: Mapping[str, int] = field(default_factory=dict)  # splits that have rotations as classes by themselves
-    refine: Callable[[Source], Source] | None = None  # which of the images found are of the set
+    ink: str | None = None  # of drawings: bright or dark when packed
+    rotations: Mapping[str, int] = field(default_factory=dict)  # split: 4 if its rotations are classes by default
+    refine: Callable[[Source], Source] | None = None  # keeps those of the images found that belong to the dataset
 
     @property
     def classes(self) -> set[str]:
         """Every class that the published set has."""
         return {name for split in SPLITS for name in self.splits.get(split, ())}
-
-    def load(self, split: str, root: Path | None = None, rotations: int | None = None) -> ImageSet:
-        """Return one split; `root` is where prepared datasets are kept, `rotations` = 4 adds rotations as classes."""
-        return self.open(root).image_set(split, self.rotations.get(split, 1) if rotations is None else rotations)
 
     def open(self, root: Path | None = None) -> Packed:
         """Return the packed dataset in `root`; raise NotFoundError if it is not prepared."""
@@ -54,7 +49,7 @@ class Dataset:
 
 
 def listed_splits(name: str, *more: str) -> dict[str, tuple[str, ...]]:
-    """The committed class lists of a dataset: train, val, test and more by name, the first word of every line."""
+    """Return the bundled class lists of a dataset, for train, val, test and `more`: the first cell of every line."""
     folder = files("tapnet.data.catalog") / "splits" / name
     lists = {}
     for split in (*SPLITS, *more):

@@ -1,4 +1,4 @@
-"""Image files opened safely: only the formats listed here, never more than MOST_PIXELS, upright and with 8 bits."""
+"""Opens image files safely: only the formats listed here, at most MOST_PIXELS, upright and with 8 bits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class LoadedImage:
-    """A decoded image as stored: 8-bit gray, RGB or RGBA, and the rotation or reflection that puts it upright."""
+    """A decoded image as stored: 8-bit gray, RGB or RGBA, and the rotation or reflection that turns it upright."""
 
     image: Image.Image
     orientation: Image.Transpose | None = None
@@ -107,7 +107,7 @@ def is_image_name(name: str) -> bool:
 
 
 def on_white(image: Image.Image) -> Image.Image:
-    """Return the image without transparency: what was transparent is white, whatever color it hides."""
+    """Return the image without transparency: transparent pixels become white."""
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image) if image.mode == "RGBA" else image
 
 
@@ -134,7 +134,7 @@ def _open(raw: bytes | NDArray[np.uint8] | Image.Image) -> Iterator[Image.Image]
 
 
 def _orientation(image: Image.Image) -> Image.Transpose | None:
-    """Return what puts a photograph upright, as its camera recorded."""
+    """Return the transformation that turns a photograph upright, as its camera recorded."""
     try:
         return ORIENTATIONS.get(image.getexif().get(ORIENTATION, 1))
     except Exception:  # damaged metadata around a good image: it stays as it is

@@ -18,7 +18,7 @@ TIMEOUT = 30.0
 
 @dataclass(frozen=True)
 class Remote:
-    """A file at a public address, with the MD5 that its keepers or users have published."""
+    """A file at a public address, with its published MD5."""
 
     url: str
     md5: str
@@ -49,8 +49,10 @@ def download(remote: Remote, folder: Path, progress: Callable[[int, int], None])
     try:
         _fetch(remote, part, progress)
     except (OSError, http.client.HTTPException) as error:
+        cause = error.reason if isinstance(error, urllib.error.URLError) else error
+        reason = getattr(cause, "strerror", None) or str(cause) or type(error).__name__
         raise ConnectionError(
-            f"{remote.url} could not be fetched ({_why(error)}). Run the same command again when there is a network, "
+            f"{remote.url} could not be fetched ({reason}). Run the same command again when there is a network, "
             f"or fetch {remote.name} elsewhere, put it into a folder and run `tapnet data prepare` on that."
         ) from None
     if (found := md5_of(part)) != remote.md5:
@@ -81,12 +83,7 @@ def _fetch(remote: Remote, part: Path, progress: Callable[[int, int], None]) -> 
         raise ConnectionError(f"the connection ended after {have:,} of {total:,} bytes")
 
 
-def _why(error: Exception) -> str:
-    reason = error.reason if isinstance(error, urllib.error.URLError) else error
-    return str(getattr(reason, "strerror", None) or reason or type(error).__name__)
-
-
 def md5_of(path: Path) -> str:
-    """The digest by which the archives are known; it guards against damage, not against malice."""
+    """Return the MD5 of a file, which protects against damage, not against malice."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

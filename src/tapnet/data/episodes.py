@@ -1,4 +1,4 @@
-"""Episodes: which images are support and which are query. Indices only; no image is touched here."""
+"""Episodes: which images are support and which are query. Indices only; no image is read here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NotEnoughDataError(UserError):
 
 @dataclass(frozen=True)
 class EpisodeSpec:
-    """Which episodes: classes, support and query images of each class, how many episodes, and their seed."""
+    """The number of classes, of support and query images per class, of episodes, and the seed."""
 
     way: int = 5
     shot: int = 5
@@ -39,7 +39,7 @@ class EpisodeSpec:
 
 @dataclass(frozen=True)
 class Episode:
-    """Positions in a dataset's label array; row k belongs to class `classes[k]`, which the episode calls k."""
+    """Positions in a dataset's label array; row k belongs to class `classes[k]`, whose label in the episode is k."""
 
     classes: Indices  # (way,)
     support: Indices  # (way, shot)
@@ -71,18 +71,18 @@ class EpisodeBatch:
         return Episode(self.classes[index], self.support[index], self.query[index])
 
     def among(self, rows: Indices) -> EpisodeBatch:
-        """The same episodes when the sampler saw only these rows of a larger label array."""
+        """Return the same episodes as positions in a larger array, of which the sampler saw only these rows."""
         return EpisodeBatch(self.classes, rows[self.support], rows[self.query])
 
 
 class EpisodeSampler:
     """Episode i as a pure function of labels, spec and i.
 
-    There is no state to save: to resume is to start at another i, ranks of a cluster take every n-th i, and two methods
-    meet the same episodes by sharing a seed. The bits come from Philox, keyed by seed and episode, and are used raw:
-    NumPy promises those across its versions, and does not promise `Generator.choice`.
+    There is no state to save: resuming means starting at another i, ranks of a cluster take every n-th i, and two
+    methods get the same episodes by sharing a seed. Raw bits come from Philox, keyed by seed and episode: NumPy
+    guarantees them across its versions, but not the results of `Generator.choice`.
 
-    `groups` names a group for each class, of which an episode takes at most one class (the rotations of one character).
+    `groups` has a group for each class; an episode takes at most one class of a group (the rotations of a character).
     """
 
     def __init__(self, labels: ArrayLike, spec: EpisodeSpec, groups: ArrayLike | None = None) -> None:
@@ -121,7 +121,7 @@ class EpisodeSampler:
             index += 1
 
     def batch(self, start: int, stop: int, step: int = 1) -> EpisodeBatch:
-        """Episodes start, start + step, … before stop; each is the one that `self[i]` gives."""
+        """Return episodes start, start + step, … before stop, each equal to `self[i]`."""
         if start < 0 or stop > 2**64:
             raise UserError(f"Episodes are numbered from 0 to 2**64 - 1, got {start}.")
         way, shot, taken = self.spec.way, self.spec.shot, self.spec.shot + self.spec.query
@@ -139,7 +139,7 @@ class EpisodeSampler:
         return EpisodeBatch(self.classes[classes], images[..., :shot], images[..., shot:])
 
     def _bits(self, indices: range, count: int) -> NDArray[np.uint64]:
-        """Raw bits (episodes, count), each row of a generator keyed by seed and episode; one is re-keyed for all."""
+        """Return raw bits (episodes, count), each row from the generator keyed by seed and episode."""
         bits = np.empty((len(indices), count), dtype=np.uint64)
         generator = np.random.Philox(key=np.array([self.spec.seed, 0], dtype=np.uint64))
         fresh: Any = generator.state
@@ -168,8 +168,8 @@ def _group_table(groups: NDArray[np.generic], classes: NDArray[np.generic]) -> _
 def _draw(bits: NDArray[np.uint64], sizes: Indices) -> Indices:
     """Return ordered samples without replacement: row r takes as many of range(sizes[r]) as it has bits.
 
-    The first steps of a Fisher-Yates shuffle, all rows at once. The remainder of 64 bits favours no number by more than
-    one in 10^14. Of a long range only the numbers that were swapped are kept, not the whole range.
+    These are the first steps of a Fisher-Yates shuffle, for all rows at once. The modulo of 64 bits favors no number by
+    more than one in 10^14. For a long range only the swapped numbers are kept.
     """
     count, taken = bits.shape
     steps = np.arange(taken)
@@ -186,10 +186,10 @@ def _draw(bits: NDArray[np.uint64], sizes: Indices) -> Indices:
 
 
 def _sparse_draw(others: Indices) -> list[int]:
-    """Return what the same swaps take of a range too long to write down."""
+    """Return the sample that the same swaps give, without the array of the whole range."""
     moved: dict[int, int] = {}
-    drawn = []
+    sample = []
     for step, other in enumerate(others.tolist()):
-        drawn.append(moved.get(other, other))
+        sample.append(moved.get(other, other))
         moved[other] = moved.get(step, step)
-    return drawn
+    return sample

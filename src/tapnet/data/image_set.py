@@ -1,4 +1,4 @@
-"""One split of a dataset: pixels, labels, class names. What every dataset gives and everything else takes."""
+"""One split of a dataset: pixels, labels, class names."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class ImageSet:
     rows: Indices
     row_labels: Indices
     names: tuple[str, ...]
-    fingerprint: str  # sha-256 of pixels, rows and labels: what a result was computed from
+    fingerprint: str  # sha-256 of pixels, rows and labels, recorded with results
     rotations: int = 1
     one_rotation_per_class: bool = False  # whether an episode takes at most one rotation of a class
-    preprocessing: Preprocessing | None = None  # how its files became pixels, where that is known
+    preprocessing: Preprocessing | None = None  # how files became pixels, if known
 
     def __post_init__(self) -> None:
         if len(self.rows) != len(self.row_labels):
@@ -49,7 +49,7 @@ class ImageSet:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """(channels, height, width), the order in which networks name it."""
+        """(channels, height, width), as networks expect it."""
         height, width, channels = self.pixels.shape[1:]
         return channels, height, width
 
@@ -61,24 +61,24 @@ class ImageSet:
 
     @cached_property
     def labels(self) -> Indices:
-        """The class of every position, virtual ones included."""
+        """The class of every position, rotations included."""
         shifts = np.arange(self.rotations, dtype=np.int64)[:, None] * len(self.names)
         return (shifts + self.row_labels).reshape(-1)
 
     @property
     def groups(self) -> Indices:
-        """For every class the unrotated class it was made from."""
+        """For every class, the class of which it is a rotation."""
         return np.tile(np.arange(len(self.names), dtype=np.int64), self.rotations)
 
     def episodes(self, way: int, shot: int, query: int, seed: int = 0) -> EpisodeSampler:
-        """Return the sampler of this split's episodes; `sampler` takes the same as one value."""
+        """Return the sampler of this split's episodes; see `sampler` for an EpisodeSpec."""
         return self.sampler(EpisodeSpec(way, shot, query, seed=seed))
 
     def sampler(self, spec: EpisodeSpec) -> EpisodeSampler:
         return EpisodeSampler(self.labels, spec, groups=self.groups if self.one_rotation_per_class else None)
 
     def gather(self, indices: Indices) -> NDArray[np.uint8]:
-        """The images at these positions, shape (*indices.shape, height, width, channels); touches no other image."""
+        """Return the images at these positions, (*indices.shape, height, width, channels), reading no others."""
         flat = indices.reshape(-1)
         rotation, row = np.divmod(flat, len(self.rows))
         images = np.asarray(self.pixels[self.rows[row]])

@@ -1,8 +1,8 @@
 """A packed dataset on disk: `images.npy`, `manifest.json`, `rows.txt` and `verified.json` in a folder of its name.
 
 `images.npy` is one uint8 array (rows, height, width, channels), class after class, opened as a memory map; the manifest
-says what each row is; `rows.txt` names the file that each row came from; `verified.json` says when the pixels were last
-found to be those that were packed.
+says what each row is; `rows.txt` names the file that each row came from; `verified.json` records size and time of
+`images.npy` when its digest was last checked.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tapnet.atomic_write import write_atomically
 from tapnet.data.episodes import Indices
 from tapnet.data.image_set import ImageSet
 from tapnet.data.preprocessing import FILTERS, FITS, Preprocessing
@@ -46,7 +47,7 @@ class Manifest:
     resized: int  # images that had another size
     classes: Mapping[str, int]
     splits: Splits
-    left_out: Mapping[str, str]  # row number, as text: why its image could not be read; the row is blank and unused
+    left_out: Mapping[str, str]  # row number, as text: why its image could not be read; the row is unused
     notes: tuple[str, ...]
     sha256: str  # of images.npy
     tapnet: str  # version that packed it
@@ -79,7 +80,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _updated(content: dict[str, Any]) -> dict[str, Any]:
-    """Return a manifest of an earlier version, whose preprocessing was spread over several fields, as one of today."""
+    """Return the manifest of an earlier version, with preprocessing spread over several fields, in today's form."""
     (height, width, channels), ink = content.pop("row_shape"), content.pop("ink")
     chosen = {"filter": content.pop("filter"), "fit": content.pop("fit")}
     known = {key: value for key, value in chosen.items() if value in (*FILTERS, *FITS)}  # else "none"
@@ -116,7 +117,7 @@ class Packed:
     def check_unchanged(self) -> None:
         """Raise UserError if the images are not those that were packed.
 
-        Their sha-256 is computed only if the file has another size or time than when it was last found to be right.
+        Their sha-256 is computed only if the size or time of the file has changed since the last check.
         """
         stamp = self._stamp()
         if self._verified() != stamp:
@@ -133,11 +134,9 @@ class Packed:
             )
 
     def record_verified(self) -> None:
-        """Write down that the images, as they are now, are those that were packed."""
+        """Record that the images, as they are now, are those that were packed."""
         with suppress(OSError):  # a folder that cannot be written is verified by every process
-            temporary = self.folder / f".{VERIFIED}.{os.getpid()}"
-            temporary.write_text(json.dumps(self._stamp()), "utf-8")
-            temporary.replace(self.folder / VERIFIED)
+            write_atomically(self.folder / VERIFIED, json.dumps(self._stamp()).encode())
 
     def _stamp(self) -> dict[str, Any]:
         status = (self.folder / IMAGES).stat()
@@ -170,11 +169,11 @@ class Packed:
         return np.array(sorted(map(int, self.manifest.left_out)), dtype=np.int64)
 
     def digest(self) -> str:
-        """The sha-256 of the images as they are now."""
+        """Return the sha-256 of the images as they are now."""
         return sha256_of(self.folder / IMAGES)
 
     def row_names(self) -> list[str]:
-        """The name of the file that each row came from."""
+        """Return the name of the file that each row came from."""
         return (self.folder / ROWS).read_text("utf-8").split("\n")
 
     def image_set(self, split: str, rotations: int = 1) -> ImageSet:
@@ -227,7 +226,7 @@ def check_replaceable(folder: Path) -> None:
 
 
 def data_root(root: str | Path | None = None) -> Path:
-    """Return where packed datasets are kept: as given, else $TAPNET_DATA, else `tapnet` in the user's cache folder."""
+    """Return the folder of packed datasets: `root`, else $TAPNET_DATA, else `tapnet` in the user's cache folder."""
     if root is not None:
         return Path(root).expanduser()
     if os.environ.get("TAPNET_DATA"):

@@ -11,7 +11,6 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tapnet._version import __version__
 from tapnet.data.catalog import DATASETS
@@ -28,13 +27,13 @@ from tapnet.data.packed import (
     open_packed,
     sha256_of,
 )
-from tapnet.data.preprocessing import Decoded, Preprocessing, decode
+from tapnet.data.preprocessing import Preprocessing, decode
 from tapnet.data.recognition import recognize, splits_for
 from tapnet.data.source import Raw, Source, Unreadable, abbreviate, normalize_name
 from tapnet.data.staging import DONE, RESIZED, TODO, Staging, clear_full_disk_errors, locked
 from tapnet.errors import UserError
 
-BATCH, PIECE = 64, 16  # images in memory at once, and in one task
+BATCH, PIECE = 64, 16  # images in memory at once; images per task of a thread
 BATCH_BYTES = 16_000_000
 WORKERS = 4
 Bad = dict[int, str]  # row: why it cannot be read
@@ -57,21 +56,22 @@ class PackOptions:
 
 @dataclass(frozen=True)
 class Callbacks:
-    """Functions that are told about progress: `log` in sentences, `progress` by images done and images in all."""
+    """Called on progress: `log` with sentences, `progress` with the number of images done and their total."""
 
     log: Callable[[str], None] = lambda _: None
     progress: Callable[[int, int], None] = lambda _done, _all: None
 
 
 def prepare(dataset: Dataset, path: Path, root: Path, options: PackOptions, callbacks: Callbacks) -> Packed:
-    """Pack what is at `path` and return it; raise UserError if it is there already and not to be overwritten."""
+    """Pack the dataset at `path` and return it; raise UserError if it exists already, unless `options.overwrite`."""
     name = name_for(dataset, root, options)
     preprocessing = preprocessing_for(dataset, options)
     with locked(root, name):
         source = recognize(dataset, path, callbacks.log)
         shape = (len(source), *preprocessing.shape)
+        versions = np.fromiter(map(source.version, _keys(source)), dtype=np.uint64, count=len(source))
         with clear_full_disk_errors(root, int(np.prod(shape, dtype=np.int64))):
-            place = Staging(root / f".{name}.partial", _plan(source, path, preprocessing), shape, _versions(source))
+            place = Staging(root / f".{name}.partial", _plan(source, path, preprocessing), shape, versions)
             try:
                 bad = _pack(source, place, preprocessing, callbacks)
                 if bad and not options.skip_bad:
@@ -118,15 +118,11 @@ def preprocessing_for(dataset: Dataset, options: PackOptions) -> Preprocessing:
 
 
 def _plan(source: Source, path: Path, preprocessing: Preprocessing) -> str:
-    """Return a text that is the same for two preparations if one can resume the other, changed files aside."""
+    """Return a text that is equal for two preparations if one can resume the other, changed files aside."""
     digest = hashlib.sha256(repr((source.format, preprocessing)).encode())
     for name, keys in source.classes.items():
         digest.update(repr((name, keys)).encode())
     return f"{path.resolve()} {digest.hexdigest()}"
-
-
-def _versions(source: Source) -> NDArray[np.uint64]:
-    return np.fromiter(map(source.version, _keys(source)), dtype=np.uint64, count=len(source))
 
 
 def _pack(source: Source, place: Staging, preprocessing: Preprocessing, callbacks: Callbacks) -> Bad:
@@ -143,7 +139,10 @@ def _pack(source: Source, place: Staging, preprocessing: Preprocessing, callback
                 pieces = [batch[start : start + PIECE] for start in range(0, BATCH, PIECE)]
                 images = pool.map(lambda piece: [decode(raw, preprocessing) for _, raw in piece], pieces)
                 for (key, _), image in zip(batch, chain.from_iterable(images), strict=True):
-                    _keep(place, bad, todo[key], image)
+                    if isinstance(image, Unreadable):
+                        bad[todo[key]] = image.reason
+                    else:
+                        place.write(todo[key], image.pixels, RESIZED if image.resized else DONE)
                 done += len(batch)
                 callbacks.progress(done, total)
     finally:
@@ -153,7 +152,7 @@ def _pack(source: Source, place: Staging, preprocessing: Preprocessing, callback
 
 
 def _batches(found: Iterable[tuple[str, Raw]]) -> Iterator[list[tuple[str, Raw]]]:
-    """Yield up to BATCH images at once, and fewer of large files or arrays."""
+    """Yield batches of up to BATCH images, fewer if they are large."""
     batch: list[tuple[str, Raw]] = []
     size = 0
     for key, raw in found:
@@ -164,13 +163,6 @@ def _batches(found: Iterable[tuple[str, Raw]]) -> Iterator[list[tuple[str, Raw]]
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def _keep(place: Staging, bad: Bad, row: int, image: Decoded | Unreadable) -> None:
-    if isinstance(image, Unreadable):
-        bad[row] = image.reason
-    else:
-        place.write(row, image.pixels, RESIZED if image.resized else DONE)
 
 
 def _keys(source: Source) -> Iterator[str]:

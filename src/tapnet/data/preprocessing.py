@@ -1,7 +1,7 @@
-"""How an image file becomes pixels: the one path from bytes, arrays and PIL images to uint8 arrays of one shape.
+"""The one path from bytes, arrays and PIL images to uint8 pixels of one shape.
 
-`tapnet data prepare` packs images through it, the packed set and every checkpoint trained on it record its settings,
-and `fit` and `predict` read images through it again.
+`tapnet data prepare` packs images through it, the packed dataset and every checkpoint trained on it record its
+settings, and `fit` and `predict` read images by the same settings.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PAPER = 40  # gray levels this close to the background count as background
 
 @dataclass(frozen=True)
 class Decoded:
-    """Pixels of the requested shape, and whether the image had another size before."""
+    """Pixels of the requested shape, and whether the image was resized."""
 
     pixels: Pixels
     resized: bool
@@ -38,12 +38,12 @@ class Decoded:
 class Preprocessing:
     """The settings by which an image becomes pixels.
 
-    `fit` is for images of other proportions: `squash` changes the proportions, `crop` cuts the longer side.
+    `fit` is for images with other proportions: `squash` changes the proportions, `crop` cuts the longer side.
 
-    `ink` is for drawings, whose border is taken for paper: "bright" inverts images with a bright border, "dark" those
-    with a dark border, and the others stay as they are. `centred` cuts a drawing to the bounding box of its ink.
-    `full_contrast` scales the brightest pixel to 255, because thin strokes grow faint when a large drawing shrinks.
-    Both need bright ink.
+    `ink` is for drawings, whose border counts as paper: "bright" inverts images with a bright border, "dark" those with
+    a dark border, and other images are unchanged. `centred` crops a drawing to the bounding box of its ink.
+    `full_contrast` scales the brightest pixel to 255, because thin strokes fade when a large drawing is reduced. Both
+    need bright ink.
     """
 
     height: int
@@ -80,7 +80,7 @@ class Preprocessing:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Preprocessing:
-        """Return the preprocessing that `as_dict` described; raise UserError if it describes none.
+        """Return the preprocessing with these settings, as from `as_dict`; raise UserError if they are not valid.
 
         ONNX files of earlier versions, which have `geometry` and `drawing`, are read too.
         """
@@ -92,7 +92,7 @@ class Preprocessing:
             raise UserError(f"Expected the settings of a preprocessing, got {dict(values)} ({error}).") from None
 
     def apply(self, loaded: LoadedImage) -> Decoded:
-        """Return the pixels of an image. The full image is copied at most once; the rest follows once it is small."""
+        """Return the pixels of an image; the full-size image is copied at most once."""
         image, size = loaded.image, loaded.stored_size(self.width, self.height)
         resized = image.size != size
         if self.centred or self.full_contrast:
@@ -100,16 +100,12 @@ class Preprocessing:
         else:
             inverted = self.ink is not None and _has_bright_border(image) == (self.ink == "bright")
         if image.size != size:
-            image = self._resize(image, size)
+            resize = ImageOps.fit if self.fit == "crop" else Image.Image.resize
+            image = resize(image, size, FILTERS[self.filter])
         pixels = _as_array(on_white(loaded.upright(image)), "L" if self.channels == 1 else "RGB").reshape(self.shape)
         if self.full_contrast:
             pixels = np.asarray(np.rint(pixels * (255 / max(int(pixels.max()), 1))), dtype=np.uint8)
         return Decoded(255 - pixels if inverted else pixels, resized)
-
-    def _resize(self, image: Image.Image, size: tuple[int, int]) -> Image.Image:
-        if self.fit == "crop":
-            return ImageOps.fit(image, size, FILTERS[self.filter])
-        return image.resize(size, FILTERS[self.filter])
 
 
 def decode(raw: Raw | Image.Image, preprocessing: Preprocessing) -> Decoded | Unreadable:
@@ -135,7 +131,7 @@ def _gray(image: Image.Image) -> Pixels:
 
 
 def _has_bright_border(image: Image.Image) -> bool:
-    """Return whether most of the outermost pixels are bright, without a copy of the others."""
+    """Return whether most pixels on the border are bright, without copying the others."""
     width, height = image.size
     sides = ((0, 0, width, 1), (0, height - 1, width, height), (0, 0, 1, height), (width - 1, 0, width, height))
     return _are_bright(np.concatenate([_gray(image.crop(side)).ravel() for side in sides]))

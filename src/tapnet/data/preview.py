@@ -25,7 +25,7 @@ def contact_sheet(images: ImageSet, classes: int, per_class: int) -> Image.Image
 def fitting_sampler(
     images: ImageSet, way: int | None, shot: int, query: int | None, seed: int
 ) -> EpisodeSampler | None:
-    """The sampler of episodes as asked; None asks for what there is, up to 5. No sampler if there is no episode."""
+    """Return a sampler; a size of None is as large as possible, up to 5. Return None if no episode is possible."""
     counts = np.unique(images.labels, return_counts=True)[1]
     if len(counts) < 2 or counts.min() < 2:
         return None
@@ -56,7 +56,9 @@ def _grid(rows: list[NDArray[np.uint8]], names: list[str], title: str, rule_afte
         draw.text((GAP, line * height + GAP), _shortened(name, font), fill=INK, font=font)
         for column, pixels in enumerate(row):
             right = 2 * GAP if rule_after is not None and column >= rule_after else 0
-            sheet.paste(_tile(pixels, zoom), (NAMES_WIDTH + column * width + right, line * height))
+            image = Image.fromarray(pixels.squeeze(axis=2) if pixels.shape[2] == 1 else pixels).convert("RGB")
+            tile = image.resize((image.width * zoom, image.height * zoom), Image.Resampling.NEAREST)
+            sheet.paste(tile, (NAMES_WIDTH + column * width + right, line * height))
     if rule_after is not None:
         place = NAMES_WIDTH + rule_after * width + GAP // 2
         draw.line([(place, height), (place, sheet.height - GAP)], fill=RULE, width=2)
@@ -64,14 +66,9 @@ def _grid(rows: list[NDArray[np.uint8]], names: list[str], title: str, rule_afte
 
 
 def _shortened(name: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
-    """The name, or as much of its end as fits."""
+    """Return the name, or as much of its end as fits."""
     if font.getlength(name) <= NAMES_WIDTH - 2 * GAP:
         return name
     while font.getlength("…" + name) > NAMES_WIDTH - 2 * GAP:
         name = name[1:]
     return "…" + name
-
-
-def _tile(pixels: NDArray[np.uint8], zoom: int) -> Image.Image:
-    tile = Image.fromarray(pixels.squeeze(axis=2) if pixels.shape[2] == 1 else pixels).convert("RGB")
-    return tile.resize((tile.width * zoom, tile.height * zoom), Image.Resampling.NEAREST)

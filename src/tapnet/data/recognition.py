@@ -9,39 +9,35 @@ from pathlib import Path
 
 from tapnet.data.dataset import Dataset
 from tapnet.data.readers import Log
-from tapnet.data.readers.file_tree import FileTree, Folder, open_file_tree
+from tapnet.data.readers.file_tree import Folder, open_file_tree
 from tapnet.data.source import SPLITS, Source, abbreviate
 from tapnet.errors import UserError
 from tapnet.wording import pluralize
 
-BESIDE = (".csv", ".npz", ".pickle", ".pkl")  # files that have others of the same dataset beside them
+MULTI_FILE = (".csv", ".npz", ".pickle", ".pkl")  # formats of several files in one folder
 SHARES = {"train": 0.64, "val": 0.16}  # of the classes, as in miniImageNet; the rest is test
 
 
 def recognize(dataset: Dataset, path: Path, log: Log) -> Source:
     """Return the images of the dataset at a path; raise UserError if it has none of the formats of the dataset."""
-    tree = _open_tree(path)
+    one_of_several = path.is_file() and path.suffix.lower() in MULTI_FILE
+    tree = Folder(path.parent, focus=path.name) if one_of_several else open_file_tree(path)
     log_once = cache(log)  # a pickle is read once for its classes and again for its images
     for candidate in dataset.formats:
         source = candidate.read(tree, dataset.splits, log_once)
         if source is not None:
-            found = source if dataset.refine is None else dataset.refine(source)
-            found.version = tree.version
-            if not len(found):
-                raise UserError(f"{path} was recognized as {found.format}, but it holds no image.")
-            counts = f"{pluralize(len(found.classes), 'class')}, {pluralize(len(found), 'image')}"
-            log(f"Recognized {path} as {found.format}: {counts}.")
-            return found
+            source = source if dataset.refine is None else dataset.refine(source)
+            source.version = tree.version
+            if not len(source):
+                raise UserError(f"{path} was recognized as {source.format}, but it holds no image.")
+            counts = f"{pluralize(len(source.classes), 'class')}, {pluralize(len(source), 'image')}"
+            log(f"Recognized {path} as {source.format}: {counts}.")
+            return source
     names = abbreviate(tree.names, 3) or "nothing"
     raise UserError(
         f"{path} is not a known form of {dataset.name}; it holds {names}. Expected one of: "
         f"{'; '.join(each.description for each in dataset.formats)}."
     )
-
-
-def _open_tree(path: Path) -> FileTree:
-    beside = path.is_file() and path.suffix.lower() in BESIDE
-    return Folder(path.parent, focus=path.name) if beside else open_file_tree(path)
 
 
 def splits_for(dataset: Dataset, source: Source, seed: int) -> dict[str, tuple[str, ...]]:

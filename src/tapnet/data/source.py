@@ -1,4 +1,4 @@
-"""What was found at a path: the classes, the names of their images, and a way to read them."""
+"""The images found at a path: classes, names of their images, and a function that reads them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Splits = Mapping[str, tuple[str, ...]]  # split: its classes
 
 
 class Unreadable(NamedTuple):
-    """Stands for an image that cannot be read, with the reason."""
+    """The reason why an image cannot be read, in place of the image."""
 
     reason: str
 
@@ -32,7 +32,7 @@ Read = Callable[[Collection[str]], Iterator[tuple[str, Raw]]]
 
 @dataclass
 class Source:
-    """Images before packing. `read(names)` gives each image once, in whatever order is cheapest for its medium."""
+    """Images before packing. `read(names)` yields each image once, in the order that is cheapest to read."""
 
     format: str  # what the path was recognized as
     classes: dict[str, list[str]]  # the names of each class's images, in the order in which they will be packed
@@ -65,7 +65,7 @@ def _file_order(name: str) -> tuple[str, str]:
 
 
 def skipped(names: Sequence[str], reason: str, noun: str = "file") -> list[str]:
-    """Return a sentence that counts and names what was skipped and why; none if nothing was."""
+    """Return one sentence with number, names and reason of what was skipped, or none if nothing was."""
     return [f"Skipped {pluralize(len(names), noun)}, {reason}: {abbreviate(names)}."] if names else []
 
 

@@ -58,9 +58,9 @@ def clear_full_disk_errors(root: Path, needed: int) -> Iterator[None]:
 class Staging:
     """Rows of an array on their way to disk. A row counts as done only after its pixels have reached the disk.
 
-    `versions` has a number per row that changes when its file does: rows whose number is not that of the earlier,
-    interrupted preparation are packed again. Pixels are written, not mapped: on a full disk a write fails with an
-    error, a map kills the process.
+    `versions` has a number per row that changes when its file does: rows whose number differs from that of the
+    interrupted preparation are packed again. Pixels are written, not memory-mapped: on a full disk a write raises an
+    error, but a memory map kills the process.
     """
 
     def __init__(self, folder: Path, plan: str, shape: tuple[int, ...], versions: NDArray[np.uint64]) -> None:
@@ -111,7 +111,7 @@ class Staging:
             self.save()
 
     def save(self) -> None:
-        """Make everything written so far survive whatever happens next."""
+        """Flush everything written so far to the disk."""
         os.fsync(self._images)
         for row, mark in self._pending.items():
             self.state[row] = mark
@@ -132,7 +132,7 @@ class Staging:
         os.close(self._images)
 
     def publish(self, folder: Path) -> None:
-        """Give the complete dataset its own name; an earlier one of that name is deleted only after that."""
+        """Rename the complete dataset; an earlier one of that name is deleted only afterwards."""
         for leftover in (PLAN, STATE, VERSIONS):
             (self.folder / leftover).unlink()
         old = self.folder.with_suffix(".old")

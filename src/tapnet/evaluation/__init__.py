@@ -1,1 +1,1 @@
-"""Accuracy on episodes: features once, then evaluation, intervals and calibration over them."""
+"""Accuracy on episodes: features are computed once, then evaluation, intervals and calibration use them."""

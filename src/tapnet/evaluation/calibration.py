@@ -1,4 +1,4 @@
-"""Temperatures that make a method's probabilities honest, by way and shot, fitted on classes not trained on."""
+"""Temperatures that calibrate a method's probabilities, by way and shot, fitted on classes not trained on."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from tapnet.methods import METHODS, PARAMETER_FREE, Method, method_name
 
 QUERY = 5
 GRID = ((2, 5, 20, 60), (1, 2, 5, 20), 20)  # ways, shots, episodes of each pair
-SLOW_GRID = ((2, 5, 20), (1, 2, 5), 4)  # of methods that take one episode at a time: their temperature moves less
-SEED = 2**32 + 1  # other episodes than those that choose the checkpoint
+SLOW_GRID = ((2, 5, 20), (1, 2, 5), 4)  # for methods that take one episode at a time, whose temperature varies less
+SEED = 2**32 + 1  # not the episodes that choose the checkpoint
 Logits = NDArray[np.float64]
 Grid = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """For every method its temperatures: `{"ways": […], "shots": […], "temperatures": [[…]]}`, a row per way."""
+    """The temperatures of each method: `{"ways": […], "shots": […], "temperatures": [[…]]}`, one row per way."""
 
     tables: Mapping[str, Any] = field(default_factory=dict)
 
     def temperature(self, method: str, shots: Sequence[int]) -> float:
-        """For a task with this number of examples of each class; 1 when the network was not calibrated."""
+        """Return the temperature for a task with these numbers of examples per class; 1 if there is no calibration."""
         if method not in self.tables:
             return 1.0
         table = self.tables[method]
@@ -49,7 +49,7 @@ class Calibration:
 def calibrate(method: Method, features: Tensor, labels: NDArray[np.int64]) -> dict[str, Any]:
     """Return the table of a method and of those without parameters, from features of classes not trained on.
 
-    TapNet's is for the projection dimension of the network; where a task has another, `inference.task` scales it.
+    TapNet's is for the projection dimension of the network; `inference.task` scales it for tasks with another one.
     """
     return calibrate_on_sets(method, [(features, labels)])
 
@@ -59,8 +59,8 @@ def calibrate_on_sets(
 ) -> dict[str, Any]:
     """Return what `calibrate` returns, from the episodes of several sets of features and labels together.
 
-    An episode is within one set; a set with fewer classes than a way has no episodes of that way. `grid` is of ways,
-    shots and episodes of each pair in each set.
+    Each episode is from one set; a set with fewer classes than a way has no episodes of that way. `grid` is (ways,
+    shots, episodes of each pair in each set).
     """
     counts = [np.unique(labels, return_counts=True)[1] for _, labels in sets]
     others = () if method.task_features or method.feature_maps else PARAMETER_FREE
@@ -90,14 +90,14 @@ def _temperature(method: Method, sets: Sequence[tuple[Tensor, NDArray[np.int64]]
 def calibrate_checkpoint(path: Path, images: ImageSet, features: Tensor | None = None) -> None:
     """Store in a checkpoint the temperatures that fit these images, of classes that it was not trained on.
 
-    `features` are those of the images, where they are known.
+    `features` are those of the images, if they are known already.
     """
     checkpoint = read_checkpoint(path)
     method = checkpoint.method()
     if method.task_features or method.transductive:
         return
     if features is None:
-        features = embed(method.backbone, images, maps=method.feature_maps)  # the work of all processes
+        features = embed(method.backbone, images, maps=method.feature_maps)  # shared by all processes
     if distributed.rank() == 0:
         tables = calibrate(method, features.cpu(), images.labels)
         replace(checkpoint, header=replace(checkpoint.header, calibration=tables)).write(path)
@@ -118,9 +118,9 @@ def logits_and_answers(
 
 
 def fit_temperature(logits: Logits, answers: NDArray[np.int64]) -> float:
-    """The temperature of least cross-entropy, between e⁻⁷ and e⁷, as if of two answers more one had been wrong.
+    """Return the temperature of least cross-entropy, between e⁻⁷ and e⁷, as if there were two more answers, one wrong.
 
-    This is Platt's correction: where all answers are right, the least cross-entropy alone would be that of certainty.
+    This is Platt's correction: if all answers are right, the least cross-entropy alone would mean certainty.
     """
     count, way = logits.shape
     wrong = 1 / (count + 2)

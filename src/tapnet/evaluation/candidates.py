@@ -1,4 +1,4 @@
-"""A checkpoint with the images that it is to be measured on, checked: they fit, and which classes it has met before."""
+"""Checkpoints opened for evaluation: their images checked, and the classes counted that they have seen before."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tapnet.wording import pluralize
 
 @dataclass(frozen=True)
 class EvaluationData:
-    """Which images to measure on; `None` is what the checkpoint was trained by."""
+    """Which images to evaluate on; `None` means as in the training of the checkpoint."""
 
     split: str = "test"
     dataset: str | None = None
@@ -37,7 +37,7 @@ class EvaluationData:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A checkpoint and the evaluator that measures it."""
+    """A checkpoint with its evaluator."""
 
     name: str
     header: Header
@@ -54,10 +54,10 @@ class Candidate:
         cache: Path | None = None,
         allow_overlap: bool = False,
     ) -> Candidate:
-        """Return a checkpoint, ready to be measured on these images.
+        """Return a checkpoint, ready for evaluation on these images.
 
-        `cache` is a folder for features. Raise UserError if the images have another size than the checkpoint takes,
-        or, unless `allow_overlap`, if its backbone was pretrained on their classes.
+        `cache` is a folder for features. Raise UserError if the checkpoint takes images of another size or, unless
+        `allow_overlap`, if its backbone was pretrained on their classes.
         """
         loaded = read_checkpoint(checkpoint)
         recipe, method = loaded.header.recipe, loaded.method()
@@ -78,13 +78,13 @@ class Candidate:
 
 
 def without_seed(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recipe as a dictionary without its name, its seed, and where its data and first weights lie."""
+    """Return a recipe as a dictionary without its name, its seed, and the paths of its data and initial weights."""
     training = recipe["training"] | {"init_from": recipe["training"].get("init_from") is not None}
     return {**recipe, "name": None, "seed": None, "data": recipe["data"] | {"root": None}, "training": training}
 
 
 def check_seeds(checkpoints: Sequence[str]) -> None:
-    """Raise UserError unless these runs are of one recipe and each has a seed of its own."""
+    """Raise UserError unless these runs share a recipe and have different seeds."""
     recipes = [read_checkpoint(checkpoint).header.recipe for checkpoint in checkpoints]
     if len(recipes) < 2:
         raise UserError(f"The spread over seeds needs at least 2 runs, got {len(recipes)}.", parameter="seeds")

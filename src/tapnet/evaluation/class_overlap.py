@@ -1,7 +1,7 @@
-"""Which of the classes that a network is evaluated on it has met before: in pretraining, training or validation.
+"""Which of the evaluated classes a network has seen before: in pretraining, training or validation.
 
-Classes are compared by what they are, not by the name of the packed dataset: the manifest says which dataset it was
-made from, and the ImageNet subsets name their classes by the same WordNet ids.
+Classes are compared whatever the name of the packed dataset: its manifest says which dataset it was made from, and the
+ImageNet subsets name their classes by the same WordNet ids.
 """
 
 from __future__ import annotations
@@ -20,22 +20,20 @@ IMAGENET = ("mini-imagenet", "tiered-imagenet", "tiny-imagenet-tiered")
 
 @dataclass(frozen=True)
 class ClassOverlap:
-    """How many of the evaluated classes the network has met; `None` where that is not known on this machine."""
+    """How many of the evaluated classes the network has seen; `None` if that is not known on this machine."""
 
     classes: int  # evaluated
     trained_on: int | None
-    validated_on: int | None  # these chose the checkpoint
+    validated_on: int | None  # for the choice of the checkpoint
     pretrained_on: bool  # whether the backbone was pretrained on classes of this dataset
 
-    @property
-    def is_unseen(self) -> bool:
-        """Whether nothing speaks against calling the accuracy one on unseen classes."""
-        return not (self.trained_on or self.validated_on or self.pretrained_on)
-
     def as_dict(self) -> dict[str, Any]:
-        """Return the counts for a JSON file, `allow_overlap` for the pretrained backbone as in earlier ones."""
-        met = {"trained_on": self.trained_on, "validated_on": self.validated_on}
-        return met | {"allow_overlap": self.pretrained_on}
+        """Return the counts for a JSON file, in which `allow_overlap` stands for the pretrained backbone."""
+        return {
+            "trained_on": self.trained_on,
+            "validated_on": self.validated_on,
+            "allow_overlap": self.pretrained_on,
+        }
 
     def notes(self) -> list[str]:
         """Return a sentence for each kind of overlap."""
@@ -54,7 +52,7 @@ class ClassOverlap:
 
 
 def class_overlap(recipe: Recipe, method: Method, images: ImageSet, root: str | None = None) -> ClassOverlap:
-    """Return which classes of `images`, prepared in `root`, a network of this recipe has met before."""
+    """Return which classes of `images`, prepared in `root`, a network of this recipe has seen before."""
     root = root or recipe.data.root
     family = _family(images.name, root)
     evaluated = {(family, name) for name in images.names}

@@ -1,4 +1,4 @@
-"""Several networks on identical episodes: their accuracies, the paired differences, and what each of them costs.
+"""Several networks on identical episodes: accuracies, paired differences and costs.
 
 Runs that differ in their seed only are one group: its accuracy is the mean over the runs, and the spread over seeds is
 reported apart from the interval over episodes.
@@ -30,7 +30,7 @@ CORRECTION, LEVEL = "Holm", 0.05
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
-    """One run on the episodes, and its costs."""
+    """The accuracy of one run on the episodes, and its costs."""
 
     checkpoint: str
     method: str
@@ -40,7 +40,7 @@ class RunResult:
     extra_parameters: int  # besides the backbone's
     training_episodes: int
     training_seconds: float | None
-    seconds_per_episode: float  # of testing; the network is left out where its features can be cached
+    seconds_per_episode: float  # of testing, without the network if its features can be cached
     cached_features: bool
     recipe: Mapping[str, Any]
     accuracies: Accuracies  # (episodes,)
@@ -54,7 +54,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class SeedSpread:
-    """The mean accuracy of runs that differ in seed only, with what varies over episodes and over seeds."""
+    """The mean accuracy of runs that differ in seed only, and its variation over episodes and over seeds."""
 
     accuracy: float
     ci95: float  # over episodes, of the mean of these runs
@@ -65,7 +65,7 @@ class SeedSpread:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Runs of one recipe, whatever their seeds."""
+    """Runs of one recipe with different seeds."""
 
     name: str
     runs: tuple[RunResult, ...]
@@ -82,7 +82,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Pair:
-    """How far the second group is ahead of the first on the same episodes."""
+    """The difference of two groups, second minus first, on the same episodes."""
 
     first: str
     second: str
@@ -108,8 +108,8 @@ class Comparison:
         first = self.runs[0].accuracies
         rows = []
         for run in self.runs:
-            ahead, ci95 = mean_and_ci95(run.accuracies - first)
-            rows.append(run.as_dict() | {"difference": ahead, "difference_ci95": ci95})
+            difference, ci95 = mean_and_ci95(run.accuracies - first)
+            rows.append(run.as_dict() | {"difference": difference, "difference_ci95": ci95})
         return asdict(self.spec) | {
             "dataset": self.images.name,
             "split": self.images.split,
@@ -132,9 +132,9 @@ def compare(
 ) -> Comparison:
     """Return all candidates on the same episodes; raise UserError if their data differ.
 
-    Without `bootstrap` the interval over classes is left out. `progress` is called with what begins and gives what is
-    called with the episodes done. Candidates are taken one after the other, so that a
-    generator keeps the features of one in memory at a time.
+    Without `bootstrap` the interval over classes is left out. `progress` is called with the name of each candidate and
+    returns the function that is called with the number of episodes done. Candidates are taken one after the other, so
+    with a generator the features of only one are in memory at a time.
     """
     runs, first = [], None
     for candidate in candidates:
@@ -209,16 +209,12 @@ def _groups(runs: Sequence[RunResult]) -> tuple[Group, ...]:
     """Return the runs by recipe, in the order of their first runs; runs of one seed stay apart."""
     members: list[list[RunResult]] = []
     for run in runs:
-        fitting = (
-            group
-            for group in members
-            if group[0].recipe == run.recipe and run.seed not in {other.seed for other in group}
-        )
-        group = next(fitting, None)
-        if group is None:
-            members.append([run])
+        for group in members:
+            if group[0].recipe == run.recipe and run.seed not in {other.seed for other in group}:
+                group.append(run)
+                break
         else:
-            group.append(run)
+            members.append([run])
     return tuple(
         Group(
             group[0].checkpoint,

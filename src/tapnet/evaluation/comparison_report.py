@@ -1,4 +1,4 @@
-"""A comparison as tables of text, a plot, a Markdown page and an HTML page that stands alone in one file."""
+"""A comparison as text tables, a plot, a Markdown page and a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from os.path import commonpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tapnet.checkpoint import write_atomically
+from tapnet.atomic_write import write_atomically
 from tapnet.evaluation.comparison import CORRECTION, LEVEL, Comparison, Group
 from tapnet.plotting import COLORS, new_figure, save
 from tapnet.wording import difference, half_width, overlap_note, pluralize
@@ -51,7 +51,7 @@ def tables(result: Comparison) -> list[TextTable]:
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """Return for each path its part below the folder that all have in common."""
+    """Return each path relative to the folder that all have in common."""
     parents = [str(Path(name).parent) for name in names]
     try:
         shared = commonpath(parents)
@@ -64,14 +64,14 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 def _accuracies(result: Comparison, labels: dict[str, str]) -> TextTable:
     rows = []
     for group in result.groups:
-        spread, widest = group.spread, _over_classes(group)
+        spread, seeds = group.spread, len(group.runs)
         rows.append(
             (
-                f"{labels[group.name]}{_seeds(group)}",
+                labels[group.name] + (f" ({seeds} seeds)" if seeds > 1 else ""),
                 group.runs[0].method,
                 f"{100 * spread.accuracy:.2f}%",
                 half_width(spread.ci95),
-                half_width(widest),
+                half_width(_over_classes(group)),
                 half_width(spread.seed_ci95),
             )
         )
@@ -83,10 +83,6 @@ def _over_classes(group: Group) -> float | None:
     """Return the widest interval over classes of a group's runs: they share their classes."""
     widths = [run.evaluation.ci95_bootstrap for run in group.runs]
     return max((width for width in widths if width is not None), default=None)
-
-
-def _seeds(group: Group) -> str:
-    return f" ({len(group.runs)} seeds)" if len(group.runs) > 1 else ""
 
 
 def _pairs(result: Comparison, labels: dict[str, str]) -> TextTable:
@@ -165,7 +161,7 @@ def _markdown_table(table: TextTable) -> str:
 
 
 def html(result: Comparison) -> str:
-    """Return a page that needs no other file: its plot is part of it."""
+    """Return a self-contained page with the plot."""
     drawing = StringIO()
     figure(result).savefig(drawing, format="svg")
     svg = drawing.getvalue()

@@ -1,4 +1,4 @@
-"""Features of images at the backbone's own speed, and a cache of them on disk."""
+"""Features of all images of a dataset, and a cache of them on disk."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from tapnet import distributed
 from tapnet._version import __version__
+from tapnet.atomic_write import write_atomically
 from tapnet.backbones import Backbone
-from tapnet.checkpoint import backbone_digest, tensors_digest, write_atomically
+from tapnet.checkpoint import backbone_digest, tensors_digest
 from tapnet.data import ImageSet
 from tapnet.data.batches import to_float_tensor
 from tapnet.hardware import keep_freed_memory, resolve_precision
 
-CACHE_BYTES = 2 * 2**30  # beyond this the files that were used longest ago go
+CACHE_BYTES = 2 * 2**30  # beyond this the least recently used files are deleted
 BATCH = 256
 _ABANDONED_SECONDS = 3600.0  # no process takes that long to write a file of the cache
 _DIGEST = "sha256"
@@ -58,7 +59,7 @@ class Embedder:
 
 @torch.inference_mode()
 def embed(backbone: Backbone, images: ImageSet, precision: str = "float32", maps: bool = False) -> Tensor:
-    """Return features (n, *feature_shape) of every image, float32, on the backbone's device. Processes share it."""
+    """Return features (n, *feature_shape) of every image, float32, on the backbone's device; processes share it."""
     embedder = Embedder(backbone, precision, maps)
     features = torch.zeros(len(images), *embedder.feature_shape, device=embedder.device)
     for start in range(distributed.rank() * BATCH, len(images), distributed.size() * BATCH):
@@ -80,26 +81,26 @@ def fused(backbone: Backbone) -> Backbone:
 
 
 def default_cache() -> Path:
-    """TAPNET_CACHE, or the folder for caches of this user."""
+    """Return the folder for features: in TAPNET_CACHE, else in the user's cache folder."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("TAPNET_CACHE") or Path(home) / "tapnet") / "features"
 
 
 def cached_features(backbone: Backbone, images: ImageSet, precision: str, folder: Path, maps: bool = False) -> Tensor:
-    """Return what `embed` returns, read from the folder if it is there, and written there if not."""
-    embedder_shape = backbone.map_shape if maps else (backbone.dim,)
+    """Return what `embed` returns, from a file in the folder; without one, compute and write it."""
+    feature_shape = backbone.map_shape if maps else (backbone.dim,)
     device = next(backbone.parameters(), torch.empty(0)).device
     path = folder / f"{feature_key(backbone, images, precision, maps)}.safetensors"
-    found = _read(path, (len(images), *embedder_shape))
-    if not distributed.any_rank(found is None):
-        assert found is not None
-        return found.to(device)
+    cached = _read(path, (len(images), *feature_shape))
+    if not distributed.any_rank(cached is None):
+        assert cached is not None
+        return cached.to(device)
     features = embed(backbone, images, precision, maps)
     if distributed.rank() == 0:
         tensors = {"features": features.cpu().contiguous()}
         try:
             write_atomically(path, save(tensors, {_DIGEST: tensors_digest(tensors)}))
-            _forget_oldest(folder)
+            _evict(folder)
         except OSError:
             pass  # a cache that cannot be written costs time, not the result
     return features
@@ -118,7 +119,7 @@ def feature_key(backbone: Backbone, images: ImageSet, precision: str, maps: bool
 
 
 def _read(path: Path, shape: tuple[int, ...]) -> Tensor | None:
-    """Return the features in a file; `None` when it is not there, damaged or of another shape."""
+    """Return the features in a file; `None` if it does not exist, is damaged or has another shape."""
     try:
         with safe_open(path, framework="pt") as file:
             digest, features = (file.metadata() or {}).get(_DIGEST), file.get_tensor("features")
@@ -129,8 +130,8 @@ def _read(path: Path, shape: tuple[int, ...]) -> Tensor | None:
     return features if whole and tensors_digest({"features": features}) == digest else None
 
 
-def _forget_oldest(folder: Path) -> None:
-    """Delete what a killed process left half written, and the files used longest ago beyond CACHE_BYTES."""
+def _evict(folder: Path) -> None:
+    """Delete temporary files of killed processes, and the least recently used files beyond CACHE_BYTES."""
     for path in folder.glob(".*.safetensors.*"):
         if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
             path.unlink(missing_ok=True)

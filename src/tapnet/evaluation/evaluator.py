@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from tapnet import distributed
 from tapnet.data import ImageSet
 from tapnet.data.batches import class_labels, to_float_tensor
 from tapnet.data.episodes import EpisodeBatch, EpisodeSampler, EpisodeSpec, Indices
-from tapnet.errors import UserError
+from tapnet.errors import NonFiniteError, UserError
 from tapnet.evaluation.embedding import cached_features, embed
 from tapnet.evaluation.intervals import (
     REPLICATE_EPISODES,
@@ -27,7 +27,6 @@ from tapnet.evaluation.intervals import (
     mean_and_ci95,
     wide_ci95,
 )
-from tapnet.functional import NonFiniteError
 from tapnet.hardware import resolve_precision
 from tapnet.methods import LinearHead, Method, PrototypeMethod
 
@@ -67,11 +66,11 @@ class Evaluation:
 
 
 class Evaluator:
-    """Evaluates a method on one split; the split is embedded at the first need and its features kept.
+    """Evaluates a method on one split, whose features are computed when they are first needed and then kept.
 
-    `cache` is a folder that keeps them for the next evaluator, too; `features` are given where they are known. Where
-    several processes share a run, all call the same and get the same: each does every n-th batch, and a batch holds the
-    same episodes whatever their number.
+    `cache` is a folder that keeps them for later evaluators, too; `features` passes them if they are known already. If
+    several processes share a run, all make the same calls and get the same results: each does every n-th batch, and a
+    batch holds the same episodes whatever the number of processes.
     """
 
     def __init__(
@@ -105,8 +104,8 @@ class Evaluator:
     ) -> Evaluation:
         """Return the accuracy on the episodes of the spec, and with `bootstrap` its interval over classes.
 
-        `accuracies` are those of the episodes, where they are known already. `progress` counts the episodes, and then
-        those of the interval over classes.
+        `accuracies` are those of the episodes, if they are known already. `progress` counts the episodes, then those of
+        the interval over classes.
         """
         spec = spec or EpisodeSpec()
         accuracy, ci95 = mean_and_ci95(self.accuracies(spec, progress) if accuracies is None else accuracies)
@@ -132,7 +131,7 @@ class Evaluator:
         sampler = self.images.sampler(spec)
         size = self._batch_size(spec.way * (spec.shot + spec.query))
         if not self.method.task_features:
-            _ = self.features  # by all processes together, also by one that has no batch to do
+            _ = self.features  # computed by all processes together, even one without a batch
         values = torch.zeros(spec.episodes, dtype=torch.float64)
         for start in range(distributed.rank() * size, spec.episodes, distributed.size() * size):
             stop = min(start + size, spec.episodes)
@@ -142,20 +141,20 @@ class Evaluator:
         return distributed.all_reduce_sum(values).numpy()
 
     def _batch_size(self, images: int, values: int = _BATCH_VALUES) -> int:
-        """How many episodes of so many images hold that many feature values."""
+        """Return the number of episodes with this many images each that together have `values` feature values."""
         return max(1, values // (images * math.prod(self.method.feature_shape))) if self.method.batched else 1
 
     def _batch_accuracies(self, batch: EpisodeBatch) -> Accuracies:
         with torch.inference_mode(not self.method.gradients_at_test):
             scores = self._scores(batch).detach()
         if scores.isnan().any():
-            raise NonFiniteError(f"{type(self.method).__name__} gave logits that are not numbers: it has diverged.")
+            raise NonFiniteError(f"{type(self.method).__name__} returned NaN logits: it has diverged.")
         answers = class_labels(batch.query.shape[1], batch.query.shape[2], scores.device)
         correct = (scores.argmax(dim=-1) == answers).double().mean(dim=-1)
         return correct.cpu().numpy()
 
     def _scores(self, batch: EpisodeBatch) -> Tensor:
-        """Return logits (episodes, query, way), up to a number that is the same for all classes of a query."""
+        """Return logits (episodes, query, way), up to a constant per query."""
         if isinstance(self.method, PrototypeMethod) and self.method.prototypes_suffice:
             head = self.method.adapt_to(self.prototypes(batch.support))
             linear = head.linear()
@@ -169,10 +168,12 @@ class Evaluator:
 
     def _linear_scores(self, head: LinearHead, batch: EpisodeBatch) -> Tensor:
         size = self._batch_size(batch.query[0].size, _CACHE_VALUES) if self.device.type == "cpu" else len(batch)
-        parts = zip(head.bias.split(size), _split(batch.query, size), head.weight.split(size), strict=True)
-        return torch.cat(
-            [torch.baddbmm(b.unsqueeze(-2), head.project(self.gathered(query)), w.mT) for b, query, w in parts]
-        )
+        scores = []
+        for start in range(0, len(batch), size):
+            part = slice(start, start + size)
+            queries = head.project(self.gathered(batch.query[part]))
+            scores.append(torch.baddbmm(head.bias[part].unsqueeze(-2), queries, head.weight[part].mT))
+        return torch.cat(scores)
 
     def prototypes(self, support: Indices) -> Tensor:
         """Return class prototypes (episodes, way, dim) of images (episodes, way, shot)."""
@@ -192,11 +193,11 @@ class Evaluator:
     def _bootstrap_half_width(self, spec: EpisodeSpec, ci95: float, progress: Progress | None) -> float | None:
         """Return the half-width of the 95% interval over classes, images and episodes.
 
-        Each replicate sees a random half of the classes, and of each class a random half of its images, without
-        replacement (an episode could not hold a class twice): half-samples vary around the whole as the whole varies
-        around its population. All rotations of a character go together: they are no independent classes. Where half of
-        the classes are too few for an episode the share is larger and the variance scaled up to match; `None` where an
-        episode needs all of them. What the few episodes of a replicate add to the variance is taken off again.
+        Each replicate has a random half of the classes, and of each class a random half of its images, without
+        replacement (an episode cannot hold a class twice): half-samples vary around the whole as the whole varies
+        around its population. All rotations of a character are drawn together, since they are not independent classes.
+        If half of the classes are too few for an episode, the share is larger and the variance scaled up to match;
+        `None` if an episode needs all of them. The variance due to the few episodes of a replicate is subtracted.
         """
         labels, images = self.images.labels, self.images
         units = images.groups[labels]
@@ -216,20 +217,13 @@ class Evaluator:
         return wide_ci95(float(means.var() - noises.mean()) * scale, count, ci95)
 
     def _replicate(self, rows: Indices, spec: EpisodeSpec, seed: int) -> Accuracies:
-        """Return accuracies of some episodes that see only these images."""
+        """Return accuracies of some episodes with only these images."""
         labels = self.images.labels[rows]
         fewest = int(np.unique(labels, return_counts=True)[1].min())
         groups = self.images.groups[np.unique(labels)] if self.images.one_rotation_per_class else None
         spec = replace(spec, query=min(spec.query, fewest - spec.shot), episodes=REPLICATE_EPISODES, seed=seed)
         sampler = EpisodeSampler(labels, spec, groups)
-        batches = _batches(sampler, self._batch_size(spec.way * (spec.shot + spec.query)))
+        size = self._batch_size(spec.way * (spec.shot + spec.query))
+        starts = range(0, spec.episodes, size)
+        batches = (sampler.batch(start, min(start + size, spec.episodes)) for start in starts)
         return np.concatenate([self._batch_accuracies(batch.among(rows)) for batch in batches])
-
-
-def _split(indices: Indices, size: int) -> Iterator[Indices]:
-    return (indices[start : start + size] for start in range(0, len(indices), size))
-
-
-def _batches(sampler: EpisodeSampler, size: int) -> Iterator[EpisodeBatch]:
-    for start in range(0, sampler.spec.episodes, size):
-        yield sampler.batch(start, min(start + size, sampler.spec.episodes))

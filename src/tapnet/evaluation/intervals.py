@@ -24,7 +24,7 @@ def mean_and_ci95(values: Accuracies) -> tuple[float, float]:
 def wide_ci95(population: float, units: int, ci95: float) -> float:
     """Return the half-width for other classes and images, from their variance and the interval over episodes.
 
-    The variance over so many units has Student's quantile, wider than the normal one where there are few.
+    The quantile is Student's for this number of units, which is wider than the normal one if they are few.
     """
     quantile = float(student.ppf(0.975, max(units - 1, 1)))
     return math.sqrt(quantile**2 * max(0.0, population) + ci95**2)
@@ -33,10 +33,10 @@ def wide_ci95(population: float, units: int, ci95: float) -> float:
 def half_sample(
     labels: Indices, units: Indices, least: int, images: int, generator: np.random.Generator
 ) -> tuple[Indices, float]:
-    """Return positions of a random half of the units and of their images, and the factor its variance falls short by.
+    """Return positions of a random half of the units and of their images, and the factor that corrects its variance.
 
-    A unit is what was drawn from the population: a class, or a character with all of its rotations. At least `least`
-    units stay, and `images` images of each class.
+    A unit is an independent draw from the population: a class, or a character with all its rotations. At least `least`
+    units are kept, and `images` images of each class.
     """
     drawn = generator.permutation(np.unique(units))
     kept = max(least, -(-len(drawn) // 2))

@@ -11,8 +11,9 @@ from safetensors import safe_open
 from safetensors.numpy import save
 from torch.nn import functional as F
 
+from tapnet.atomic_write import write_atomically
 from tapnet.backbones import Backbone
-from tapnet.checkpoint import BUNDLED, write_atomically
+from tapnet.checkpoint import BUNDLED
 
 FOLDER = BUNDLED / "background"
 _TENSOR, _NETWORK, _ORIGIN = "square_roots", "network_sha256", "origin"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tapnet.checkpoint import write_atomically
+from tapnet.atomic_write import write_atomically
 from tapnet.errors import UserError
 from tapnet.inference.networks import EmbeddingModel
 from tapnet.inference.onnx_predictor import METADATA

@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from tapnet.errors import NotFoundError, UserError
-from tapnet.functional import NonFiniteError
+from tapnet.errors import NonFiniteError, NotFoundError, UserError
 from tapnet.inference.adaptation import adapt
 from tapnet.inference.examples import Examples, joined
 from tapnet.inference.method_choice import AUTO, choose_method

@@ -19,7 +19,8 @@ from safetensors.numpy import save
 from torch import Tensor
 
 from tapnet._version import __version__
-from tapnet.checkpoint import BEST, HEADER, TASK, content_digest, write_atomically
+from tapnet.atomic_write import write_atomically
+from tapnet.checkpoint import BEST, HEADER, TASK, content_digest
 from tapnet.errors import NotFoundError, UserError
 from tapnet.hardware import PRECISIONS
 from tapnet.inference.adaptation import adapt

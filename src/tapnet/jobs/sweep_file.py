@@ -26,7 +26,8 @@ from typing import Any
 import yaml
 
 from tapnet.errors import NotFoundError, UserError
-from tapnet.recipe import Recipe, changed, load_recipe
+from tapnet.recipe import Recipe
+from tapnet.recipe_file import changed, load_recipe
 
 _OF_A_RUN = ("name", "recipe", "method", "set", "grid", "seeds")
 _OF_A_SWEEP = ("out", "test", *_OF_A_RUN, "runs")

@@ -37,7 +37,7 @@ METHODS: dict[str, type[Method]] = {
     "logistic": LogisticRegression,
 }
 
-PARAMETER_FREE = ("protonet", "centroid", "logistic")  # fit any backbone: nothing is learned besides it
+PARAMETER_FREE = ("protonet", "centroid", "logistic")  # only their backbone has parameters, so they fit any backbone
 
 
 def method_name(method: Method) -> str:

@@ -1,7 +1,7 @@
-"""What a few-shot method is. The rest of the package knows methods only through this contract.
+"""The base class of few-shot methods; the rest of the package knows methods only through it.
 
-A method adapts: `adapt(support, labels)` returns a `Head`. A head scores: `head.logits(query)`. Both take what `embed`
-makes of images. Everything else (`logits`, `forward`, the default `loss`) follows from these three.
+A method adapts: `adapt(support, labels)` returns a `Head`. A head scores: `head.logits(query)`. Both take the features
+that `embed` returns. Everything else (`logits`, `forward`, the default `loss`) follows from these three.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from torch.nn import functional as F
 from tapnet.backbones import Backbone
 from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
-from tapnet.functional import check_labels, class_prototypes
+from tapnet.functional import class_prototypes
 from tapnet.methods.head import Head
+from tapnet.tensor_checks import check_labels, type_name
 from tapnet.trusted import trusted_way
 
-_BRIGHTEST = 10.0  # more than any usual normalization gives, and less than white as a byte
+_BRIGHTEST = 10.0  # above any usual normalization, below the values of bytes
 
 
 class EpisodeLoss(NamedTuple):
-    """What training needs of an episode: a loss to minimize, and the logits of its queries to count hits."""
+    """The loss of a training episode, and the logits of its queries for the accuracy."""
 
     loss: Tensor
     logits: Tensor  # (way · query, way)
@@ -33,22 +34,22 @@ class EpisodeLoss(NamedTuple):
 class Method(nn.Module):
     """A backbone, and how a support set becomes a head over its features.
 
-    The class attributes declare what a method needs and promises; training, evaluation, the cache of features and the
-    tests obey them. Where an option decides, an instance declares for itself.
+    The class attributes declare what a method needs and promises; training, evaluation, the feature cache and the tests
+    rely on them. Where an option decides, the instance overrides the attribute.
     """
 
     feature_maps: ClassVar[bool] = False  # takes the backbone's last maps (channels, height, width), not its vectors
     task_features: ClassVar[bool] = False  # features depend on the task: `embed` returns the images themselves
     transductive: bool = False  # a query's logits may depend on the other queries
-    follows_class_order: bool = True  # another order of the classes permutes the logits and no more
-    support_order_matters: bool = False  # another order of the support set may change the logits
+    follows_class_order: bool = True  # permuting the classes permutes the logits and does nothing else
+    support_order_matters: bool = False  # permuting the support set may change the logits
     gradients_at_test: ClassVar[bool] = False  # adapts by gradient descent, so evaluation may not disable gradients
     batched: ClassVar[bool] = True  # `adapt` takes several episodes of one shape at once
     trainable: ClassVar[bool] = True  # has a gradient with respect to the features
     takes_windows: ClassVar[bool] = False  # `loss` takes images smaller than the backbone's image shape
-    auxiliary_classes: ClassVar[bool] = False  # training tells it how many classes there are, as option `num_classes`
-    way_option: ClassVar[str | None] = None  # the option that is the number of classes of a training episode
-    order_free_options: ClassVar[dict[str, Any]] = {}  # for `with_options`: with these it follows the class order
+    auxiliary_classes: ClassVar[bool] = False  # training sets its option `num_classes`
+    way_option: ClassVar[str | None] = None  # the option that equals the number of classes of a training episode
+    order_free_options: ClassVar[dict[str, Any]] = {}  # passed to `with_options`, they make it follow the class order
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -63,7 +64,7 @@ class Method(nn.Module):
 
     @property
     def max_way(self) -> int | None:
-        """The most classes that an episode may have in eval mode; `None` if there is no limit."""
+        """The largest number of classes of an episode in eval mode; `None` if there is no limit."""
         return None
 
     @property
@@ -87,7 +88,7 @@ class Method(nn.Module):
         return self.adapt(support, labels).logits(query)
 
     def forward(self, support_images: Tensor, support_labels: Tensor, query_images: Tensor) -> Tensor:
-        """Return logits (query, way). Support and query pass the network as one batch: they share its statistics."""
+        """Return logits (query, way); support and query pass through the network as one batch."""
         check_labels(support_labels)
         check_float_images(support_images)
         check_float_images(query_images)
@@ -126,16 +127,16 @@ class Method(nn.Module):
 
     @classmethod
     def adapt_options(cls) -> tuple[str, ...]:
-        """The options that `with_options` may change."""
+        """Return the options that `with_options` may change."""
         return ()
 
 
 class PrototypeMethod(Method):
-    """A method that needs no more of the support set than the mean feature of each class."""
+    """A method that needs nothing but the mean feature of each class."""
 
     @property
     def prototypes_suffice(self) -> bool:
-        """Whether `adapt_to` may stand for `adapt`; not if an option needs more of the support set."""
+        """Whether `adapt_to` is equivalent to `adapt`; false if an option needs more of the support set."""
         return True
 
     def adapt_to(self, prototypes: Tensor) -> Head:
@@ -152,12 +153,12 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def way_of(labels: Tensor) -> int:
-    """The number of classes of an episode with labels 0 to way - 1."""
+    """Return the number of classes of an episode with labels 0 to way - 1."""
     return trusted_way() or int(check_labels(labels).max()) + 1
 
 
 def support_members(support: Tensor, labels: Tensor) -> Tensor:
-    """Return float one-hot labels (..., n, way); raise UserError if one is missing for an image or a class."""
+    """Return float one-hot labels (..., n, way); raise UserError if an image lacks a label or a class an image."""
     members = F.one_hot(labels, way_of(labels)).float()
     if support.shape[: labels.dim()] != labels.shape:
         raise UserError(
@@ -186,5 +187,6 @@ def check_images(images: Tensor) -> None:
 def check_float_images(images: Tensor) -> None:
     """Raise UserError unless images are a tensor of floats."""
     if not isinstance(images, Tensor) or not images.is_floating_point():
-        kind = str(images.dtype).removeprefix("torch.") if isinstance(images, Tensor) else type(images).__name__
-        raise UserError(f"Images need to be a tensor of floats in [0, 1], got {kind}: divide uint8 by 255.")
+        raise UserError(
+            f"Images need to be a tensor of floats in [0, 1], got {type_name(images)}: divide uint8 by 255."
+        )

@@ -1,4 +1,4 @@
-"""The cosine centroid: the class whose mean direction is closest. Nothing is learned besides the backbone."""
+"""The cosine centroid: the class whose mean direction is closest. Only the backbone has parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tapnet.methods.head import LinearHead
 
 
 class CosineCentroid(Method):
-    """Queries go to the class whose mean direction has the largest cosine with theirs."""
+    """Assigns each query to the class whose mean direction has the largest cosine with it."""
 
     def adapt(self, support: Tensor, labels: Tensor) -> LinearHead:
         means = class_prototypes(F.normalize(support.float(), dim=-1), labels, way_of(labels))

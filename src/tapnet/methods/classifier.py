@@ -16,10 +16,10 @@ from tapnet.methods.centroid import CosineCentroid
 
 
 class ClassifierBaseline(CosineCentroid):
-    """Plain classification of all training classes; a new task gets the cosine centroids of its support set.
+    """Trained to classify all training classes; adapts to a task by the cosine centroids of its support set.
 
     The classifier is one linear layer over the mean of the last maps, so it also learns from smaller windows of the
-    images (augmentation `window`). Its backbone is a start for other methods: `tapnet train RECIPE --from RUN`.
+    images (augmentation `window`). Other methods can start from its backbone: `tapnet train RECIPE --from RUN`.
     """
 
     takes_windows = True
@@ -32,7 +32,7 @@ class ClassifierBaseline(CosineCentroid):
     def loss(self, episode: EpisodeImages) -> EpisodeLoss:
         """Return the cross-entropy of all images of the episode over all training classes."""
         if self.classifier is None:
-            raise UserError("The classifier learns with the option `num_classes`, the number of training classes.")
+            raise UserError("Training a classifier needs the option `num_classes`, the number of training classes.")
         scores = self.classifier(self.backbone.maps(episode.images).mean(dim=(-2, -1)))
         labels = torch.cat([episode.classes.repeat_interleave(each) for each in (episode.shot, episode.query)])
         return EpisodeLoss(cross_entropy(scores, labels), scores[episode.sizes[0] :, episode.classes])

@@ -32,7 +32,7 @@ class FixedWayMethod(Method):
         return self.way
 
     def checked_way(self, support: Tensor, labels: Tensor) -> int:
-        """Return the number of classes of a support set; raise UserError if the network is not made for so many."""
+        """Return the number of classes of a support set; raise UserError if the network was not built for it."""
         way = support_members(support, labels).shape[-1]
         if way > self.way or (self.training and way < self.way):
             limit = "exactly" if self.training else "at most"
@@ -44,7 +44,7 @@ class FixedWayMethod(Method):
 
 
 def perceptron(*sizes: int) -> nn.Sequential:
-    """Return linear layers between these sizes with a ReLU after each but the last."""
+    """Return linear layers between these sizes with a ReLU after each except the last."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]

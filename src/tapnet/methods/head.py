@@ -1,4 +1,4 @@
-"""Heads: what a support set becomes. A head scores queries and keeps nothing else of its episode."""
+"""Heads: classifiers of one episode, which methods make from its support set."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Head(ABC):
         return None
 
     def project(self, features: Tensor) -> Tensor:
-        """Return features (..., n, dim) as the head compares them."""
+        """Return the features (..., n, dim) in the space in which the head compares them."""
         return features
 
     @property
     def centers(self) -> Tensor | None:
-        """What stands for each class among the features, (..., way, dim); `None` if nothing does."""
+        """The point that represents each class among the features, (..., way, dim); `None` if there is none."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""Logistic regression over the directions of the features. Nothing is learned besides the backbone."""
+"""Logistic regression on the directions of the features. Only the backbone has parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tapnet.functional import class_prototypes
 from tapnet.methods.base import Method, way_of
 from tapnet.methods.head import LinearHead
 
-LENGTH = 10.0  # of the features when the weights are penalized
+LENGTH = 10.0  # to which features are scaled before the weights are penalized
 Array = NDArray[np.float64]
 
 
@@ -38,19 +38,19 @@ class LogisticRegression(Method):
 def logistic_regression(features: Array, labels: NDArray[np.int64], way: int) -> tuple[Array, Array]:
     """Return weight (way, dim) and bias (way,) of least cross-entropy plus half the squared weight.
 
-    The weight lies in the span of the examples, so it is sought there: in as many dimensions as there are examples.
+    The weight lies in the span of the examples, so the search has only as many dimensions as there are examples.
     """
     basis, coordinates = np.linalg.qr(features.T)  # (dim, r), (r, n)
-    answers = np.eye(way)[labels]
+    targets = np.eye(way)[labels]
 
     def loss(flat: Array) -> tuple[float, Array]:
         weight, bias = flat[way:].reshape(way, -1), flat[:way]
         logs = log_softmax(coordinates.T @ weight.T + bias, axis=1)
-        wrong = np.exp(logs) - answers
-        gradient = np.concatenate([wrong.sum(axis=0), (wrong.T @ coordinates.T + weight).ravel()])
-        return float(-(answers * logs).sum() + 0.5 * np.square(weight).sum()), gradient
+        residual = np.exp(logs) - targets
+        gradient = np.concatenate([residual.sum(axis=0), (residual.T @ coordinates.T + weight).ravel()])
+        return float(-(targets * logs).sum() + 0.5 * np.square(weight).sum()), gradient
 
     start = np.zeros(way + way * len(coordinates))
-    found: Any = minimize(loss, start, jac=True, method="L-BFGS-B", options={"gtol": 1e-6})
-    bias = found.x[:way]
-    return found.x[way:].reshape(way, -1) @ basis.T, bias - bias.mean()
+    solution: Any = minimize(loss, start, jac=True, method="L-BFGS-B", options={"gtol": 1e-6})
+    bias = solution.x[:way]
+    return solution.x[way:].reshape(way, -1) @ basis.T, bias - bias.mean()

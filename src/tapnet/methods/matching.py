@@ -19,7 +19,7 @@ from tapnet.methods.head import Head
 
 @dataclass(frozen=True)
 class AttentionHead(Head):
-    """Log-probabilities of the classes: the attention of a query over the support set, summed by class."""
+    """Scores classes by the log of the query's attention over the support set, summed by class."""
 
     support: Tensor  # (..., n, dim)
     members: Tensor  # (..., n, way), one-hot
@@ -45,11 +45,11 @@ class AttentionHead(Head):
 class MatchingNetwork(Method):
     r"""Attention over the labeled images is the classifier: $p(y|x) = \sum_i a_i y_i$, $a = softmax(s \cos(f, g_i))$.
 
-    The paper has no `scale` s. Without one, features that are not negative cannot bring the loss below 0.905 (5-way) or
-    2.08 (20-way), so s = 10 by default; 1 is the paper's.
+    The paper has no `scale` s, that is s = 1. Then non-negative features cannot bring the loss below 0.905 (5-way) or
+    2.08 (20-way), so our default is 10.
 
-    With `full_context` support features read each other in a bidirectional LSTM, and a query reads the support set in
-    `steps` of an attention LSTM. The first of them depends on the order of the support set.
+    With `full_context`, a bidirectional LSTM reads the support set, whose order then matters, and each query attends to
+    it in `steps` steps of a second LSTM.
     """
 
     def __init__(self, backbone: Backbone, scale: float = 10.0, full_context: bool = False, steps: int = 3) -> None:
@@ -86,8 +86,8 @@ class ContextWriter(nn.Module):
 class ContextReader(nn.Module):
     r"""A query after `steps` of an LSTM that attends to the support set.
 
-    $\hat h, c = LSTM([f, r], h, c)$, $h = \hat h + f$, $r = \sum_i softmax_i(h \cdot g_i)\, g_i$; r begins as the mean
-    of g, h and c at zero.
+    $\hat h, c = LSTM([f, r], h, c)$, $h = \hat h + f$, $r = \sum_i softmax_i(h \cdot g_i)\, g_i$; r starts as the mean
+    of g, and h and c start at zero.
     """
 
     def __init__(self, dim: int, steps: int) -> None:

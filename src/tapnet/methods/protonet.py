@@ -19,7 +19,7 @@ from tapnet.methods.head import Head, LinearHead
 
 @dataclass(frozen=True)
 class PrototypeHead(Head):
-    """Negative squared distances to the prototypes (..., way, dim), over the temperature."""
+    """Scores by negative squared distances to the prototypes (..., way, dim), divided by the temperature."""
 
     prototypes: Tensor
     temperature: float = 1.0
@@ -39,9 +39,9 @@ class PrototypeHead(Head):
 
 
 class PrototypicalNetwork(PrototypeMethod):
-    """Queries go to the class whose mean feature is nearest, by squared Euclidean distance.
+    """Assigns each query to the class whose mean feature is nearest, by squared Euclidean distance.
 
-    A `temperature` above the paper's 1 suits a backbone with long features, such as one initialized from a classifier.
+    A `temperature` above the paper's 1 suits a backbone whose features are long, such as one trained as a classifier.
     """
 
     def __init__(self, backbone: Backbone, temperature: float = 1.0) -> None:

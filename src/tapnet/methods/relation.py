@@ -23,7 +23,7 @@ WIDTH, HIDDEN = 64, 8  # channels of the relation module, units of its first lin
 
 @dataclass(frozen=True)
 class RelationHead(Head):
-    """The relation of every query to the maps of every class, before the sigmoid."""
+    """Scores every query against the maps of every class; the relation score is the sigmoid of the logit."""
 
     class_maps: Tensor  # (..., way, channels, height, width)
     module: RelationModule
@@ -36,10 +36,10 @@ class RelationHead(Head):
 class RelationNetwork(Method):
     """A learned module compares the maps of a query with those of each class; trained by squared error.
 
-    The maps of a class are the sum over its shots, as published, so a network is good at the shot that it was trained
-    for; with `reduce: mean` it takes any. The relation score is the sigmoid of the logit, its target 1 for the class of
-    the query and 0 for the others. In eval mode batch normalization uses running statistics (the authors' code those of
-    the test batch), so queries do not see each other.
+    The maps of a class are summed over its shots, as published, so a network suits the shot it was trained with; with
+    `reduce: mean` it suits any. The target of the relation score is 1 for the class of the query and 0 for the others.
+    In eval mode batch normalization uses running statistics (in the authors' code, those of the test batch), so queries
+    do not affect each other.
     """
 
     feature_maps = True
@@ -67,10 +67,10 @@ class RelationNetwork(Method):
 
 
 class RelationModule(nn.Module):
-    """Two convolutional blocks and two linear layers over the maps of a class and of a query, joined by channel.
+    """Two convolutional blocks and two linear layers over the concatenated maps of a class and a query.
 
-    A convolution of joined channels is the sum of two convolutions, so the first one runs once per class and once per
-    query, not once per pair.
+    A convolution of concatenated channels is the sum of two convolutions, so the first one runs once per class and once
+    per query, not once per pair.
     """
 
     def __init__(self, map_shape: tuple[int, int, int]) -> None:

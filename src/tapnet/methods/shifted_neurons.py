@@ -19,13 +19,13 @@ from tapnet.errors import UserError
 from tapnet.methods.fixed_way import FixedWayMethod, perceptron
 from tapnet.methods.head import Head
 
-MEMORY_WIDTH = 32  # of the hidden layers that make a shift of feedback; the paper has 20 to 40
+MEMORY_WIDTH = 32  # of the hidden layers that map feedback to a shift; the paper has 20 to 40
 FIRST_VALUE = 0.5
 
 
 @dataclass(frozen=True)
 class MemoryHead(Head):
-    """A memory of one key per support image and, for every neuron that is shifted, one value per support image."""
+    """A memory with one key per support image and, for every shifted neuron, one value per support image."""
 
     method: ShiftedNeurons
     keys: Tensor  # (support, key dim)
@@ -40,25 +40,25 @@ class MemoryHead(Head):
         return logits[:, : self.way]
 
     def attention(self, query: Tensor) -> Tensor:
-        """Return how much each query takes of each support image's shifts, (query, support); rows sum to one."""
+        """Return the weight of each support image's shifts for each query, (query, support); rows sum to one."""
         return (self.method.scale * self.method.keys(query) @ self.keys.mT).softmax(dim=-1)
 
 
 class ShiftedNeurons(FixedWayMethod):
-    r"""A network whose neurons are shifted by what a memory of the support set holds for the query.
+    r"""A network whose neurons are shifted by values that a memory of the support set holds for the query.
 
-    The support set first passes without shifts. Direct feedback: a neuron with pre-activation a gets
-    $\sigma'(a)\,\delta_i$ of image i, where $\delta_i$ = softmax - one-hot, the gradient of its loss with respect to
-    its logits, and a perceptron shared by the neurons of a layer makes its value of it; the value of output k is made
-    of $\delta_{ik}$. A query takes the mixture $\beta$ of these values by softmax over the cosines of its key and
-    those of the support images, times `scale`: neurons are $\sigma(a) + \sigma(\beta)$, logits $a + \beta$.
+    The support set first passes through the network without shifts. Direct feedback: a neuron with pre-activation a
+    gets $\sigma'(a)\,\delta_i$ from image i, where $\delta_i$ = softmax - one-hot is the gradient of the loss with
+    respect to the logits. A perceptron shared by the neurons of a layer maps this to a value; the value of output k is
+    computed from $\delta_{ik}$. A query mixes these values into $\beta$ by the softmax of `scale` times the cosines of
+    its key with those of the support images: neurons become $\sigma(a) + \sigma(\beta)$, logits $a + \beta$.
 
-    `blocks` are the backbone's blocks whose outputs are shifted. Keys come from a network like the backbone, or without
+    `blocks` are the blocks of the backbone whose outputs are shifted. Keys come from a copy of the backbone, or without
     `key_network` from the backbone itself. `hidden` are the sizes of layers between the backbone and the logits. In
     eval mode an output without a class gets no feedback.
 
-    Behind a shift batch normalization sees other inputs than in the pass without shifts, so that it has running
-    statistics of its own for either pass; with one for both, accuracy at test is far below that of training.
+    After a shift, batch normalization sees different inputs than in the pass without shifts, so each pass has its own
+    running statistics; if they shared them, test accuracy would be far below training accuracy.
     """
 
     task_features = True
@@ -84,10 +84,9 @@ class ShiftedNeurons(FixedWayMethod):
         self.memories = nn.ModuleList(_memory(way) for _ in blocks)
         self.output_memory = _memory(1)
         self.key_network = copy.deepcopy(backbone) if key_network else None
+        after_shift = range(min(blocks, default=len(stages)) + 1, len(stages))
         for name, buffer in backbone.named_buffers():
-            if name.startswith(
-                tuple(f"blocks.{after}." for after in range(min(blocks, default=len(stages)) + 1, len(stages)))
-            ):
+            if name.startswith(tuple(f"blocks.{block}." for block in after_shift)):
                 self.register_buffer(_shifted(name), buffer.clone())
 
     def adapt(self, support: Tensor, labels: Tensor) -> MemoryHead:
@@ -105,18 +104,18 @@ class ShiftedNeurons(FixedWayMethod):
     def values(self, memory: nn.Module, activations: Tensor, feedback: Tensor) -> Tensor:
         """Return the value of every neuron for every image, shaped as the activations.
 
-        The derivative of ReLU is 0 or 1, so an image has two values: of active neurons and of the others.
+        The derivative of ReLU is 0 or 1, so an image has two values: one for active neurons, one for the others.
         """
         active = memory(feedback).view(-1, 1, 1, 1)
         inactive = memory(torch.zeros_like(feedback[:1])).view(-1, 1, 1, 1)
         return torch.where(activations > 0, active, inactive)
 
     def run(self, images: Tensor, shifts: dict[int, Tensor], activations: dict[int, Tensor] | None = None) -> Tensor:
-        """Return logits (n, outputs), shifted in some blocks; `activations` is filled with the outputs of blocks."""
+        """Return logits (n, outputs) with shifts in some blocks; fill `activations` with the outputs of all blocks."""
         maps = images
         for block, stage in enumerate(self.backbone.get_submodule("blocks").children()):
-            behind = any(shifted < block for shifted in shifts)
-            maps = functional_call(stage, self._shifted_statistics(block), (maps,)) if behind else stage(maps)
+            after_shift = any(shifted < block for shifted in shifts)
+            maps = functional_call(stage, self._shifted_statistics(block), (maps,)) if after_shift else stage(maps)
             if activations is not None:
                 activations[block] = maps
             if block in shifts:
@@ -139,7 +138,7 @@ def _shifted(name: str) -> str:
 
 
 def _memory(inputs: int) -> nn.Sequential:
-    """What makes a value of feedback; its first values are above 0, where the ReLU of the shifts passes gradients."""
+    """Return a network that maps feedback to a value; it starts above 0, where the ReLU of a shift has a gradient."""
     layers = perceptron(inputs, MEMORY_WIDTH, MEMORY_WIDTH, 1)
     nn.init.constant_(layers.get_parameter("4.bias"), FIRST_VALUE)
     return layers

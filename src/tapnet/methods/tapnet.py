@@ -6,7 +6,7 @@ Sung Whan Yoon, Jun Seo, Jaekyun Moon. ICML 2019.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -18,80 +18,25 @@ from tapnet.functional import (
     SELECTION_STRATEGIES,
     blended_references,
     class_prototypes,
-    linear_head,
-    null_coordinates,
-    projected_distances,
     projection_errors,
-    reference_directions,
-    residuals,
     select_references,
 )
 from tapnet.methods.base import PrototypeMethod, check_choice, way_of
-from tapnet.methods.head import Head, LinearHead
-
-BASES = ("householder", "references")
-
-
-@dataclass(frozen=True)
-class ProjectionHead(Head):
-    """Squared distances to the references inside the projection that hides the errors; all (..., way, dim)."""
-
-    references: Tensor
-    errors: Tensor
-    chosen: Tensor  # (..., way), which reference each class took
-    projection_dim: int | None = None
-    differentiable: bool = False
-    basis: str = "householder"
-    shift: Tensor | float = 0.0  # added to the logits, (..., way)
-
-    @property
-    def ordered_errors(self) -> Tensor:
-        """The errors in the order of the references: below full dimension the projection depends on their order."""
-        return self.errors.take_along_dim(self.chosen.argsort(dim=-1).unsqueeze(-1), dim=-2)
-
-    @property
-    def first(self) -> Tensor | None:
-        """The directions that the projection takes first, if they are those of the references."""
-        return reference_directions(self.references, self.errors) if self.basis == "references" else None
-
-    def logits(self, query: Tensor) -> Tensor:
-        if self.projection_dim is None:
-            distances = projected_distances(query, self.references, self.errors, None, self.differentiable)
-        else:
-            distances = torch.cdist(
-                self.project(query), self.project(self.references), compute_mode="donot_use_mm_for_euclid_dist"
-            ).square()
-        return self._shifted(-distances)
-
-    def linear(self) -> LinearHead | None:
-        errors = self.errors if self.projection_dim is None else self.ordered_errors
-        weight, bias = linear_head(self.references, errors, self.projection_dim, self.first)
-        return LinearHead(weight, bias + self.shift, class_centers=self.references)
-
-    def project(self, features: Tensor) -> Tensor:
-        """Return coordinates (..., n, D) inside the projection; at full dimension the visible part (..., n, L)."""
-        if self.projection_dim is None:
-            return residuals(features, self.errors.detach())
-        return null_coordinates(features, self.ordered_errors, self.projection_dim, self.first)
-
-    @property
-    def centers(self) -> Tensor:
-        return self.references
-
-    def _shifted(self, logits: Tensor) -> Tensor:
-        return logits + self.shift.unsqueeze(-2) if isinstance(self.shift, Tensor) else logits
+from tapnet.methods.projection_head import BASES, ProjectionHead
 
 
 class TapNet(PrototypeMethod):
     """A backbone and `num_references` learned references; each episode gets its projection in closed form.
 
-    In training an episode has as many classes as there are references, and class k keeps reference k. In eval mode an
-    episode may have fewer: each class takes a reference by `selection`. With the paper's `closest` the result can
-    depend on the order in which the classes are listed, with `optimal` it cannot. `projection_dim` is the paper's D,
-    all of the null space by default; `basis` orders its columns, where `references` loses nothing at D = way - 1.
-    `differentiable` passes gradients through the projection, with which short training gets further.
-    Inside the projection a class stands where its reference does, as in the paper; with `reference_shots` at the mean
-    of its examples and of the reference, which counts for so many examples.
+    A training episode has as many classes as there are references, and class k always has reference k. In eval mode an
+    episode may have fewer classes, and each takes a reference by `selection`.
+
+    - `projection_dim`: the paper's D; the whole null space by default.
+    - `selection`: `closest`, as in the paper, can depend on the order of the classes; `optimal` does not.
+    - `differentiable`: pass gradients through the projection, which helps short training.
+    - `basis`: which directions come first if D is small; with `references`, D = way - 1 loses nothing.
+    - `reference_shots`: classify by the mean of a class's examples and its reference, which counts as so many examples,
+      in place of the paper's reference.
     """
 
     way_option = "num_references"
@@ -119,7 +64,7 @@ class TapNet(PrototypeMethod):
         check_choice("selection", selection, tuple(rule for rule in SELECTION_STRATEGIES if rule != "random"))
         check_choice("basis", basis, BASES)
         if reference_shots is not None and not 0 <= reference_shots < math.inf:
-            raise UserError(f"`reference_shots` needs to be a number from 0 on, or none, got {reference_shots}.")
+            raise UserError(f"`reference_shots` needs to be 0 or more, or None, got {reference_shots}.")
         self.projection_dim, self.selection, self.differentiable = projection_dim, selection, differentiable
         self.basis, self.reference_shots = basis, reference_shots
         self.references = nn.Parameter(torch.randn(num_references, backbone.dim) / math.sqrt(backbone.dim))
@@ -146,7 +91,7 @@ class TapNet(PrototypeMethod):
         return replace(head, references=blended)
 
     def adapt_to(self, prototypes: Tensor, chosen: Tensor | None = None) -> ProjectionHead:
-        """Return the head for class prototypes (..., way, dim); `chosen` names a reference for each class."""
+        """Return the head for class prototypes (..., way, dim); `chosen` overrides the choice of references."""
         if not self.differentiable:
             prototypes = prototypes.detach()
         chosen = self.choose(prototypes) if chosen is None else chosen

@@ -1,4 +1,4 @@
-"""TapNet with one of its parts exchanged, for ablations, the authors' checkpoints and the comparison with MANN."""
+"""TapNet with one part exchanged, for ablations, the authors' checkpoints and the comparison with MANN."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tapnet.errors import UserError
 from tapnet.functional import modified_references, projection_errors, select_references
 from tapnet.methods.base import check_choice
 from tapnet.methods.head import LinearHead
-from tapnet.methods.tapnet import ProjectionHead, TapNet
+from tapnet.methods.projection_head import ProjectionHead
+from tapnet.methods.tapnet import TapNet
 
 REFERENCES = ("modified", "original")
 SCORES = ("squared", "euclidean", "inner", "cosine")
@@ -48,9 +49,9 @@ class TapNetVariant(TapNet):
     - `distance`: `squared` as in the authors' code, `euclidean` as printed in eq. (1), `inner`: the inner product
       inside the projection, to which the paper reduces the read-out of memory-augmented networks, and `cosine`, the
       same with both sides normalized.
-    - `initial_norm`: the length of the references before training.
+    - `initial_norm`: the norm of the references before training.
     - `reference_bias`: a learned $b_k$ per reference, as in the authors' code; it adds $2b_k$ to the logits and to the
-      score by which references are selected. The projection does not see it.
+      score by which references are selected, and does not affect the projection.
     """
 
     def __init__(
@@ -72,16 +73,18 @@ class TapNetVariant(TapNet):
         check_choice("classification_references", classification_references, REFERENCES[::-1])
         check_choice("distance", distance, SCORES)
         if not 0 < initial_norm < math.inf:
-            raise UserError(f"`initial_norm` is a length above 0, got {initial_norm}.")
+            raise UserError(f"`initial_norm` needs to be above 0, got {initial_norm}.")
         if reference_bias and distance != "squared":
-            raise UserError("A bias of the references is defined for squared distances only: leave one of them out.")
+            raise UserError(
+                "`reference_bias` is defined for squared distances only: leave out `reference_bias` or `distance`."
+            )
         self.projection_references, self.classification_references = projection_references, classification_references
         self.distance = distance
         self.references = nn.Parameter(self.references.detach() * initial_norm)
         self.reference_bias = nn.Parameter(torch.zeros(num_references)) if reference_bias else None
 
     def adapt_to(self, prototypes: Tensor, chosen: Tensor | None = None) -> VariantHead:
-        """Return the head for class prototypes (..., way, dim); `chosen` names a reference for each class."""
+        """Return the head for class prototypes (..., way, dim); `chosen` overrides the choice of references."""
         head = super().adapt_to(prototypes, chosen)
         chosen, references, errors = head.chosen, head.references, head.errors
         if self.projection_references == "original":
@@ -89,7 +92,7 @@ class TapNetVariant(TapNet):
             errors = projection_errors(references, prototypes, modified=False)
         if self.classification_references == "modified":
             references = modified_references(references)
-        shift = 0.0 if self.reference_bias is None else 2 * self.reference_bias[chosen]
+        shift = None if self.reference_bias is None else 2 * self.reference_bias[chosen]
         options = self.projection_dim, self.differentiable, self.basis
         return VariantHead(references, errors, chosen, *options, shift, self.distance)
 

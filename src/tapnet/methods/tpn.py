@@ -17,15 +17,15 @@ from tapnet.errors import UserError
 from tapnet.methods.base import EpisodeLoss, Method, cross_entropy, support_members
 from tapnet.methods.head import Head
 
-WIDTH, HIDDEN = 64, 8  # of the network that gives the length scales
+WIDTH, HIDDEN = 64, 8  # of the network that computes the length scales
 EPSILON = 1e-6
 
 
 def similarities(features: Tensor, scales: Tensor, neighbors: int) -> Tensor:
     r"""Return the graph W (..., n, n) over features (..., n, dim) with length scales (..., n).
 
-    $W_{ij} = \exp(-\frac12 d(f_i/\sigma_i, f_j/\sigma_j))$ where one of the two is among the nearest `neighbors` of the
-    other (itself counts), else 0; d is the mean of the squared differences, as in the authors' code.
+    $W_{ij} = \exp(-\frac12 d(f_i/\sigma_i, f_j/\sigma_j))$ if one of the two is among the nearest `neighbors` of the
+    other (itself included), else 0; d is the mean of the squared differences, as in the authors' code.
     """
     scaled = features / (scales + EPSILON).unsqueeze(-1)
     distances = torch.cdist(scaled, scaled, compute_mode="donot_use_mm_for_euclid_dist").square() / features.shape[-1]
@@ -46,7 +46,7 @@ def propagate(weights: Tensor, labels: Tensor, alpha: float) -> Tensor:
 
 @dataclass(frozen=True)
 class PropagationHead(Head):
-    """The labels of the support set, spread over one graph of support set and queries."""
+    """Propagates the labels of the support set over one graph of support set and queries."""
 
     support: Tensor  # (..., n, channels, height, width)
     members: Tensor  # (..., n, way), one-hot
@@ -70,8 +70,8 @@ class PropagationHead(Head):
 class TransductivePropagation(Method):
     """Labels propagate in closed form from the support set to all queries of the episode at once.
 
-    Each image has its own learned length scale in the graph, which keeps the nearest `neighbors` of each node, itself
-    included, as in the authors' code. `alpha` is how far labels spread. Training counts support set and queries alike.
+    A network computes a length scale for each image. The graph keeps the nearest `neighbors` of each node, itself
+    included, as in the authors' code. `alpha` is how far labels spread. The loss counts support set and queries alike.
     """
 
     feature_maps = True
@@ -99,13 +99,13 @@ class TransductivePropagation(Method):
 
 
 class LengthScale(nn.Module):
-    """A number for each image, from its maps: two convolutional blocks and two linear layers."""
+    """The length scale of each image, from its maps: two convolutional blocks and two linear layers."""
 
     def __init__(self, map_shape: tuple[int, int, int]) -> None:
         super().__init__()
         channels, height, width = map_shape
         last = nn.Linear(HIDDEN, 1)
-        nn.init.ones_(last.bias)  # begins near 1: at 0 no image is similar to another
+        nn.init.ones_(last.bias)  # starts near 1: at 0 no two images are similar
         self.layers = nn.Sequential(
             *(convolution(channels, WIDTH), normalization(WIDTH), nn.ReLU(), halving()),
             *(convolution(WIDTH, 1), normalization(1), nn.ReLU(), halving()),

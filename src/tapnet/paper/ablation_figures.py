@@ -17,7 +17,7 @@ Result = dict[str, Any]  # an ablation as `tapnet.paper.results` keeps it
 
 
 def dimension_figure(result: Result) -> Figure:
-    """Return the accuracy at every D with its interval, by each order of M's columns: a line each and a band."""
+    """Return a plot of the accuracy at every D: with its interval, and for other orders of the columns of M."""
     rows = _rows(result, "dimension")
     dims = range(1, len(rows) + 1)
     figure, axis = new_figure(6, 4)
@@ -41,7 +41,7 @@ def dimension_figure(result: Result) -> Figure:
 
 
 def episode_composition_figure(result: Result) -> Figure:
-    """The accuracy of each composition of training episodes, with what the supplement has for its own network."""
+    """Return a plot of the accuracy of each composition of training episodes, beside the published one."""
     rows = _rows(result, "episode-composition")
     rows = sorted(rows, key=lambda row: _ways(row["variant"]))
     ways = [_ways(row["variant"]) for row in rows]

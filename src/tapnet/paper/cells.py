@@ -1,4 +1,4 @@
-"""The paper's cells that are TapNet's, one row each: the published accuracy, ours, and what ours took to train."""
+"""The cells of the paper's tables that are TapNet's: the published accuracy, ours, and the cost of its training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 from tapnet.methods import METHODS, TapNet
 from tapnet.paper.published import ACCURACIES, Task
 from tapnet.paper.tables import Results, matching_results
-from tapnet.recipe import Recipe, load_recipe
+from tapnet.recipe import Recipe
+from tapnet.recipe_file import load_recipe
 from tapnet.wording import difference
 
 CELL_HEADINGS = ("dataset", "network", "task", "paper", "ours", "difference", "episodes", "hours", "recipe")
@@ -20,7 +21,7 @@ _NETWORKS = {"conv4": "Conv4", "resnet12": "ResNet-12", "resnet12-small": "ResNe
 
 @dataclass(frozen=True)
 class PaperCell:
-    """A published accuracy, by which task, and the recipe that is to give it."""
+    """A published accuracy, its task, and the recipe that reproduces it."""
 
     dataset: str
     task: Task
@@ -30,13 +31,13 @@ class PaperCell:
 
 def paper_cells() -> Iterator[PaperCell]:
     """Yield each cell once; those of Omniglot also for the rotations of the test characters as classes."""
-    met = set()
+    seen = set()
     for table in ACCURACIES.values():
         for _, cells in table.rows:
             for cell, task in zip(cells, table.columns, strict=True):
-                if cell.recipe is None or (cell.recipe, task) in met:
+                if cell.recipe is None or (cell.recipe, task) in seen:
                     continue
-                met.add((cell.recipe, task))
+                seen.add((cell.recipe, task))
                 name, recipe = task.heading.rsplit(" ", 1)[0], load_recipe(cell.recipe)
                 if task.dataset == "omniglot":
                     rotated = replace(task, classes=4 * task.classes)
@@ -47,17 +48,22 @@ def paper_cells() -> Iterator[PaperCell]:
 
 
 def cell_rows(results: Results) -> list[tuple[str, ...]]:
-    """Return one row of text per cell, `not run` where no result is of its dataset and network."""
+    """Return one row of text per cell, with `not run` if there is no result for its dataset and network."""
     return [_row(cell, _ours(cell, results), results) for cell in paper_cells()]
 
 
 def _ours(cell: PaperCell, results: Results) -> dict[str, Any] | None:
-    """Return the result of the paper's recipe, else of ours for this dataset and network that validated best.
+    """Return the result of the paper's recipe, or of the recipe with the best validation on this dataset and network.
 
-    On Omniglot the paper has one network only; there ours may have another.
+    On Omniglot, where the paper has only one network, ours may be another.
     """
+
+    def validation(result: dict[str, Any]) -> tuple[bool, float]:
+        validation = result.get("validation") or {}
+        return validation.get("shot") == cell.task.shot, validation.get("accuracy", 0.0)
+
     exact = matching_results(cell.recipe.name, cell.task, results)
-    return max(exact or _similar(cell, results), key=lambda result: _validation(cell, result), default=None)
+    return max(exact or _similar(cell, results), key=validation, default=None)
 
 
 def _similar(cell: PaperCell, results: Results) -> Results:
@@ -71,23 +77,17 @@ def _similar(cell: PaperCell, results: Results) -> Results:
     return same or (found if cell.task.dataset == "omniglot" else [])
 
 
-def _validation(cell: PaperCell, result: dict[str, Any]) -> tuple[bool, float]:
-    """Return by what results are chosen: validated with as many shots, then the accuracy in validation."""
-    validation = result.get("validation") or {}
-    return validation.get("shot") == cell.task.shot, validation.get("accuracy", 0.0)
-
-
 def _row(cell: PaperCell, result: dict[str, Any] | None, results: Results) -> tuple[str, ...]:
     task, network = f"{cell.task.way}-way {cell.task.shot}-shot", _NETWORKS[cell.recipe.backbone.name]
-    asked = cell.dataset, network, task, cell.published
+    paper = cell.dataset, network, task, cell.published
     if result is None:
-        return *asked, "not run", "—", "—", "—", f"`{cell.recipe.name}`"
+        return *paper, "not run", "—", "—", "—", f"`{cell.recipe.name}`"
     measured, hours = result["evaluation"], _hours(result, results)
-    ahead = measured["accuracy"] - float(cell.published.split()[0]) / 100
+    published = float(cell.published.split()[0]) / 100
     return (
-        *asked,
+        *paper,
         f"{100 * measured['accuracy']:.2f} ± {100 * measured['ci95']:.2f}",
-        difference(ahead),
+        difference(measured["accuracy"] - published),
         f"{_episodes(result['trained']):,}",
         f"{hours:.1f}" if hours else "—",
         ", ".join([f"`{result['recipe']['name']}`", *_departures(cell, result["recipe"]["backbone"])]),
@@ -95,7 +95,7 @@ def _row(cell: PaperCell, result: dict[str, Any] | None, results: Results) -> tu
 
 
 def _departures(cell: PaperCell, backbone: dict[str, Any]) -> list[str]:
-    """Return in what our network is another than the paper's."""
+    """Return how our network differs from the paper's."""
     other = [_NETWORKS[backbone["name"]]] if backbone["name"] != cell.recipe.backbone.name else []
     return [*other, *(["four views of each image"] if backbone["options"].get("four_rotations") else [])]
 

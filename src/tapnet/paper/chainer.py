@@ -1,7 +1,7 @@
-"""Checkpoints of the authors' Chainer code as checkpoints of ours, with the same features and logits.
+"""Imports checkpoints of the authors' Chainer code, with the same features and logits.
 
-Their convolutions have biases: what one adds before batch normalization is taken off the running mean. Their linear
-layer of references has one, too: unless it is zero it becomes TapNet's `reference_bias`.
+Their convolutions have biases, which are subtracted from the running mean of the batch normalization that follows. The
+bias of their linear layer of references, unless it is zero, becomes TapNet's `reference_bias`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from torch import Tensor
 from tapnet.backbones import ImageShape
 from tapnet.checkpoint import Checkpoint, Header
 from tapnet.errors import UserError
-from tapnet.recipe import Recipe, recipe_from
+from tapnet.recipe import Recipe
+from tapnet.recipe_file import recipe_from
 
-IMAGE_SIZE = 84  # of the authors' images; the arrays do not tell
+IMAGE_SIZE = 84  # of the authors' images, which is not in the file
 _BLOCKS = range(1, 5)
 _LAYERS = {"1": ("layers", 0), "2": ("layers", 3), "3": ("layers", 6), "r": ("shortcut", 0)}  # of a block of ours
 _DAMAGED = (ValueError, EOFError, RuntimeError, KeyError, struct.error, zipfile.BadZipFile, zlib.error)
@@ -32,9 +33,9 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def import_chainer(path: Path, recipe: Recipe, image_size: int = IMAGE_SIZE) -> Checkpoint:
-    """The network of an npz file that Chainer's `save_npz` wrote, with a recipe that fits it.
+    """Return the network in an npz file of Chainer's `save_npz`, with a recipe that fits it.
 
-    The recipe given says on which data it was trained and how; ways and widths are those of the arrays.
+    `recipe` says how and on which data it was trained; its numbers of references and channels come from the file.
     """
     if recipe.backbone.name != "resnet12":
         raise UserError(
@@ -42,22 +43,22 @@ def import_chainer(path: Path, recipe: Recipe, image_size: int = IMAGE_SIZE) -> 
             "another."
         )
     arrays = _read(path)
-    widths = _widths(arrays)
+    widths = [arrays[f"l_norm{block}_1/gamma"].size for block in _BLOCKS]
     _check(arrays, widths, path)
     shape: ImageShape = (arrays["l_conv1_1/W"].shape[1], image_size, image_size)
     origin = f"Chainer npz {path.name}, sha-256 {hashlib.sha256(path.read_bytes()).hexdigest()}"
     header = Header(_fitted(recipe, arrays, widths, path), shape, episode=0, origin=origin)
     checkpoint = Checkpoint(header, _weights(arrays))
-    checkpoint.method()  # refuses what cannot be built
+    checkpoint.method()  # raises if it cannot be built
     return checkpoint
 
 
 def _read(path: Path) -> Arrays:
-    """The arrays of the file, if it holds those of the authors' network and no others; nothing is unpickled."""
+    """Return the arrays of the file, without unpickling; raise UserError unless they are those of the authors."""
     needed = _shapes(1, [1] * len(_BLOCKS), 1).keys()
     with path.open("rb") as stream:
         if not zipfile.is_zipfile(stream):
-            raise UserError(f"{path} is no npz file, or is cut off: it needs what Chainer's save_npz writes.")
+            raise UserError(f"{path} is not an npz file, or is cut off: expected a file of Chainer's save_npz.")
         stream.seek(0)
         try:
             with np.load(stream, allow_pickle=False) as file:
@@ -68,7 +69,7 @@ def _read(path: Path) -> Arrays:
     for problem, keys in (("lacks", needed - found), ("has more than the authors' network:", found - needed)):
         if keys:
             names = ", ".join(sorted(keys)[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
-            raise UserError(f"{path} {problem} {names}: it needs what Chainer's save_npz writes of the ResNet-12.")
+            raise UserError(f"{path} {problem} {names}: expected a file of Chainer's save_npz with the ResNet-12.")
     return arrays
 
 
@@ -84,7 +85,7 @@ def _array(file: Any, key: str) -> NDArray[Any]:
 
 
 def _shapes(channels: int, widths: list[int], ways: int) -> dict[str, tuple[int, ...]]:
-    """The arrays of the authors' network, by name."""
+    """Return the shapes of the arrays of the authors' network, by name."""
     shapes: dict[str, tuple[int, ...]] = {"l_phi/W": (ways, widths[-1]), "l_phi/b": (ways,)}
     for block, (inputs, width) in zip(_BLOCKS, pairwise([channels, *widths]), strict=True):
         for layer in _LAYERS:
@@ -93,10 +94,6 @@ def _shapes(channels: int, widths: list[int], ways: int) -> dict[str, tuple[int,
             shapes |= {f"{convolution}/b": (width,), f"{norm}/N": ()}
             shapes |= {f"{norm}/{key}": (width,) for key in ("gamma", "beta", "avg_mean", "avg_var")}
     return shapes
-
-
-def _widths(arrays: Arrays) -> list[int]:
-    return [arrays[f"l_norm{block}_1/gamma"].size for block in _BLOCKS]
 
 
 def _check(arrays: Arrays, widths: list[int], path: Path) -> None:
@@ -113,7 +110,7 @@ def _check(arrays: Arrays, widths: list[int], path: Path) -> None:
 
 
 def _fitted(recipe: Recipe, arrays: Arrays, widths: list[int], path: Path) -> Recipe:
-    """The recipe with the network of the file; its name says that the weights were not trained here."""
+    """Return the recipe with the network of the file, and with `-chainer` added to its name."""
     values, ways = recipe.as_dict(), len(arrays["l_phi/W"])
     bias = {"reference_bias": True} if arrays["l_phi/b"].any() else {}
     values["name"] += "-chainer"

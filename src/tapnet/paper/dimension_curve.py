@@ -1,7 +1,7 @@
-"""Accuracy at every projection dimension D at once: the curve from which D is chosen on validation classes.
+"""The accuracy at every projection dimension D at once, to choose D on validation classes.
 
-Below full dimension the projection is not unique: a rotation of the null space gives another. With `basis="references"`
-the directions in which the references differ come first, and D = way - 1 loses nothing.
+Below full dimension the projection is not unique: it changes with a rotation of the null space. With
+`basis="references"` the directions in which the references differ come first, and D = way - 1 loses nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tapnet.evaluation.intervals import Accuracies
 from tapnet.functional import reference_directions, reflections
 from tapnet.methods import TapNet
 from tapnet.methods.base import check_choice
-from tapnet.methods.tapnet import BASES
+from tapnet.methods.projection_head import BASES
 
 _BLOCKS = 64  # of neighboring coordinates, summed side by side
 _VALUES = 2**19  # queries and scores at a time, 2 MB
@@ -46,7 +46,7 @@ def dimension_accuracies(
 
 
 def random_rotation(size: int, generator: torch.Generator) -> Tensor:
-    """Return an orthogonal matrix (size, size), each as likely as any other."""
+    """Return an orthogonal matrix (size, size), uniformly distributed."""
     basis, triangle = torch.linalg.qr(torch.randn(size, size, generator=generator, dtype=torch.float64))
     rotation: Tensor = basis * triangle.diagonal().sign()
     return rotation.float()
@@ -72,7 +72,7 @@ def _accuracies(evaluator: Evaluator, spec: EpisodeSpec, rotation: Tensor | None
             hidden = torch.cat([hidden, reference_directions(head.references, head.errors)], dim=-2)
         vectors, triangle = reflections(hidden)
         references = _coordinates(head.references, way, vectors, triangle, rotation)
-        shift = head.shift if isinstance(head.shift, Tensor) else torch.zeros(references.shape[:-1])
+        shift = torch.zeros(references.shape[:-1]) if head.shift is None else head.shift
         for first in range(0, len(block), size):
             part = slice(first, first + size)
             queries = evaluator.gathered(block.query[part])
@@ -91,7 +91,7 @@ def _coordinates(values: Tensor, way: int, vectors: Tensor, triangle: Tensor, ro
 
 
 def _woven(values: Tensor) -> Tensor:
-    """(..., L) as (..., step, block): neighbors go to one block, so that all blocks take a step at once."""
+    """Return (..., L) as (..., step, block): neighbors are in one block, so that all blocks take a step at once."""
     steps = -(-values.shape[-1] // _BLOCKS)
     padded = F.pad(values, (0, steps * _BLOCKS - values.shape[-1]))
     woven: Tensor = padded.unflatten(-1, (_BLOCKS, steps)).mT.contiguous()
@@ -99,7 +99,7 @@ def _woven(values: Tensor) -> Tensor:
 
 
 def _hits(queries: Tensor, references: Tensor, shift: Tensor) -> Tensor:
-    """How many queries of each episode are nearest to their own reference, for every D, (episodes, step, block).
+    """Return how many queries of each episode are nearest to their own reference at every D, (episodes, step, block).
 
     With coordinates x of a query and r of the references, another class k wins over the true one y at D when its lead,
     the sum over the first D coordinates of x(r_k - r_y) - (r_k² - r_y²) / 2, and half of what its `shift` is more, is
@@ -123,7 +123,7 @@ def _won(leads: Tensor) -> Tensor:
 
 
 def _over_rivals(values: Tensor) -> Tensor:
-    """Of every class the difference of each other one from it, (episodes, way, way - 1, 1, …)."""
+    """Return the differences of all other classes from each class, (episodes, way, way - 1, 1, …)."""
     way = values.shape[1]
     rivals = torch.cat([values, values], dim=1).unfold(1, way - 1, 1)[:, 1 : way + 1]
     return (rivals.movedim(-1, 2) - values.unsqueeze(2)).unsqueeze(3)

@@ -16,7 +16,7 @@ DISTANCE = "reference_distance"  # the diagnostic that TapNet records
 
 
 def learning_curve(run: Path) -> Figure:
-    """Draw the curve of a run, and beside it the distance where there are references."""
+    """Return a plot of the learning curve, and beside it of the distance if the method has references."""
     points = _points(run)
     if DISTANCE not in points[0].diagnostics:
         figure, axis = new_figure(5.5, 3.8)
@@ -29,10 +29,10 @@ def learning_curve(run: Path) -> Figure:
 
 
 def reference_distance(run: Path) -> Figure:
-    """The distance alone."""
+    """Return a plot of the smallest distance between references during training."""
     points = _points(run)
     if DISTANCE not in points[0].diagnostics:
-        raise UserError(f"The method of {run} has no references: give the folder of a TapNet run.")
+        raise UserError(f"The method of {run} has no references: expected the folder of a TapNet run.")
     figure, axis = new_figure(5.5, 3.8)
     _draw_distance(axis, points)
     return figure

@@ -1,4 +1,4 @@
-"""The supplement's Table 5: how many parameters each method has, published and counted in our networks."""
+"""The supplement's Table 5: the number of parameters of each method, published and in our networks."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tapnet.backbones import make_backbone
 from tapnet.methods import METHODS, Method
 
 IMAGE_SHAPE = (3, 84, 84)  # miniImageNet's
-Modules = tuple[str, ...]  # names, or beginnings of names
+Modules = tuple[str, ...]  # names of modules
 
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """A row of the supplement's Table 5, and the network of ours whose parameters are counted beside it.
+    """A row of the supplement's Table 5, and the network of ours to compare.
 
-    `layers` and `parts` say which of its modules belong in the columns of further layers and of further parts; each
-    group of modules gives one number. `note` says where ours differs.
+    `layers` and `parts` are its modules for the columns of further layers and further parts, with one number for each
+    group of modules. `note` says where ours differs.
     """
 
     name: str
@@ -46,34 +46,14 @@ PARAMETERS: tuple[ParameterCount, ...] = (
     ),
     ParameterCount(
         *("Relation Nets", ("112k", "111k", "4k (FC layer)"), "relation", "conv4"),
-        layers=(
-            (
-                "relation.first",
-                "relation.rest.3",
-            ),
-        ),
-        parts=(
-            (
-                "relation.rest.8",
-                "relation.rest.10",
-            ),
-        ),
+        layers=(("relation.first", "relation.rest.3"),),
+        parts=(("relation.rest.8", "relation.rest.10"),),
         note="our Conv4 gives maps of 6×6, which end as 2×2 before the FC layers; theirs of 19×19 end as 3×3",
     ),
     ParameterCount(
         *("Transductive Propagation Nets", ("112k", "37k (graph construction)", "-"), "tpn", "conv4"),
-        layers=(
-            (
-                "length_scale.layers.0",
-                "length_scale.layers.4",
-            ),
-        ),
-        parts=(
-            (
-                "length_scale.layers.9",
-                "length_scale.layers.11",
-            ),
-        ),
+        layers=(("length_scale.layers.0", "length_scale.layers.4"),),
+        parts=(("length_scale.layers.9", "length_scale.layers.11"),),
         note="the FC layers of the graph construction, 4→8→1, are not in the published count",
     ),
     ParameterCount(
@@ -87,19 +67,8 @@ PARAMETERS: tuple[ParameterCount, ...] = (
     ParameterCount(
         *("adaResNet", ("2.2M", "0.3M", "-"), "shifted-neurons", "resnet12-small"),
         {"way": 5, "hidden": (512, 384), "key_network": False},
-        layers=(
-            (
-                "classifier.0",
-                "classifier.2",
-            ),
-        ),
-        parts=(
-            (
-                "classifier.4",
-                "memories",
-                "output_memory",
-            ),
-        ),
+        layers=(("classifier.0", "classifier.2"),),
+        parts=(("classifier.4", "memories", "output_memory"),),
         note="0.3M fits layers of 512 and 384 units, which is assumed; output layer and memory are not counted there",
     ),
     ParameterCount(
@@ -112,12 +81,7 @@ PARAMETERS: tuple[ParameterCount, ...] = (
     ),
     ParameterCount(
         *("TADAM-TC", ("9.4M", "-", "1.2M (FC layer)"), "tadam-tc", "resnet12"),
-        parts=(
-            (
-                "task_embedding.gammas",
-                "task_embedding.betas",
-            ),
-        ),
+        parts=(("task_embedding.gammas", "task_embedding.betas"),),
         note="1.2M is one predictor per block; the authors' code, as ours, has two for each of 12 convolutions",
     ),
     ParameterCount(
@@ -143,12 +107,12 @@ def count_parameters(row: ParameterCount) -> tuple[str, str, str, str]:
     convolutions = sum(weight.numel() for weight in network.backbone.parameters() if weight.dim() == 4)
     added = {name: each for name, each in network.named_parameters() if not name.startswith("backbone.")}
 
-    def weights(groups: tuple[Modules, ...]) -> str:
-        sums = (sum(added[name].numel() for name in added if _inside(name, group)) for group in groups)
-        return " + ".join(f"{count:,}" for count in sums) or "-"
+    def count(modules: Modules) -> int:
+        prefixes = tuple(f"{module}." for module in modules)
+        return sum(each.numel() for name, each in added.items() if each.dim() > 1 and f"{name}.".startswith(prefixes))
 
-    def _inside(name: str, modules: Modules) -> bool:
-        return added[name].dim() > 1 and f"{name}.".startswith(tuple(f"{module}." for module in modules))
+    def weights(groups: tuple[Modules, ...]) -> str:
+        return " + ".join(f"{count(modules):,}" for modules in groups) or "-"
 
     everything = sum(each.numel() for each in added.values())
     return f"{convolutions:,}", weights(row.layers), weights(row.parts), f"{everything:,}"

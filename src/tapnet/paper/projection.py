@@ -33,11 +33,11 @@ def has_projection(method: Method) -> bool:
 def projection_figure(
     method: Method, images: ImageSet, way: int = 5, shot: int = 5, query: int = 15, seed: int = 0
 ) -> Figure:
-    """t-SNE of one episode before and after its projection: the query images, and the references as circles.
+    """Return a t-SNE plot of one episode before and after its projection: query images, and references as circles.
 
-    It shows directions. Lengths are no part of what the projection matches, and a short run leaves references so short
-    beside the features that all would lie in one place. Of three classes the projection space is shown exactly: in the
-    plane of their references, which holds all that tells the classes apart.
+    It shows directions, because the projection does not match lengths, and after a short run the references are so
+    short beside the features that all would be in one place. With three classes the projection space is shown exactly:
+    in the plane of their references, which contains everything that separates the classes.
     """
     if not isinstance(method, TapNet):
         raise UserError(f"Only TapNet has a projection to draw, this is {type(method).__name__}.")
@@ -63,9 +63,9 @@ def projection_figure(
 
 @torch.inference_mode()
 def _spaces(method: TapNet, episode: EpisodeImages) -> tuple[Points, Points, Points | None]:
-    """Return directions of query features and then of the references that built the projection.
+    """Return the directions of query features and then of the references that built the projection.
 
-    They are given as they are, projected, and for three classes in the plane of the references, else `None`.
+    They are returned as embedded, as projected, and for three classes in the plane of the references (else `None`).
     """
     support, query = (method.embed(part) for part in (episode.support_images, episode.query_images))
     prototypes = class_prototypes(support, episode.support_labels, way_of(episode.support_labels))
@@ -101,7 +101,7 @@ def _draw(axis: Any, points: Points, pixels: NDArray[np.uint8]) -> None:
 
 
 def _tinted(image: NDArray[np.uint8], color: str) -> tuple[NDArray[np.float64], bool]:
-    """A drawing as ink of this color on nothing; a photograph as it is, which then needs a frame."""
+    """Return a drawing as ink of this color on transparency; a photograph unchanged, and that it needs a frame."""
     from matplotlib.colors import to_rgb
 
     values = image / 255
@@ -112,7 +112,7 @@ def _tinted(image: NDArray[np.uint8], color: str) -> tuple[NDArray[np.float64], 
 
 
 def _legend(figure: Any, axis: Any, names: list[str], kind: str) -> None:
-    """Draw one entry per class with its name, and what the circles are."""
+    """Draw a legend with one entry per class, and one for the circles."""
     handles = [
         axis.scatter([], [], s=60, color=color, marker="s", label=name)
         for color, name in zip(COLORS, names, strict=False)

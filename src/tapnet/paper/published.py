@@ -1,4 +1,4 @@
-"""The numbers of the paper and its supplement: tables as published, and the recipe of each cell that is TapNet's."""
+"""The tables of the paper and its supplement as published, and the recipe of each cell that is TapNet's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Task:
-    """What a column measures, by the paper's protocol."""
+    """The task of a column, by the paper's protocol."""
 
     heading: str
     dataset: str
@@ -20,7 +20,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Cell:
-    """What is published, in percent, and the recipe that is to give it, where it is TapNet's."""
+    """A published accuracy in percent, and the recipe that reproduces it, if it is TapNet's."""
 
     published: str
     recipe: str | None = None
@@ -30,7 +30,7 @@ class Cell:
 class PaperTable:
     """A table: one task per column, and for each row a name and one cell per column.
 
-    `more` are rows of our own: recipes that the paper does not have, made for smaller machines, by their names.
+    `more` are the names of our own recipes for smaller machines, each a further row.
     """
 
     title: str

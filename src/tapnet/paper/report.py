@@ -1,4 +1,4 @@
-"""RESULTS.md: the paper's tables and ablations as they were really run, made from the files in `results/`."""
+"""RESULTS.md: the paper's tables and ablations with our results, generated from the files in `results/`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results that are kept: one JSON file per evaluation or ablation, with all that is needed to repeat it."""
+"""Recorded results: one JSON file per evaluation or ablation, with everything needed to repeat it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from tapnet._version import __version__
-from tapnet.checkpoint import Header, write_atomically
+from tapnet.atomic_write import write_atomically
+from tapnet.checkpoint import Header
 from tapnet.errors import NotFoundError, UserError
 from tapnet.evaluation.evaluator import Evaluation, Evaluator
 from tapnet.hardware import describe
-from tapnet.recipe import recipe_from
+from tapnet.recipe_file import recipe_from
 from tapnet.training.provenance import commit
 
-INTERVAL = "student"  # how `ci95_bootstrap` was computed; earlier versions took the normal quantile
-DROPPED = "dropped"  # it was too narrow, and the network is not there to measure it again
-ABLATIONS = "ablations"  # the folder of them among the results
-CHECKPOINTS = "checkpoints"  # the folder of networks that are kept beside their results
+INTERVAL = "student"  # how `ci95_bootstrap` was computed; earlier versions used the normal quantile
+DROPPED = "dropped"  # it was too narrow, and the network no longer exists
+ABLATIONS = "ablations"  # the folder of ablations in that of results
+CHECKPOINTS = "checkpoints"  # the folder of networks in that of results
 _DIGITS = 8  # of a digest in a file name
 _MEASURED = ("accuracy", "ci95", "way", "shot", "query", "episodes", "classes")
 
@@ -38,7 +39,7 @@ def record(
 ) -> Path:
     """Write the result of evaluating a checkpoint; a second one of the same recipe and task replaces it.
 
-    `overlap` says which classes were not unseen, `seconds` how long the run has trained.
+    `overlap` counts classes that were not unseen, `seconds` is the time of training.
     """
     task = f"{result.dataset}-{result.split}{result.classes}-{result.way}way-{result.shot}shot-{result.episodes}"
     path = folder / f"{header.recipe.name}-seed{header.recipe.seed}-{task}.json"
@@ -58,7 +59,7 @@ def ablation_result(
     rows: list[dict[str, Any]],
     overlap: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What is to be kept of an ablation: of which network, on which episodes, and one row per variant."""
+    """Return the record of an ablation: its network, its episodes, and one row per variant."""
     images = evaluator.images
     return {
         "kind": "ablation",
@@ -87,16 +88,16 @@ def record_ablation(folder: Path, result: dict[str, Any]) -> Path:
 
 
 def _origin(header: Header, state: str = "unknown", seconds: float | None = None) -> dict[str, Any]:
-    """The command, by which code it was run, and what network it was run on: its recipe, and how that was trained."""
+    """Return the command, the version of the code, and the network: its recipe and how it was trained."""
     return {
         "command": shlex.join(["tapnet", *sys.argv[1:]]),
         "version": __version__,
         "commit": commit(),
         "recipe": header.recipe.as_dict(),
         "trained": {
-            "episodes": header.episode,  # after which the checkpoint was kept
+            "episodes": header.episode,  # of the checkpoint
             "state": state,  # of its run
-            "seconds": seconds,  # of training, all of the run
+            "seconds": seconds,  # of training, the whole run
             "hardware": header.hardware,
             "data": header.data,
             "version": header.version,
@@ -112,17 +113,17 @@ def _written(path: Path, content: dict[str, Any]) -> Path:
 
 
 def _own(path: Path, content: dict[str, Any]) -> Path:
-    """The file that holds a result of this experiment, else the path; where another has that, with a digest of ours."""
+    """Return the file with a result of this experiment, else a free path: the given one, or one with a digest."""
     ours = _experiment(content)
     for kept in (path, *sorted(path.parent.glob(f"{path.stem}-{'?' * _DIGITS}.json"))):
-        with suppress(OSError, ValueError, KeyError, TypeError):  # what is no result of ours is left alone
+        with suppress(OSError, ValueError, KeyError, TypeError):  # other files are left alone
             if _experiment(json.loads(kept.read_text(encoding="utf-8"))) == ours:
                 return kept
     return path.with_stem(f"{path.stem}-{sha256(ours.encode()).hexdigest()[:_DIGITS]}") if path.exists() else path
 
 
 def _experiment(content: dict[str, Any]) -> str:
-    """What a result is of, as text: the recipe, wherever its data lies, and of the task what no file name tells."""
+    """Return a text that identifies an experiment: its recipe, and those parts of its task not in the file name."""
     recipe, task = _whole(content["recipe"]), content.get("evaluation") or content["task"]
     return json.dumps(
         [recipe | {"data": recipe["data"] | {"root": None}}, task["query"], task.get("seed")], sort_keys=True
@@ -130,12 +131,12 @@ def _experiment(content: dict[str, Any]) -> str:
 
 
 def _whole(recipe: dict[str, Any]) -> dict[str, Any]:
-    """A recipe with the keys that are younger than it, as they were understood before."""
+    """Return a recipe of an earlier version with defaults for the keys that are newer."""
     return recipe_from(recipe, "its recipe").as_dict()
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
-    """Every kept result, in the order of the file names; a file that is none is named."""
+    """Return every recorded result, sorted by file name; raise UserError for a file that is not one."""
     results = []
     for path in sorted(folder.glob("*.json")):
         try:
@@ -145,7 +146,7 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
             _check_numbers(content["trained"], ("episodes",))
         except (ValueError, KeyError, TypeError) as error:  # no text, no JSON, no recipe
             raise UserError(
-                f"{path} is not a kept result ({error}): write it by `tapnet evaluate --record {folder}`."
+                f"{path} is not a recorded result ({error}): write it by `tapnet evaluate --record {folder}`."
             ) from None
         results.append(content)
     return results
@@ -158,14 +159,14 @@ def _check_numbers(values: Mapping[str, Any], names: Sequence[str]) -> None:
 
 
 def read_ablations(folder: Path) -> list[dict[str, Any]]:
-    """Every kept ablation, in the order of the file names."""
+    """Return every recorded ablation, sorted by file name."""
     return [read_ablation(path) for path in sorted((folder / ABLATIONS).glob("*.json"))]
 
 
 def read_ablation(path: Path) -> dict[str, Any]:
-    """A kept ablation; a file that is none is named."""
+    """Return a recorded ablation; raise UserError if the file is not one."""
     if not path.is_file():
-        raise NotFoundError(f"There is no kept ablation {path}: write one by `tapnet ablate … --record results`.")
+        raise NotFoundError(f"There is no recorded ablation {path}: write one by `tapnet ablate … --record results`.")
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         content["recipe"] = _whole(content["recipe"])
@@ -174,6 +175,6 @@ def read_ablation(path: Path) -> dict[str, Any]:
             _check_numbers(row, ("accuracy", "ci95"))
     except (ValueError, KeyError, TypeError, IndexError) as error:  # no text, no JSON, no recipe
         raise UserError(
-            f"{path} is not a kept ablation ({error}): write one by `tapnet ablate … --record results`."
+            f"{path} is not a recorded ablation ({error}): write one by `tapnet ablate … --record results`."
         ) from None
     return content

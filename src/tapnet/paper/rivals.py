@@ -1,4 +1,4 @@
-"""Every method of the paper's tables on Omniglot: the published accuracies, ours, and what ours took."""
+"""Every method of the paper's tables on Omniglot: published accuracies, ours, and the cost of ours."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tapnet.evaluation.comparison import extra_parameters
-from tapnet.recipe import Recipe, load_recipe, recipe_from
+from tapnet.recipe import Recipe
+from tapnet.recipe_file import load_recipe, recipe_from
 
 HEADINGS = ("method", "5-way 1-shot", "5-way 5-shot", "20-way 1-shot", "20-way 5-shot")
 COSTS = ("extra parameters", "episodes", "minutes", "transductive")
@@ -27,9 +28,9 @@ IMAGE_SHAPE = (1, 28, 28)
 
 @dataclass(frozen=True)
 class Rival:
-    """A method, its published accuracies on the tasks, and our recipes for a CPU: the first is the one compared.
+    """A method, its published accuracies on the tasks, and our recipes for a CPU, of which the first is compared.
 
-    The others are for tasks that a network of the first cannot do, as those with a fixed number of classes.
+    The others are for tasks that the network of the first cannot do, such as those with another number of classes.
     """
 
     name: str
@@ -53,7 +54,7 @@ RIVALS: tuple[Rival, ...] = (
 
 
 def best_known(rival: Rival, way: int, shot: int, results: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return our result for a method and a task: of its first recipe that has one, that with the most episodes."""
+    """Return our result for a method and a task: that with the most episodes of the first recipe that has one."""
     wanted = PROTOCOL | {"way": way, "shot": shot}
     for recipe in rival.recipes:
         found = [

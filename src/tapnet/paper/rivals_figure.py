@@ -15,12 +15,13 @@ Measured = tuple[Rival, dict[str, Any]]
 
 
 def rivals_figure(results: list[dict[str, Any]], way: int = 5, shot: int = 1) -> Figure:
-    """Return the plot of one task; raise UserError if it is none of the table, or no method has a result."""
+    """Return the plot of one task; raise UserError if it is not in the table or no method has a result."""
     if (way, shot) not in TASKS:
-        raise UserError(f"The methods are compared on {_tasks()}, got {way}-way {shot}-shot.")
+        tasks = ", ".join(f"{way}-way {shot}-shot" for way, shot in TASKS)
+        raise UserError(f"The methods are compared on {tasks}, got {way}-way {shot}-shot.")
     found = [(rival, result) for rival in RIVALS if (result := best_known(rival, way, shot, results))]
     if not found:
-        raise UserError("No kept result is of a method on Omniglot: `tapnet table rivals` has the commands.")
+        raise UserError("No recorded result is of a method on Omniglot: `tapnet table rivals` has the commands.")
     figure, axis = new_figure(7, 1.2 + 0.4 * len(found))
     _draw(axis, found, TASKS.index((way, shot)))
     axis.set(yticks=range(len(found)), yticklabels=[_label(*each) for each in found])
@@ -48,7 +49,3 @@ def _draw(axis: Any, found: list[Measured], task: int) -> None:
 
 def _label(rival: Rival, result: dict[str, Any]) -> str:
     return f"{rival.name} (transductive)" if result["evaluation"].get("transductive") else rival.name
-
-
-def _tasks() -> str:
-    return ", ".join(f"{way}-way {shot}-shot" for way, shot in TASKS)

@@ -1,4 +1,4 @@
-"""The paper's tables with what was really run beside them."""
+"""The paper's tables, with our results beside the published numbers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tapnet.errors import UserError
+from tapnet.evaluation.candidates import without_seed
 from tapnet.paper.ablations.rows import task_words
 from tapnet.paper.parameters import PARAMETERS, count_parameters
 from tapnet.paper.published import (
@@ -19,8 +20,8 @@ from tapnet.paper.published import (
     PaperTable,
     Task,
 )
-from tapnet.paper.rivals import COSTS, EPISODES, HEADINGS, NOTES, RIVALS, TASKS, Rival, accuracy_cell, best_known, costs
-from tapnet.recipe import load_recipe
+from tapnet.paper.rivals import COSTS, EPISODES, HEADINGS, NOTES, RIVALS, TASKS, accuracy_cell, best_known, costs
+from tapnet.recipe_file import load_recipe
 
 Results = list[dict[str, Any]]
 
@@ -40,9 +41,9 @@ class Filled:
 
 
 def filled_table(name: str, results: Results) -> Filled:
-    """The published table; beside or under what is TapNet's, what our results say, or that it was not run.
+    """Return a published table with our results, or `not run`, beside or below those of TapNet.
 
-    `results` are those of `tapnet.paper.results`, evaluations and ablations together.
+    `results` are evaluations and ablations, as `tapnet.paper.results` reads them.
     """
     if name not in TABLES:
         raise UserError(f"A table is one of {', '.join(TABLES)}, got {name!r}.")
@@ -75,7 +76,7 @@ def _accuracies(table: PaperTable) -> Callable[[Results], Filled]:
 
 
 def _own(recipe: str, columns: Sequence[Task]) -> tuple[Cell, ...]:
-    """The cells of a recipe that the paper does not have: those of its dataset."""
+    """Return the cells of a recipe that is not in the paper: those of its dataset."""
     dataset = load_recipe(recipe).data.name
     return tuple(Cell("—", recipe if task.dataset == dataset else None) for task in columns)
 
@@ -110,7 +111,7 @@ def _summary(results: Results) -> str:
 
 
 def _origins(results: Results) -> list[str]:
-    """Where the numbers come from, a line for each network."""
+    """Return a line for each network: where its numbers come from."""
     tasks: dict[str, list[str]] = {}
     for result in results:
         recipe, task, trained = result["recipe"], result["evaluation"], result["trained"]
@@ -122,11 +123,11 @@ def _origins(results: Results) -> list[str]:
 
 
 def kept(result: dict[str, Any]) -> str:
-    """After how many training episodes the network was kept, of how many, and what is to be known of its run."""
+    """Return after how many of how many training episodes the network was saved, with notes on its run."""
     trained, episodes = result["trained"], result["recipe"]["training"]["episodes"]
     unfinished = trained.get("state", "finished") not in ("finished", "unknown")
-    origin = re.split(r";| \(digest", trained.get("origin", ""))[0]  # the rest stays in the result
-    origin = origin.replace("begun with", "initialized from")  # the words of earlier versions
+    origin = re.split(r";| \(digest", trained.get("origin", ""))[0]  # the rest is in the result
+    origin = origin.replace("begun with", "initialized from")  # as earlier versions wrote it
     notes = [note for note in ("the run is not finished" if unfinished else "", origin) if note]
     return f"{trained['episodes']:,} of {episodes:,} training episodes" + (f" ({'; '.join(notes)})" if notes else "")
 
@@ -142,17 +143,15 @@ def _command(recipe: str, tasks: list[Task]) -> str:
 
 
 def _essence(recipe: dict[str, Any]) -> dict[str, Any]:
-    """A recipe without what does not change the experiment: its seed, and where its data and first weights lie."""
-    training = recipe["training"]
-    initialized = {"init_from": training.get("init_from") is not None}
-    return recipe | {"seed": None, "data": recipe["data"] | {"root": None}, "training": training | initialized}
+    """Return a recipe without what does not change the experiment: its seed, and the paths of data and weights."""
+    return without_seed(recipe) | {"name": recipe["name"]}
 
 
 _SETTINGS = ("N_c", "N_q", "rate", "step", "by", "l2", "dropout")
 
 
 def _hyperparameters(_: Results) -> Filled:
-    """The published settings, and where the recipe of our own differs."""
+    """Return the published settings, and where our recipe differs."""
     rows: list[tuple[str, ...]] = []
     for name, published in HYPERPARAMETERS:
         recipe = load_recipe(name)
@@ -174,13 +173,13 @@ def _hyperparameters(_: Results) -> Filled:
 
 
 def _power(value: float) -> str:
-    """0.001 as 1e-3."""
+    """Return 0.001 as 1e-3."""
     mantissa, exponent = f"{value:.0e}".split("e")
     return f"{mantissa}e{int(exponent)}"
 
 
 def _parameters(_: Results) -> Filled:
-    """The published numbers of parameters, ours counted the same way, and all that a method adds to its backbone."""
+    """Return the published numbers of parameters, ours counted alike, and all that a method adds to its backbone."""
     rows: list[tuple[str, ...]] = []
     for row in PARAMETERS:
         rows += [(row.name, *row.published, ""), (f"{row.name}, ours", *count_parameters(row))]
@@ -191,7 +190,7 @@ def _parameters(_: Results) -> Filled:
 
 
 def _references(results: Results) -> Filled:
-    """The settings of the references, one column for each network that was varied."""
+    """Return the settings of the references, one column for each network that was varied."""
     names = {name for _, name, _, _ in REFERENCES}
     ablations = [result for result in results if result.get("name") in names and result["task"]["split"] == "test"]
     networks = sorted({_network(ablation) for ablation in ablations})
@@ -208,7 +207,7 @@ def _references(results: Results) -> Filled:
 
 
 def _network(ablation: dict[str, Any]) -> str:
-    """What was varied, in a few words."""
+    """Return the network of an ablation in a few words."""
     recipe, length = ablation["recipe"], ablation["rows"][0]["training_episodes"]
     trained = f", each trained {length} episodes" if length else ""
     seed = f", seed {recipe['seed']}" if recipe["seed"] else ""
@@ -227,7 +226,7 @@ def _variant(name: str, variant: str, network: str, ablations: Results) -> str:
 
 
 def _episode_composition(results: Results) -> Filled:
-    """Training classes against queries; under the published rows ours, one for each variant that was trained."""
+    """Return training classes against queries: the published rows, then one for each variant that was trained."""
     name = "episode-composition"
     ablations = [result for result in results if result.get("name") == name and result["task"]["split"] == "test"]
     rows = [(f"{way}-way {query}-query", f"{accuracy} (published)") for way, query, accuracy in EPISODE_COMPOSITION]
@@ -243,7 +242,7 @@ def _episode_composition(results: Results) -> Filled:
 
 
 def _rivals(results: Results) -> Filled:
-    """Every method on Omniglot: under the published row ours, with what it took."""
+    """Return every method on Omniglot: below the published row ours, with its cost."""
     rows: list[tuple[str, ...]] = []
     runs: Results = []
     for rival in RIVALS:
@@ -252,15 +251,15 @@ def _rivals(results: Results) -> Filled:
         if any(cell != "—" for cell in rival.published):
             rows.append((rival.name, *rival.published, *("",) * len(COSTS)))
         rows.append((f"{rival.name}, ours", *cells, *costs(rival, results)))
-    commands = [_rival_command(rival) for rival in RIVALS if best_known(rival, *TASKS[0], results) is None]
+    way, shot = TASKS[0]
+    task = f"--way {way} --shot {shot} --query 5 --episodes {EPISODES} --record results"
+    commands = [
+        f"tapnet train {rival.recipes[0]} --no-test && tapnet evaluate runs/{rival.recipes[0]} {task}"
+        for rival in RIVALS
+        if best_known(rival, way, shot, results) is None
+    ]
     title = "Every method on Omniglot, 423 unseen characters, accuracy in % (ours: short runs on a CPU)"
     return Filled(title, (*HEADINGS, *COSTS), rows, _origins(runs), commands, list(NOTES))
-
-
-def _rival_command(rival: Rival) -> str:
-    name, (way, shot) = rival.recipes[0], TASKS[0]
-    task = f"--way {way} --shot {shot} --query 5 --episodes {EPISODES}"
-    return f"tapnet train {name} --no-test && tapnet evaluate runs/{name} {task} --record results"
 
 
 TABLES: dict[str, Callable[[Results], Filled]] = {

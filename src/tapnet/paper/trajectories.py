@@ -17,16 +17,16 @@ from tapnet.training.trajectory import read_trajectory
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_STAMPS = ((12, 8), (14, -16), (-38, 10))  # episode numbers a path, and where each stands beside its point
+_STAMPS = ((12, 8), (14, -16), (-38, 10))  # offsets of the episode numbers along a path
 
 
 def reference_trajectories(run: Path) -> Figure:
-    """t-SNE of where every reference stood at every validation; on the right that of four, with episode stamps."""
+    """Return a t-SNE plot of every reference at every validation; on the right four of them, with episode numbers."""
     trajectory = read_trajectory(run)
     if len(trajectory.episodes) < 3 or "references" not in trajectory.tensors:
         raise UserError(
-            f"{run} holds {len(trajectory.episodes)} snapshots of references, three are needed for a path: give the "
-            "folder of a TapNet run, after two validations."
+            f"{run} holds {len(trajectory.episodes)} snapshots of references, three are needed for a path: expected "
+            "the folder of a TapNet run, after two validations."
         )
     vectors = torch.stack(trajectory.tensors["references"]).numpy()  # (time, num_references, dim)
     paths = tsne(vectors.reshape(-1, vectors.shape[-1])).reshape(*vectors.shape[:2], 2)
@@ -76,7 +76,7 @@ def _draw_some(axis: Any, paths: Points, episodes: list[int], chosen: list[int])
 
 
 def _far_apart(points: Points, count: int) -> list[int]:
-    """Indices of points, each the farthest from those before it."""
+    """Return indices of points, each the farthest from those before it."""
     chosen = [int(np.linalg.norm(points - points.mean(axis=0), axis=1).argmax())]
     while len(chosen) < count:
         distances: NDArray[np.float32] = np.linalg.norm(points[:, None] - points[chosen], axis=-1).min(axis=1)

@@ -1,4 +1,4 @@
-"""t-SNE as all our figures use it: to a plane, always the same for the same points."""
+"""t-SNE to a plane, always the same for the same points."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Points = NDArray[np.float32]
 
 
 def tsne(points: Points) -> Points:
-    """Positions (n, 2) for points (n, dim)."""
+    """Return positions (n, 2) of points (n, dim)."""
     from sklearn.manifold import TSNE
 
     perplexity = min(20.0, (len(points) - 1) / 3)

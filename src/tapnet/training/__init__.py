@@ -1,4 +1,4 @@
-"""Training: the loop, and the folder of a run that explains itself and survives faults."""
+"""The training loop, and the folder of a run, which documents itself and survives faults."""
 
 from tapnet.training.faults import Diverged
 from tapnet.training.interruption import Interrupted

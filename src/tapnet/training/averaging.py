@@ -13,7 +13,7 @@ from tapnet.methods import Method
 class WeightAverage:
     r"""The average $\bar w_1 = w_1$, $\bar w_t = d \bar w_{t-1} + (1 - d) w_t$ over the weights after each step.
 
-    Running statistics of batch normalization are averaged alike; integers, such as their counts, are taken as they are.
+    Running statistics of batch normalization are averaged, too; integers, such as their counts, are copied.
     """
 
     def __init__(self, method: Method, decay: float) -> None:
@@ -33,11 +33,11 @@ class WeightAverage:
                 average.copy_(buffer)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What `restore` needs to continue the average; nothing before the first update."""
+        """Return the averaged weights, for `restore`; empty before the first update."""
         return self.method.state_dict() if self._model.n_averaged else {}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Continue from an average that `tensors` gave."""
+        """Continue from an average that `tensors` returned."""
         if tensors:
             self.method.load_state_dict(tensors)
             self._model.n_averaged.fill_(1)  # only the first update is special

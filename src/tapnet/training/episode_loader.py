@@ -1,4 +1,4 @@
-"""The episodes of a run as tensors, the next one prepared while this one is computed on."""
+"""The episodes of a run as tensors; the next one is prepared while the network computes on this one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tapnet.training.sources import EpisodeSource
 
 
 class EpisodeLoader:
-    """Episodes by their number. A thread prepares the one that this process needs next.
+    """Episodes by number. A thread prepares the one that this process needs next.
 
     An episode with its augmentation is a pure function of seed and number, so it does not matter when it is prepared.
     """
@@ -34,12 +34,12 @@ class EpisodeLoader:
         return episode
 
     def prepare(self, index: int) -> EpisodeImages:
-        """Return the images of an episode, augmented; over a frozen backbone their features."""
+        """Return the augmented images of an episode; with a frozen backbone, their features."""
         generator = torch.Generator().manual_seed(derived_seed(self._seed, index))
         return self._source.episode(self._sampler[index], generator)
 
     def close(self) -> None:
-        """End the thread; an episode that it was preparing is dropped."""
+        """End the thread and drop the episode that it was preparing."""
         self._thread.shutdown(cancel_futures=True)
 
 
@@ -49,7 +49,7 @@ def derived_seed(*key: int) -> int:
 
 @contextmanager
 def seeded(*key: int) -> Iterator[None]:
-    """Inside, global randomness (dropout, initialization) follows from the key; outside it is as it was."""
+    """Seed the global random state (dropout, initialization) by the key; restore it on exit."""
     with torch.random.fork_rng():
         torch.manual_seed(derived_seed(*key))
         yield

@@ -1,4 +1,4 @@
-"""When the numbers of a run go wrong: the episode that did it is kept, so that it can be looked at again."""
+"""Diverged runs: detection, and a file that reproduces the episode with the bad loss or gradient."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from tapnet.checkpoint import write_atomically
+from tapnet.atomic_write import write_atomically
 from tapnet.data.batches import EpisodeImages
-from tapnet.errors import UserError
-from tapnet.functional import NonFiniteError
-from tapnet.recipe import Recipe, recipe_from
+from tapnet.errors import NonFiniteError, UserError
+from tapnet.recipe import Recipe
+from tapnet.recipe_file import recipe_from
 from tapnet.training.sources import method_for
 
-EXPLODED = 1e6  # a loss above this has left every useful range
+EXPLODED = 1e6  # no useful loss is above this
 _KEY = "tapnet-episode"
 _WEIGHTS = "weights/"
 
@@ -33,25 +33,25 @@ def is_sound(loss: float) -> bool:
 
 
 def gradients_are_finite(module: torch.nn.Module) -> Tensor:
-    """Whether all gradients are finite, as a scalar on their device that nobody has waited for yet."""
+    """Return whether all gradients are finite, as a scalar on their device, without waiting for it."""
     norms = [parameter.grad.norm() for parameter in module.parameters() if parameter.grad is not None]
     return torch.stack(norms).isfinite().all()
 
 
 def advice(episode: int, loss: float, precision: str, reproduction: Path) -> str:
-    """What happened at this episode, where it is kept and what to try."""
+    """Return a message: what happened at this episode, what to try, and the file that reproduces it."""
     loss_is = f"The loss of episode {episode} is {loss:g}"
     what = f"The gradient at episode {episode} is not finite" if is_sound(loss) else loss_is
     tries = ["lower training.learning_rate"] + (["train in precision float32"] if precision != "float32" else [])
-    return f"{what}: {', or '.join(tries)}. {reproduction} holds the episode and the weights that met it."
+    return f"{what}: {', or '.join(tries)}. {reproduction} holds the episode and the weights."
 
 
 def save_episode(
     path: Path, recipe: Recipe, index: int, seed: int, episode: EpisodeImages, weights: Mapping[str, Tensor]
 ) -> None:
-    """A file from which `episode_loss` computes the loss of this episode again.
+    """Write a file from which `episode_loss` computes the loss of this episode again.
 
-    The images are those after augmentation; `seed` is that of the dropout.
+    Its images are augmented; `seed` is that of the dropout.
     """
     tensors = {"images": episode.images, "classes": episode.classes}
     tensors |= {_WEIGHTS + name: tensor for name, tensor in weights.items()}
@@ -62,7 +62,7 @@ def save_episode(
 
 
 def episode_loss(path: Path) -> float:
-    """The loss of a kept episode, computed again in float32 on the CPU."""
+    """Return the loss of a saved episode, computed again in float32 on the CPU."""
     try:
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {})[_KEY])
@@ -71,11 +71,11 @@ def episode_loss(path: Path) -> float:
         way, shot, query = header["sizes"]
         episode = EpisodeImages(tensors["images"], way, shot, query, tensors["classes"])
     except (SafetensorError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is not a kept episode ({error!r}).") from None
+        raise UserError(f"{path} is not a saved episode ({error!r}).") from None
     method = method_for(recipe, episode.images.shape[1:]).train()
     weights = {name.removeprefix(_WEIGHTS): tensor for name, tensor in tensors.items() if name.startswith(_WEIGHTS)}
     method.load_state_dict(weights)
-    # as in training: dropout draws its lots in the order of the memory
+    # as in training: the dropout mask depends on the memory layout
     layout = torch.channels_last if episode.images.dim() == 4 else torch.contiguous_format
     method.to(memory_format=layout)  # type: ignore[call-overload]
     episode = episode._replace(images=episode.images.contiguous(memory_format=layout))

@@ -1,4 +1,4 @@
-"""The last act of a run: its best checkpoint on test classes, kept in the run folder."""
+"""The final evaluation of a run: its best checkpoint on test classes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ FINAL_EPISODES = 2000
 
 
 def final_evaluation(recipe: Recipe, folder: Path, device: str | torch.device = "cpu") -> Evaluation | str:
-    """Return the accuracy on test classes and keep it in evaluation.json, or return why there is none.
+    """Return the accuracy on test classes and write it to evaluation.json, or return the reason why there is none.
 
-    There is none where the dataset has no test classes, or too few images for the episodes of the recipe's validation,
-    or where training or validation has used them.
+    There is none if the dataset has no test classes, or too few images for episodes like those of validation, or if
+    training or validation has used the test classes.
     """
     task = recipe.validation
     try:
@@ -35,7 +35,7 @@ def final_evaluation(recipe: Recipe, folder: Path, device: str | torch.device = 
     overlap = class_overlap(recipe, method, images)
     if overlap.trained_on or overlap.validated_on:
         return _no_test_result(recipe, overlap.trained_on, overlap.validated_on)
-    cached = not method.task_features  # otherwise every episode passes the network anew, and fewer have to do
+    cached = not method.task_features  # otherwise every episode runs the whole network, so there are fewer
     spec = replace(task.episode_spec(0), episodes=max(task.episodes, FINAL_EPISODES) if cached else task.episodes)
     result = Evaluator(method, images).evaluate(spec, bootstrap=cached)
     if distributed.rank() == 0:
@@ -44,14 +44,11 @@ def final_evaluation(recipe: Recipe, folder: Path, device: str | torch.device = 
 
 
 def _no_test_result(recipe: Recipe, trained: int | None, validated: int | None) -> str:
-    used = [
-        words
-        for count, words in (
-            (trained, f"training (data.train_split={recipe.data.train_split})"),
-            (validated, f"validation (validation.split={recipe.validation.split})"),
-        )
-        if count
-    ]
+    used = []
+    if trained:
+        used.append(f"training (data.train_split={recipe.data.train_split})")
+    if validated:
+        used.append(f"validation (validation.split={recipe.validation.split})")
     return (
         f"WARNING: no test result. Test classes were used by {' and '.join(used)}, so their accuracy is not one on "
         "unseen classes."

@@ -1,4 +1,4 @@
-"""A run that is told to stop ends between two episodes."""
+"""Stopping a run between two episodes, on Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class Interrupted(Exception):
-    """The run was told to stop and has saved its state; `folder` holds it."""
+    """The run was stopped and has saved its state in `folder`."""
 
     def __init__(self, folder: Path, episode: int, checkpoint: str) -> None:
         super().__init__(f"Stopped after episode {episode}; {folder / checkpoint} holds the state.")
@@ -19,7 +19,7 @@ class Interrupted(Exception):
 
 @contextmanager
 def stop_requests() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C or SIGTERM sets, so that a run ends between two episodes; a second one kills."""
+    """Yield an event that the first Ctrl-C or SIGTERM sets, so that a run can end cleanly; a second one kills."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop

@@ -1,4 +1,4 @@
-"""One step of training: the gradients of a meta-batch, one look at what came out, and the optimizer."""
+"""One step of training: the gradients of a meta-batch, a check of loss and gradients, and the optimizer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from tapnet import distributed
 from tapnet.data.episodes import EpisodeSampler
 from tapnet.distributed import all_reduce_sum, raise_together
-from tapnet.functional import NonFiniteError
+from tapnet.errors import NonFiniteError
 from tapnet.recipe import Recipe
 from tapnet.training.episode_loader import EpisodeLoader, derived_seed, seeded
 from tapnet.training.faults import Diverged, advice, gradients_are_finite, is_sound, save_episode
@@ -25,7 +25,7 @@ from tapnet.trusted import trusted_episode
 
 
 class Learner:
-    """The method of a recipe with its optimizer and its episodes; an episode that diverges is kept in the folder."""
+    """The method of a recipe with its optimizer and episodes; an episode that diverges is saved in the folder."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Learner:
         self._module.mark_forward_method("loss")
 
     def step(self, first: int) -> tuple[float, float]:
-        """Learn from the meta-batch that begins with this episode.
+        """Train on the meta-batch that starts with this episode.
 
         Return the sums of the losses and of the accuracies of its episodes, over all processes.
         """
@@ -65,9 +65,9 @@ class Learner:
         return sums
 
     def learn(self, index: int, share: float, last: bool) -> tuple[Tensor, Tensor]:
-        """Add this share of an episode's gradient; return its loss and how many queries it got right, on the device."""
+        """Add `share` of an episode's gradient; return its loss and number of correct queries, on the device."""
         with ExitStack() as stack:
-            if not last and distributed.size() > 1:  # gradients meet once per step
+            if not last and distributed.size() > 1:  # gradients are reduced once per step
                 stack.enter_context(self._fabric.no_backward_sync(self._module))
             stack.enter_context(seeded(self._recipe.seed, index))
             episode = self.episodes[index]
@@ -75,31 +75,33 @@ class Learner:
                 with trusted_episode(episode.way), self._fabric.autocast():  # Fabric does so for `forward` alone
                     loss, logits = self._module.loss(episode)
             except NonFiniteError:
-                self._keep(index, {index: math.nan})
+                self._raise_diverged(index, math.nan)
             self._fabric.backward(loss * share)
         return loss.detach(), (logits.argmax(dim=-1) == episode.query_labels).sum()
 
     def _checked(self, mine: range, measured: list[Tensor]) -> tuple[float, float]:
-        """Return the sums of losses and accuracies over all processes, unless an episode of one has diverged.
+        """Return the sums of losses and accuracies over all processes; raise Diverged if an episode has diverged.
 
-        Then every process stops, and one with such an episode keeps it and says so. Gradients are those of all
-        processes: where only they are not finite, the first process speaks.
+        Then every process stops, and one that has such an episode saves it. Gradients are shared by all processes: if
+        only they are not finite, the first process saves its first episode.
         """
         finite = gradients_are_finite(self.method)
         *values, is_finite = torch.stack([each.float() for each in (*measured, finite)]).tolist()  # the host waits here
         losses = dict(zip(mine, values[::2], strict=True))
         queries = self._recipe.training.way * self._recipe.training.query
-        guilty = [index for index, loss in losses.items() if not is_sound(loss)]
-        own = [len(guilty), not is_finite, sum(losses.values()), sum(hits / queries for hits in values[1::2])]
-        found, broken, loss, accuracy = all_reduce_sum(torch.tensor(own, dtype=torch.float64)).tolist()
-        if found or broken:
+        diverged = [index for index, loss in losses.items() if not is_sound(loss)]
+        own = [len(diverged), not is_finite, sum(losses.values()), sum(hits / queries for hits in values[1::2])]
+        any_diverged, any_infinite, loss, accuracy = all_reduce_sum(torch.tensor(own, dtype=torch.float64)).tolist()
+        if any_diverged or any_infinite:
             with raise_together():
-                if guilty or (not found and distributed.rank() == 0):
-                    self._keep([*guilty, *losses][0], losses)
+                if diverged or (not any_diverged and distributed.rank() == 0):
+                    index = [*diverged, *losses][0]
+                    self._raise_diverged(index, losses[index])
         return loss, accuracy
 
-    def _keep(self, index: int, losses: dict[int, float]) -> NoReturn:
+    def _raise_diverged(self, index: int, loss: float) -> NoReturn:
+        """Save the episode and raise Diverged."""
         path = self._folder / f"episode-{index}.safetensors"
         seed = derived_seed(self._recipe.seed, index)
         save_episode(path, self._recipe, index, seed, self.episodes.prepare(index), self.method.state_dict())
-        raise Diverged(advice(index, losses[index], self._precision, path))
+        raise Diverged(advice(index, loss, self._precision, path))

@@ -20,16 +20,16 @@ from tapnet.training.interruption import Interrupted, stop_requests
 from tapnet.training.run import Run
 from tapnet.training.run_folder import Point, RunFolder
 
-SAVE_SECONDS = 60.0  # the most that a killed run loses, where an episode takes less
+SAVE_SECONDS = 60.0  # a killed run loses no more than this, if an episode takes less
 
 
 @dataclass(frozen=True)
 class Step:
-    """What happened in one step, for whoever watches."""
+    """The result of one step, passed to `watch`."""
 
     episode: int  # training episodes done
     loss: float
-    point: Point | None = None  # when the step ended with a validation
+    point: Point | None = None  # if the step ended with a validation
 
 
 def train(
@@ -46,11 +46,11 @@ def train(
 ) -> Path:
     """Train by the recipe and return the path of the checkpoint that was best on validation classes.
 
-    The folder receives what `tapnet.training.run_folder` lists; with `resume` the run continues from its newest state
-    as if it had never stopped. At the end that checkpoint is evaluated on test classes, unless `test` is false.
-    `started` is called once recipe, data and folder are known to be in order, with the episodes done and where the
-    weights were initialized from; `watch` is called after every step. `fabric` is a launched Lightning Fabric, where
-    several processes share the run.
+    `tapnet.training.run_folder` lists the files in the folder; with `resume` the run continues from its newest state as
+    if it had never stopped. At the end the checkpoint is evaluated on test classes, unless `test` is false. `started`
+    is called once recipe, data and folder have been checked, with the number of episodes done and the origin of the
+    initial weights; `watch` is called after every step. `fabric` is a launched Lightning Fabric, if several processes
+    share the run.
     """
     with ExitStack() as stack:
         place = resolve_device(device)
@@ -78,7 +78,7 @@ def _train_to_end(
             stack.enter_context(run.opened(resume))
         if started:
             started(run.episode, run.origin)
-        _ = run.source.validation_features  # computed before Ctrl-C waits for the end of an episode
+        _ = run.source.validation_features  # before Ctrl-C waits for the end of an episode
         stop = stack.enter_context(stop_requests())
         while run.episode < run.recipe.training.episodes:
             if any_rank(stop.is_set()):
@@ -90,6 +90,6 @@ def _train_to_end(
                 run.save()
             if watch:
                 watch(Step(run.episode, loss, point))
-        any_rank(False)  # from here on the best checkpoint is there for every process
+        any_rank(False)  # from here on every process finds the best checkpoint
         if not set(run.train_set.names) & set(run.validation_set.names):  # temperatures need classes not trained on
             calibrate_checkpoint(run.folder.path / BEST, run.validation_set, run.source.validation_features)

@@ -1,4 +1,4 @@
-"""However a run ends, its folder says how, and the error says how to resume."""
+"""How a run ended, recorded in its folder, and errors that say how to resume."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ def record_outcome(folder: RunFolder, saved_episode: Callable[[], int]) -> Itera
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, SystemExit):  # `distributed.raise_together` lets one process speak for all
+    if isinstance(error, SystemExit):  # by `distributed.raise_together`: another process raises the error
         return "Another process of this run failed and printed why."
     return " ".join(str(error).split())
 
 
 def _update(folder: RunFolder, **metadata: Any) -> None:
     if distributed.rank() == 0:
-        with suppress(OSError):  # on a full disk the error itself has to do
+        with suppress(OSError):  # on a full disk only the error itself is reported
             folder.update(**metadata)
 
 
 def _explain(error: BaseException, folder: RunFolder, saved: int) -> None:
-    """A fault of the disk, the data or another process, raised again in words."""
-    rest = f"the checkpoint after episode {saved} is whole; resume with: tapnet train --resume {folder.path}"
+    """Raise an error of the disk, the data or another process again, with how to resume."""
+    rest = f"the checkpoint after episode {saved} is intact; resume with: tapnet train --resume {folder.path}"
     if isinstance(error, RuntimeError) and distributed.lost_process(error):
         raise ConnectionError(f"Another process of this run has ended or cannot be reached: {rest}") from error
     if isinstance(error, OSError):
         where = f" ({error.filename})" if error.filename else ""
-        raise OSError(f"{error.strerror or error}{where}. Put that right: {rest}") from error
+        raise OSError(f"{error.strerror or error}{where}. Fix that: {rest}") from error
 
 
 def training_seconds(folder: RunFolder) -> float | None:
-    """Return how long a finished run has trained, all of its parts together; `None` where that is not known."""
+    """Return how long a finished run has trained, all its parts together; `None` if that is not known."""
     metadata = folder.metadata()
     if metadata.get("state") != "finished":
         return None

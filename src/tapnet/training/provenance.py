@@ -1,4 +1,4 @@
-"""Where a result comes from: the command, the versions, the commit."""
+"""The origin of a result: command, versions, commit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGES = ("lightning-fabric", "numpy", "safetensors", "scipy", "torch")
 
 
 def provenance() -> dict[str, Any]:
-    """The command of this process, when and where it runs, and the versions it runs with."""
+    """Return the command of this process, its time and host, and the versions it uses."""
     return {
         "command": sys.argv,
         "started": now(),
@@ -33,9 +33,9 @@ def now() -> str:
 
 @cache
 def commit() -> str | None:
-    """The commit of the checkout that this package runs from, with `+changes` when files differ; `None` elsewhere.
+    """Return the commit of the checkout of this package, with `+changes` if files differ; `None` if it is installed.
 
-    Asked once: what a process records in the checkout is no change of its code.
+    It is read once per process: results recorded in the checkout are not a change of the code.
     """
     checkout = Path(__file__).parents[3]
     if not (checkout / ".git").exists():

@@ -1,4 +1,4 @@
-"""Which recipes may resume a run: those that would have led it to where it stands."""
+"""Which recipes may resume a run: those that would have led to its current state."""
 
 from __future__ import annotations
 
@@ -13,29 +13,31 @@ _FREE = ("name", "training.episodes", "training.cycles")
 
 
 def check_resumable(folder: Path, before: Recipe, now: Recipe, done: int) -> None:
-    """Raise UserError if the run in the folder, after so many episodes by one recipe, may not resume by another."""
+    """Raise UserError if the run in the folder, after `done` episodes by one recipe, may not resume by another."""
     old, new = _flat(before.as_dict()), _flat(now.as_dict())
     changed = [key for key in old | new if key not in _FREE and old.get(key) != new.get(key)]
     if changed:
         what = ", ".join(f"{key} from {old.get(key)} to {new.get(key)}" for key in changed)
         raise UserError(
-            f"{folder} holds a run of another recipe: only {', '.join(_FREE)} may change, got {what}. Give another "
+            f"{folder} holds a run of another recipe: only {', '.join(_FREE)} may change, got {what}. Choose another "
             "folder."
         )
-    was, asked = before.training, now.training
-    if asked.episodes <= done and asked.episodes != was.episodes:
+    old_training, new_training = before.training, now.training
+    if new_training.episodes <= done and new_training.episodes != old_training.episodes:
         raise UserError(
-            f"{folder} has {done} episodes behind it: training.episodes needs to be more, got {asked.episodes}."
+            f"{folder} has done {done} episodes already: training.episodes needs to be more, got "
+            f"{new_training.episodes}."
         )
-    if any(learning_rate(was, episode) != learning_rate(asked, episode) for episode in range(done)):
+    if any(learning_rate(old_training, episode) != learning_rate(new_training, episode) for episode in range(done)):
         raise UserError(
-            f"The cosine of {folder} resumes in whole cycles of {was.episodes // was.cycles} episodes: for instance "
-            f"training.episodes={2 * was.episodes} training.cycles={2 * was.cycles}."
+            f"The cosine of {folder} resumes in whole cycles of {old_training.episodes // old_training.cycles} "
+            f"episodes: for instance training.episodes={2 * old_training.episodes} "
+            f"training.cycles={2 * old_training.cycles}."
         )
 
 
 def _flat(values: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """Values by their dotted keys."""
+    """Return the values of a nested dictionary by their dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         flat |= _flat(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}

@@ -13,7 +13,7 @@ import torch
 from lightning_fabric import Fabric
 
 from tapnet import distributed
-from tapnet.checkpoint import BEST, Checkpoint, Header, Running, optimizer_tensors, restore_optimizer
+from tapnet.checkpoint import BEST, Checkpoint, Header, Running
 from tapnet.data.episodes import NotEnoughDataError
 from tapnet.distributed import raise_together
 from tapnet.errors import UserError
@@ -25,6 +25,7 @@ from tapnet.training.averaging import WeightAverage
 from tapnet.training.episode_loader import seeded
 from tapnet.training.initialization import init_from
 from tapnet.training.learner import Learner
+from tapnet.training.optimizer_state import optimizer_tensors, restore_optimizer
 from tapnet.training.outcome import record_outcome
 from tapnet.training.provenance import provenance
 from tapnet.training.resume import check_resumable
@@ -33,19 +34,18 @@ from tapnet.training.schedule import learning_rate
 from tapnet.training.sources import EpisodeSource, FeatureEpisodes, ImageEpisodes
 from tapnet.training.trajectory import Trajectory, read_trajectory
 
-VALIDATION_SEED = 2**32  # its episodes are those of no training seed in common use
-_NOTHING = Running()
+VALIDATION_SEED = 2**32  # larger than common training seeds, so that episodes differ
 
 
 class Run:
-    """A run between two steps: everything that the next one needs."""
+    """The state of a run between two steps: everything that the next one needs."""
 
     def __init__(self, recipe: Recipe, folder: Path, device: str, precision: str, fabric: Fabric | None = None) -> None:
         self.recipe, self.folder = recipe, RunFolder(folder)
         self.device = fabric.device if fabric else resolve_device(device)
         self.precision = resolve_precision(precision, self.device)
         with raise_together():
-            self._gather()
+            self._prepare()
         self.method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         decay = recipe.training.ema_decay
         self._average = None if decay is None else WeightAverage(self.method, decay)
@@ -59,14 +59,14 @@ class Run:
         self.episode, self._saved_at, self._saved_episode = 0, time.monotonic(), 0
         self.best: dict[str, Any] | None = None
         self.origin = ""
-        self._since_point = _NOTHING
+        self._since_point = Running()
         self._points: list[Point] = []
         self._trajectory = Trajectory()
 
-    def _gather(self) -> None:
-        """Data, episodes and method, or a refusal of the recipe; nothing here waits for another process."""
+    def _prepare(self) -> None:
+        """Load the data and build the method, or raise UserError, without waiting for another process."""
         recipe, training, validation = self.recipe, self.recipe.training, self.recipe.validation
-        _check_uneven_work(training)
+        _check_meta_batch(training)
         self.train_set, self.validation_set = (
             recipe.data.images(split) for split in (recipe.data.train_split, validation.split)
         )
@@ -91,7 +91,7 @@ class Run:
 
     @property
     def validated(self) -> Method:
-        """The method that validation measures and best.safetensors keeps: with averaged weights, if the recipe asks."""
+        """The method that is validated and saved as best.safetensors, with averaged weights if they are averaged."""
         return self._average.method if self._average and self.episode else self.method
 
     @property
@@ -100,7 +100,7 @@ class Run:
 
     @contextmanager
     def opened(self, resume: bool) -> Iterator[None]:
-        """Hold the folder, fresh or restored, while the run lasts; however the run ends is recorded there."""
+        """Lock the folder, start or restore the run, and record in the folder how it ends."""
         writes, first = distributed.rank() == 0, self.recipe.training.init_from
         if first is not None and not resume:
             self.origin = init_from(self.method, first)
@@ -113,19 +113,19 @@ class Run:
                 yield
 
     def start(self) -> None:
-        """A fresh folder; an older run in it is refused."""
+        """Write a fresh folder; raise UserError if it holds a run already."""
         if distributed.rank() == 0:
             self.folder.begin(self.recipe, provenance() | self._metadata())
             self._keep_snapshot()
         self.save()
 
     def restore(self) -> None:
-        """The newest state that the folder holds; the curve is cut back to it."""
+        """Load the newest state in the folder and cut the learning curve back to it."""
         checkpoint = self.folder.newest()
         check_resumable(self.folder.path, checkpoint.header.recipe, self.recipe, checkpoint.header.episode)
         self.folder.check_best()
         if checkpoint.header.data != self._data():
-            raise UserError(f"{self.folder.path} was trained on other data than {self.recipe.data.name} holds now.")
+            raise UserError(f"{self.folder.path} was trained on other data than {self.recipe.data.name} has now.")
         checkpoint.check_weights(self.method)
         self.method.load_state_dict(checkpoint.weights)
         restore_optimizer(self.method, self.optimizer, checkpoint.optimizer)
@@ -152,7 +152,7 @@ class Run:
             self.folder.switch_recipe(self.recipe)
 
     def step(self) -> float:
-        """Learn from the next meta-batch; return its mean loss."""
+        """Train on the next meta-batch; return its mean loss."""
         loss, accuracy = self.learner.step(self.episode)
         since, episodes = self._since_point, self.recipe.training.meta_batch
         self.episode += episodes
@@ -162,7 +162,7 @@ class Run:
         return loss / episodes
 
     def validate(self) -> Point:
-        """Measure on validation classes, keep the best, save the state."""
+        """Evaluate on validation classes, save the best checkpoint and the state."""
         settings, method = self.recipe.validation, self.validated
         method.eval()
         features = self.source.validation_features
@@ -178,7 +178,7 @@ class Run:
             learning_rate=learning_rate(self.recipe.training, self.episode - self.recipe.training.meta_batch),
             diagnostics=method.diagnostics(),
         )
-        self._since_point = _NOTHING
+        self._since_point = Running()
         self._points.append(point)
         better = self.best is None or result.accuracy > self.best["accuracy"]
         if better:
@@ -230,7 +230,7 @@ class Run:
         }
 
 
-def _check_uneven_work(training: Training) -> None:
+def _check_meta_batch(training: Training) -> None:
     if training.meta_batch % distributed.size():
         processes = distributed.size()
         raise UserError(

@@ -1,12 +1,12 @@
-"""The folder of a run explains itself: what was asked, where it stands, what came out.
+"""The folder of a run.
 
-- recipe.yaml: what was asked
+- recipe.yaml: the recipe
 - run.json: command, versions, commit, data, seed, hardware, state
 - curve.jsonl: the learning curve, one point per line
-- references.safetensors: what the method keeps of itself at each of its points
-- best.safetensors: the network that validation chose
+- references.safetensors: snapshots of the method at these points
+- best.safetensors: the best checkpoint on validation classes
 - last.safetensors: the state to resume from; previous.safetensors: the one before it
-- evaluation.json: the final evaluation, on classes that chose nothing
+- evaluation.json: the final evaluation on test classes
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
-from tapnet.checkpoint import BEST, LAST, Checkpoint, read_checkpoint, read_header, write_atomically
+from tapnet.atomic_write import write_atomically
+from tapnet.checkpoint import BEST, LAST, Checkpoint, read_checkpoint, read_header
 from tapnet.errors import NotFoundError, UserError
-from tapnet.recipe import Recipe, load_recipe
+from tapnet.recipe import Recipe
+from tapnet.recipe_file import load_recipe
 from tapnet.training.trajectory import TRAJECTORY
 
 CURVE, METADATA, RECIPE, EVALUATION = "curve.jsonl", "run.json", "recipe.yaml", "evaluation.json"
@@ -44,18 +46,18 @@ class Point:
     validation_accuracy: float
     validation_ci95: float
     learning_rate: float
-    diagnostics: dict[str, float] = field(default_factory=dict)  # what the method records of itself
+    diagnostics: dict[str, float] = field(default_factory=dict)  # of the method
 
 
 class RunFolder:
-    """Everything that is written to and read from the folder of a run."""
+    """Reads and writes the folder of a run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Inside, no other process trains in this folder; a process that is killed lets go of it."""
+        """Lock the folder, so that no other process trains in it; a killed process releases it."""
         lock = FileLock(self.path / _LOCK, timeout=0)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -64,10 +66,10 @@ class RunFolder:
             process = self.metadata().get("process") or {}
             raise UserError(
                 f"{self.path} is in use by process {process.get('pid', '?')} on {process.get('host', '?')}: wait until "
-                "it ends, or give another folder."
+                "it ends, or choose another folder."
             ) from None
         except OSError as error:
-            raise OSError(f"{self.path} cannot be written ({error.strerror}): give another folder.") from None
+            raise OSError(f"{self.path} cannot be written ({error.strerror}): choose another folder.") from None
         try:
             yield
         finally:
@@ -88,15 +90,15 @@ class RunFolder:
         """Start a fresh folder with its recipe and metadata; raise UserError if it holds a run or a network."""
         if any((self.path / name).exists() for name in (LAST, PREVIOUS)):
             raise UserError(
-                f"{self.path} already holds a run: resume it by `tapnet train --resume {self.path}`, or give another "
+                f"{self.path} already holds a run: resume it by `tapnet train --resume {self.path}`, or choose another "
                 "folder.",
                 parameter="out",
             )
         if (self.path / BEST).exists():
-            raise UserError(f"{self.path} already holds a network, {BEST}: give another folder.", parameter="out")
+            raise UserError(f"{self.path} already holds a network, {BEST}: choose another folder.", parameter="out")
         if (self.path / RECIPE).exists() and not (self.path / METADATA).exists():
             raise UserError(
-                f"{self.path} holds a {RECIPE} that is not of a run and would be overwritten: give another folder.",
+                f"{self.path} holds a {RECIPE} that is not of a run and would be overwritten: choose another folder.",
                 parameter="out",
             )
         self.update(**metadata)
@@ -113,21 +115,21 @@ class RunFolder:
             try:
                 read_checkpoint(self.path / BEST)
             except ValueError as error:
-                raise UserError(f"{error} Remove it, and the run resumes without it.") from None
+                raise UserError(f"{error} Delete it to resume without it.") from None
 
     def switch_recipe(self, recipe: Recipe) -> None:
-        """Make this the folder of a run by this recipe, where it was by another; its evaluation is removed."""
-        with suppress(OSError, ValueError):  # missing or damaged: as by another
+        """Change the recipe of the run to this one, if it differs, and delete its evaluation."""
+        with suppress(OSError, ValueError):  # a missing or damaged file counts as different
             if load_recipe(str(self.path / RECIPE)) == recipe:
                 return
         if (self.path / BEST).exists():
             best = read_checkpoint(self.path / BEST)
             replace(best, header=replace(best.header, recipe=recipe, calibration={})).write(self.path / BEST)
         (self.path / EVALUATION).unlink(missing_ok=True)
-        self._write_recipe(recipe)  # last: a process that is killed before does all of it again
+        self._write_recipe(recipe)  # last: if a process is killed before, the next one repeats all of it
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """The newest state as last.safetensors, which is whole at every moment; the one before it is kept."""
+        """Write the state to last.safetensors atomically; keep the one before it as previous.safetensors."""
         last, previous = self.path / LAST, self.path / PREVIOUS
         if last.exists():
             previous.unlink(missing_ok=True)
@@ -138,11 +140,9 @@ class RunFolder:
         checkpoint.write(last)
 
     def newest(self) -> Checkpoint:
-        """The newest state that can be read; warns when that is not the last one."""
+        """Return the newest readable state; warn if it is not the last one."""
         if not any((self.path / name).is_file() for name in (LAST, PREVIOUS)):
-            raise NotFoundError(
-                f"There is no run in {self.path} to resume (no {LAST}): `tapnet runs` lists those there are."
-            )
+            raise NotFoundError(f"There is no run in {self.path} to resume (no {LAST}): `tapnet runs` lists the runs.")
         try:
             return read_checkpoint(self.path / LAST)
         except (ValueError, FileNotFoundError) as error:
@@ -164,7 +164,7 @@ class RunFolder:
             return checkpoint
 
     def clear_leftovers(self) -> None:
-        """Remove what a process that was killed while writing left under temporary names."""
+        """Delete temporary files of a process that was killed while writing."""
         for name in (BEST, LAST, CURVE, TRAJECTORY, METADATA, RECIPE, EVALUATION):
             for leftover in self.path.glob(f".{name}.*"):
                 leftover.unlink(missing_ok=True)
@@ -173,25 +173,25 @@ class RunFolder:
         write_atomically(self.path / CURVE, "".join(json.dumps(asdict(point)) + "\n" for point in points).encode())
 
     def metadata(self) -> dict[str, Any]:
-        """Return what run.json holds; nothing when it is missing or damaged."""
+        """Return the content of run.json; empty if it is missing or damaged."""
         return _json_object(self.path / METADATA)
 
     def update(self, **entries: Any) -> None:
-        """Put these entries into run.json beside those that are there."""
+        """Add these entries to run.json, or replace them."""
         text = json.dumps(self.metadata() | entries, indent=2, ensure_ascii=False)
         write_atomically(self.path / METADATA, text.encode() + b"\n")
 
     def record_evaluation(self, results: list[dict[str, Any]]) -> None:
-        """The final evaluation: one entry per task."""
+        """Write the final evaluation, with one entry per task."""
         text = json.dumps({"checkpoint": BEST, "results": results}, indent=2)
         write_atomically(self.path / EVALUATION, text.encode() + b"\n")
 
 
 def read_curve(folder: Path) -> list[Point]:
-    """The points of a run's learning curve."""
+    """Return the points of a run's learning curve."""
     path = folder / CURVE
     if not path.is_file():
-        raise NotFoundError(f"{folder} holds no {CURVE}: give the folder of a training run.")
+        raise NotFoundError(f"{folder} holds no {CURVE}: expected the folder of a training run.")
     try:
         return [_point(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
     except (TypeError, ValueError) as error:
@@ -199,7 +199,7 @@ def read_curve(folder: Path) -> list[Point]:
 
 
 def _point(values: Any) -> Point:
-    """Return the point in a line of the curve; earlier versions kept TapNet's one diagnostic beside the others."""
+    """Return the point in a line of the curve; earlier versions wrote `reference_distance` outside `diagnostics`."""
     if not isinstance(values, dict):
         raise TypeError(f"expected an object, got {type(values).__name__}")
     distance = values.pop("reference_distance", None)
@@ -222,13 +222,13 @@ class Summary:
 
 
 def find_runs(root: Path) -> list[Summary]:
-    """A summary of each run in the folder and below it, in the order of their names."""
+    """Return a summary of each run in the folder and below it, sorted by name."""
     folders = {path.parent for name in (LAST, PREVIOUS) for path in root.rglob(name)}
     return [summary(folder) for folder in sorted(folders)]
 
 
 def summary(folder: Path) -> Summary:
-    """Where a run stands and what it reached."""
+    """Return the progress and the results of a run."""
     run = RunFolder(folder)
     metadata = run.metadata()
     recorded, started = (str(metadata.get(name) or other) for name, other in (("state", "?"), ("started", "")))

@@ -1,4 +1,4 @@
-"""How fast a run learns at each of its episodes."""
+"""The learning rate of a run at each of its episodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LEAST = 1e-30  # moves no weight in float32, and can be divided by
 
 
 def learning_rate(training: Training, episode: int) -> float:
-    """The rate at an episode, counted from 0: cut by a ratio every so many, or half cosines down to zero."""
+    """Return the learning rate at an episode, counted from 0: step decay, or cosine cycles down to zero."""
     if training.schedule == "cosine":
         cycle = training.episodes // training.cycles
         return training.learning_rate * (1 + math.cos(math.pi * (episode % cycle) / cycle)) / 2
@@ -20,7 +20,10 @@ def learning_rate(training: Training, episode: int) -> float:
 
 
 def set_rates(optimizer: torch.optim.Optimizer, training: Training, episode: int) -> None:
-    """AdamW multiplies weights by (1 - rate · decay); dividing by the rate gives the authors' constant (1 - decay)."""
+    """Set learning rate and weight decay of AdamW, which multiplies weights by (1 - rate · decay), as of the authors.
+
+    Their factor is (1 - decay) whatever the rate, so the decay is divided by the rate.
+    """
     rate = max(learning_rate(training, episode), _LEAST)
     for group in optimizer.param_groups:
         group["lr"] = rate

@@ -1,4 +1,4 @@
-"""What a run learns from: images that pass the network, or features that a frozen backbone gave once."""
+"""The sources of training episodes: images, or features that a frozen backbone has computed once."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from tapnet.recipe import Recipe
 
 
 class EpisodeSource(Protocol):
-    """The method as it is trained, and the tensors that it is trained on."""
+    """The method to train, and the tensors of its episodes."""
 
     method: Method
     backbone_digest: str  # of a frozen backbone; empty if the checkpoint has the backbone's weights
 
     @property
     def validation_features(self) -> Tensor | None:
-        """Features of the validation images, where they do not change; all processes ask together."""
+        """Features of the validation images if training does not change them; all processes must ask together."""
 
     def episode(self, episode: Episode, generator: torch.Generator) -> EpisodeImages:
         """Return the tensors of an episode; the generator decides the augmentation."""
 
 
 class ImageEpisodes:
-    """The whole network learns from augmented images."""
+    """Augmented images, which train the whole network."""
 
     validation_features = None
 
@@ -52,7 +52,7 @@ class ImageEpisodes:
 
 
 class FeatureEpisodes:
-    """What a method has besides its backbone learns from features, which stand in the place of images."""
+    """Features of a frozen backbone in place of images, which train the rest of the method."""
 
     def __init__(
         self, recipe: Recipe, train_set: ImageSet, validation_set: ImageSet, device: torch.device, precision: str
@@ -82,14 +82,16 @@ def method_over_features(recipe: Recipe, dim: int) -> Method:
     """Return the method of a recipe without its backbone, with fresh parameters; raise UserError if it has none."""
     method = recipe.over(PrecomputedFeatures(dim))
     if method.task_features or method.feature_maps:
-        raise UserError(f"{recipe.method.name} does not learn from feature vectors: it cannot be trained frozen.")
+        raise UserError(
+            f"{recipe.method.name} does not learn from feature vectors: it cannot be trained with a frozen backbone."
+        )
     if not list(method.parameters()):
-        raise UserError(f"{recipe.method.name} has nothing to learn besides its backbone.")
+        raise UserError(f"{recipe.method.name} has no parameters besides its backbone.")
     return method
 
 
 def method_for(recipe: Recipe, shape: torch.Size) -> Method:
-    """The method as a run of this recipe trains it, for inputs of this shape."""
+    """Return the method that a run of this recipe trains, for inputs of this shape."""
     if recipe.training.frozen_backbone:
         (dim,) = shape
         return method_over_features(recipe, dim)

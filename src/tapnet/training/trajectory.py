@@ -1,4 +1,4 @@
-"""What a method keeps of itself at each point of the learning curve, such as TapNet's references."""
+"""Snapshots of a method at each point of the learning curve, such as TapNet's references."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from tapnet.checkpoint import write_atomically
+from tapnet.atomic_write import write_atomically
 from tapnet.errors import UserError
 
 TRAJECTORY = "references.safetensors"
@@ -20,7 +20,7 @@ _EPISODES = "episodes"
 
 @dataclass
 class Trajectory:
-    """Snapshots of named tensors, each after so many training episodes."""
+    """Snapshots of named tensors, and the number of training episodes before each."""
 
     episodes: list[int] = field(default_factory=list)
     tensors: dict[str, list[Tensor]] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Trajectory:
             self.tensors.setdefault(name, []).append(tensor.detach().float().cpu().clone())
 
     def cut_after(self, episode: int) -> None:
-        """Forget what came after this episode."""
+        """Delete snapshots after this episode."""
         kept = sum(stamp <= episode for stamp in self.episodes)
         del self.episodes[kept:]
         for snapshots in self.tensors.values():
@@ -46,7 +46,7 @@ class Trajectory:
 
 
 def read_trajectory(folder: Path) -> Trajectory:
-    """Return the snapshots of a run; none when its method keeps none."""
+    """Return the snapshots of a run; empty if its method has none."""
     path = folder / TRAJECTORY
     if not path.is_file():
         return Trajectory()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import PurePosixPath
@@ -18,7 +19,7 @@ ILSVRC_NAME = re.compile(r"n\d{8}_(\d+)\.jpe?g", re.IGNORECASE)
 
 
 def published_images(source: Source) -> Source:
-    """Of whole ILSVRC classes the 600 images that miniImageNet took: its names number each class's files in order."""
+    """Keep of complete ILSVRC classes the 600 images of miniImageNet, which numbers the files of a class in order."""
     classes, incomplete = {}, []
     for name, keys in source.classes.items():
         numbers = [ILSVRC_NAME.fullmatch(PurePosixPath(key).name) for key in keys]
@@ -33,12 +34,10 @@ def published_images(source: Source) -> Source:
             classes[name] = keys
         else:
             classes[name] = [ordered[number - 1] for number in _published()[name]]
-    notes = (
-        [f"ILSVRC classes that are not whole, so all their images were taken: {abbreviate(incomplete)}."]
-        if incomplete
-        else []
-    )
-    return Source(source.format, classes, source.read, source.splits, source.notes + notes)
+    notes = list(source.notes)
+    if incomplete:
+        notes.append(f"Incomplete ILSVRC classes, all of whose images were taken: {abbreviate(incomplete)}.")
+    return replace(source, classes=classes, notes=notes)
 
 
 @cache

@@ -17,11 +17,11 @@ from tapnet.data.packed import Manifest, Packed
 from tapnet.data.preprocessing import Preprocessing
 
 PER_CLASS = 100
-SHA256 = "eecfdcd62679875bc0be776fef543a452649be11351101b25aeffa4712da17ef"  # as tools/build_quickdraw.py says
+SHA256 = "eecfdcd62679875bc0be776fef543a452649be11351101b25aeffa4712da17ef"  # printed by tools/build_quickdraw.py
 
 
 class QuickDraw(Dataset):
-    """The bundled drawings; nothing needs preparing and `root` is not looked at."""
+    """The bundled drawings, which need no preparation; `root` is ignored."""
 
     def open(self, root: Path | None = None) -> Packed:  # noqa: ARG002
         names = sorted(self.classes)
@@ -57,7 +57,7 @@ class Bundled(Packed):
 
 @cache
 def bundled_drawings() -> NDArray[np.uint8]:
-    """All drawings, (34500, 28, 28, 1), ink bright on black, classes in sorted order."""
+    """Return all drawings, (34500, 28, 28, 1), bright ink on black, classes in sorted order."""
     pairs = np.frombuffer(lzma.decompress(_packed()), dtype=np.uint8)
     levels = np.stack([pairs >> 4, pairs & 15], axis=1)
     pixels = (levels * np.uint8(17)).reshape(-1, 28, 28, 1)

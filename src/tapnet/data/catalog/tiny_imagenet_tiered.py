@@ -1,4 +1,4 @@
-"""Tiny ImageNet restricted to the classes of tieredImageNet: a stand-in that can be had, and not tieredImageNet."""
+"""Tiny ImageNet restricted to the classes of tieredImageNet: an available substitute, not tieredImageNet."""
 
 from tapnet.data.dataset import Dataset, listed_splits
 from tapnet.data.readers import Format

@@ -12,18 +12,18 @@ Rows = Callable[[str], Iterable[Raw]]  # the images of a part, in order
 
 
 def split_of(name: str) -> str | None:
-    """The split that a file's name speaks of."""
+    """Return the split in the name of a file, or None."""
     stem = PurePosixPath(name).name.lower()
     return next((split for split in SPLITS if re.search(rf"(^|[^a-z]){split}([^a-z]|$)", stem)), None)
 
 
 def key(part: str, row: int) -> str:
-    """The name under which one image of an array is packed; it sorts as its number."""
+    """Return the name under which one image of an array is packed; names sort as row numbers do."""
     return f"{part}/{row:07d}"
 
 
 def reader(parts: Iterable[str], rows: Rows) -> Read:
-    """Reads the wanted images part after part, so that one part is in memory at a time."""
+    """Return a function that reads images part after part, so that only one part is in memory at a time."""
     order = tuple(parts)
 
     def read(names: Collection[str]) -> Iterator[tuple[str, Raw]]:
@@ -37,5 +37,5 @@ def reader(parts: Iterable[str], rows: Rows) -> Read:
 
 
 def declared_splits(splits: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """The classes of each split as the file names declared, each class once."""
+    """Return the classes of every split as the file names declare them, each class once."""
     return {split: list(dict.fromkeys(splits.get(split, ()))) for split in SPLITS}

@@ -1,4 +1,4 @@
-"""Arrays of images inside npz files, streamed row by row, and whatever numbers they hold as uint8."""
+"""Images in the arrays of npz files, streamed row by row and converted to uint8."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ CHUNK_BYTES = 16_000_000
 
 
 def npz_members(stream: IO[bytes], file: str) -> dict[str, tuple[int, ...]]:
-    """The shape of every array in an npz file; each is checked to fit into the bytes that it has."""
+    """Return the shape of every array in an npz file; raise UserError if its bytes cannot hold that shape."""
     with clear_damage_errors(file), zipfile.ZipFile(stream) as archive:
         infos = [info for info in archive.infolist() if info.filename.endswith(".npy")]
         return {info.filename.removesuffix(".npy"): _header(archive, info, file)[0] for info in infos}
 
 
 def npz_rows(stream: IO[bytes], member: str, file: str) -> Iterator[NDArray[np.uint8]]:
-    """The rows of one array after another, as images; no more than a few megabytes are in memory."""
+    """Yield the rows of one array as images, with no more than a few megabytes in memory."""
     with clear_damage_errors(file), zipfile.ZipFile(stream) as archive:
         info = archive.getinfo(f"{member}.npy")
         shape, dtype = _header(archive, info, file)
@@ -72,12 +72,12 @@ def _read_header(data: IO[bytes], file: str, member: str) -> tuple[tuple[int, ..
 
 
 def white_level(values: NDArray[Any]) -> float:
-    """What is white in these values: 255, or 1 where floating-point values reach no further."""
+    """Return the value of white: 255, or 1 if the values are floats of at most 1."""
     return 1.0 if values.dtype.kind == "f" and values.size and float(values.max()) <= 1.0 else 255.0
 
 
 def as_images(rows: NDArray[Any], white: float, where: str) -> NDArray[np.uint8]:
-    """Rows as (count, height, width, channels) of uint8; a flattened row is a square of three channels, or of one."""
+    """Return rows as uint8 (count, height, width, channels); a flattened row is a square of three channels or one."""
     if rows.dtype != np.uint8:
         if rows.size and not (rows.min() >= 0 and rows.max() <= white):
             raise UserError(f"Expected pixels from 0 to {white:g} in {where}, got {rows.min()} to {rows.max()}.")

@@ -1,4 +1,4 @@
-"""CIFAR-100 as its authors hand it out for Python: the pickles `train`, `test` and `meta`."""
+"""CIFAR-100 as its authors publish it for Python: the pickles `train`, `test` and `meta`."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import numpy as np
 from tapnet.data.readers import Log
 from tapnet.data.readers.array_files import key
 from tapnet.data.readers.file_tree import FileTree
-from tapnet.data.readers.pickles import integers, load_pickle, size_of, texts
+from tapnet.data.readers.pickles import integers, load_pickled_dict, texts
 from tapnet.data.source import Raw, Source, Splits
 from tapnet.errors import UserError
 
 
 def cifar_python(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
-    """All 60,000 images, of both pickles, by fine label; in the order of their file names, which the pickles hold."""
+    """Read the 60,000 images of both pickles by fine label, in the order of their original file names."""
     found = {PurePosixPath(name).name: name for name in tree.names}
     if not {"train", "test", "meta"} <= found.keys():
         return None
-    meta = _content(tree, found["meta"], log, {"fine_label_names"})
+    meta = load_pickled_dict(tree, found["meta"], {"fine_label_names"}, log, "CIFAR-10")
     names = texts(meta["fine_label_names"], "fine_label_names", "meta")
     classes: dict[str, dict[str, str]] = {name: {} for name in sorted(names)}
     for part in ("train", "test"):
-        content = _content(tree, found[part], log, {"fine_labels", "filenames", "data"})
+        content = load_pickled_dict(tree, found[part], {"fine_labels", "filenames", "data"}, log)
         labels = integers(content["fine_labels"], "fine_labels", part)
         files = texts(content["filenames"], "filenames", part)
         _check(labels, files, content["data"], len(names), part)
@@ -34,7 +34,7 @@ def cifar_python(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # 
 
     def read(wanted: Any) -> Iterator[tuple[str, Raw]]:
         for part in ("train", "test"):
-            rows = _content(tree, found[part], log, {"data"})["data"].reshape(-1, 3, 32, 32)
+            rows = load_pickled_dict(tree, found[part], {"data"}, log)["data"].reshape(-1, 3, 32, 32)
             for row, planes in enumerate(rows):
                 if (name := key(part, row)) in wanted:
                     yield name, np.ascontiguousarray(planes.transpose(1, 2, 0))
@@ -51,12 +51,3 @@ def _check(labels: list[int], files: list[str], data: Any, classes: int, part: s
         raise UserError(
             f"Expected a file name and a label from 0 to {classes - 1} for each of {len(labels):,} images in {part}."
         )
-
-
-def _content(tree: FileTree, file: str, log: Log, needed: set[str]) -> dict[str, Any]:
-    with tree.open(file) as stream:
-        content = load_pickle(stream, file, size_of(stream), log)
-    if not isinstance(content, dict) or not needed <= content.keys():
-        found = sorted(content) if isinstance(content, dict) else type(content).__name__
-        raise UserError(f"Expected {', '.join(sorted(needed))} in {file}, got {found}: is it CIFAR-10?")
-    return content

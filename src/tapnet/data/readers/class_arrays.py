@@ -12,9 +12,11 @@ from tapnet.data.readers import Log
 from tapnet.data.readers.array_files import declared_splits, key, reader, split_of
 from tapnet.data.readers.arrays import as_images, npz_members, npz_rows, white_level
 from tapnet.data.readers.file_tree import FileTree
-from tapnet.data.readers.pickles import integers, load_pickle, size_of
+from tapnet.data.readers.pickles import integers, load_pickled_dict
 from tapnet.data.source import Raw, Source, Splits, sort_classes
 from tapnet.errors import UserError
+
+CACHE_KEYS = {"image_data", "class_dict"}
 
 
 def class_npz(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
@@ -52,27 +54,19 @@ def cache_pickles(tree: FileTree, splits: Splits, log: Log) -> Source | None:  #
     declared: dict[str, list[str]] = {}
 
     for file in files:
-        for name, rows in _rows_by_class(_cache(tree, file, log), file).items():
+        content = load_pickled_dict(tree, file, CACHE_KEYS, log)
+        for name, rows in _rows_by_class(content, file).items():
             classes.setdefault(name, []).extend(key(file, row) for row in rows)
             declared.setdefault(str(split_of(file)), []).append(name)
 
     def images(file: str) -> Iterator[Raw]:
-        yield from _images(_cache(tree, file, log)["image_data"], file)
+        yield from _images(load_pickled_dict(tree, file, CACHE_KEYS, log)["image_data"], file)
 
     if not classes:
         return None
     return Source(
         "mini-imagenet-cache pickles", sort_classes(classes), reader(files, images), declared_splits(declared)
     )
-
-
-def _cache(tree: FileTree, file: str, log: Log) -> dict[str, Any]:
-    with tree.open(file) as stream:
-        content = load_pickle(stream, file, size_of(stream), log)
-    if not isinstance(content, dict) or not {"image_data", "class_dict"} <= content.keys():
-        found = sorted(content) if isinstance(content, dict) else type(content).__name__
-        raise UserError(f"Expected `image_data` and `class_dict` in {file}, got {found}: is it another dataset?")
-    return content
 
 
 def _rows_by_class(content: dict[str, Any], file: str) -> dict[str, list[int]]:

@@ -15,7 +15,7 @@ SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "va
 
 
 def class_tree(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
-    """Classes are named by their path below what all images have in common, and below the split."""
+    """Read every folder of images as a class, named by its path below the common parent and the split."""
     folders = {name: PurePosixPath(normalize_name(name)).parent.parts for name in tree.names if is_image_name(name)}
     common = _common([parts[:-1] for parts in folders.values()])
     inside = {name: parts[common:] for name, parts in folders.items()}
@@ -44,13 +44,13 @@ def class_tree(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # no
 
 
 def _common(folders: Sequence[Sequence[str]]) -> int:
-    """How many leading folders all of them share."""
+    """Return how many leading folders all paths share."""
     levels = takewhile(lambda level: len(set(level)) == 1, zip(*folders, strict=False))
     return sum(1 for _ in levels)
 
 
 def with_splits(source: Source, declared: dict[str, set[str]]) -> Source:
-    """The source with the splits that its folders or table say, unless these part images and not classes."""
+    """Return the source with the splits that its folders or table declare, unless a class is in two of them."""
     placed = sum(map(len, declared.values()))
     if placed == len(set().union(*declared.values())) == len(source.classes):
         source.splits = {split: sorted(names) for split, names in declared.items()}

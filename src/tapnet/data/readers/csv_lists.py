@@ -12,7 +12,7 @@ from tapnet.data.source import SPLITS, Source, Splits, normalize_name, skipped, 
 
 
 def csv_lists(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
-    """The images that the lists name, wherever in the tree they lie; None if they name none of them."""
+    """Read the images that the lists name, wherever they are in the tree; None if none is there."""
     lists = {name: PurePosixPath(name).stem for name in tree.names if PurePosixPath(name).suffix == ".csv"}
     lists = {name: split for name, split in lists.items() if split in SPLITS}
     images = {PurePosixPath(name).name: name for name in tree.names if is_image_name(name)}

@@ -21,7 +21,7 @@ COLUMNS = {"path": ("path", "filename", "file", "image"), "label": ("label", "cl
 
 
 class Line(NamedTuple):
-    """One image of the table; `split` is empty where the table has no such column."""
+    """One image of the table; `split` is empty if the table has no such column."""
 
     path: str
     label: str
@@ -29,7 +29,7 @@ class Line(NamedTuple):
 
 
 def csv_table(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
-    """The images that the table names; paths count from the folder that it lies in."""
+    """Read the images that the table names; paths are relative to its folder."""
     table = tree.focus or next((name for name in tree.names if "/" not in name and name.endswith(".csv")), None)
     lines = list(_lines(tree, table)) if table is not None and table.lower().endswith(".csv") else []
     labels: dict[str, str] = {}
@@ -46,11 +46,9 @@ def csv_table(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noq
     classes: dict[str, list[str]] = {}
     for path, label in labels.items():
         classes.setdefault(label, []).append(path)
-    return (
-        with_splits(Source("a CSV of paths and labels", sort_classes(classes), tree.read), declared)
-        if classes
-        else None
-    )
+    if not classes:
+        return None
+    return with_splits(Source("a CSV of paths and labels", sort_classes(classes), tree.read), declared)
 
 
 def _lines(tree: FileTree, table: str) -> Iterator[Line]:
@@ -87,7 +85,7 @@ def _path_inside(folder: Path, path: str, table: str) -> str:
 
 
 def _places(first: list[str]) -> tuple[int | None, ...] | None:
-    """Which column is path, label and split, by the header or, without one, in that order; None if it is no table."""
+    """Return the columns of path, label and split by the header, or in that order; None if this is not such a table."""
     header = [cell.lower() for cell in first]
     places = [next((header.index(name) for name in names if name in header), None) for names in COLUMNS.values()]
     if places[0] is not None and places[1] is not None:

@@ -40,12 +40,12 @@ DAMAGES = (
 
 
 class FileTree(ABC):
-    """Files under one path, named by their path from there with `/`; hidden ones do not exist."""
+    """Files under one path, named by their relative path with `/`; hidden files are left out."""
 
     def __init__(self, path: Path, focus: str | None = None) -> None:
         self.path = path
-        self.focus = focus  # the one file that was pointed at, if it was one of several of a dataset
-        self.empty: list[str] = []  # folders with nothing in them, known once `names` is; of archives none
+        self.focus = focus  # the file that the user named, if the dataset has others beside it
+        self.empty: list[str] = []  # empty folders, known once `names` is; archives have none
 
     @cached_property
     def names(self) -> list[str]:
@@ -57,7 +57,7 @@ class FileTree(ABC):
 
     @abstractmethod
     def read(self, names: Collection[str]) -> Iterator[tuple[str, Raw]]:
-        """The bytes of each of these files once, in the cheapest order."""
+        """Yield the bytes of each of these files once, in the cheapest order."""
 
     def version(self, name: str) -> int:  # noqa: ARG002
         """Return a number that changes when the file that holds `name` does; of an archive the same for all names."""
@@ -69,7 +69,7 @@ class FileTree(ABC):
 
     @abstractmethod
     def open(self, name: str) -> AbstractContextManager[IO[bytes]]:
-        """One large file, as a stream that can seek."""
+        """Return one large file as a seekable stream."""
 
 
 class Folder(FileTree):
@@ -127,7 +127,7 @@ class Folder(FileTree):
 
     @cache  # noqa: B019  # a tree lives as long as one preparation
     def _archive(self, folder: str) -> str | None:
-        """The archive that this folder of the listing is really inside of."""
+        """Return the archive that this folder of the listing is inside of, or None."""
         if not folder or (self.path / folder).is_dir():
             return None
         found = (name for name in (f"{folder}.tar", f"{folder}.zip") if INNER.search(name))
@@ -198,7 +198,7 @@ def open_file_tree(path: Path) -> FileTree:
         return Zip(path)
     with path.open("rb") as file:
         start = file.read(6)
-    # tarfile takes a cut-off gzip for no tar at all, so the first bytes decide for compressed ones
+    # for tarfile a cut-off gzip is not a tar, so the first bytes decide for compressed ones
     if start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ")) or tarfile.is_tarfile(path):
         return Tar(path)
     raise UserError(f"{path} is not a folder, zip or tar, or is truncated: give one of these.")
@@ -206,7 +206,7 @@ def open_file_tree(path: Path) -> FileTree:
 
 @contextmanager
 def clear_damage_errors(path: Path | str) -> Iterator[None]:
-    """Raise UserError for a damaged archive, whatever its reader raises."""
+    """Raise UserError for a damaged archive, whatever error its reader raises."""
     try:
         yield
     except DAMAGES as error:
@@ -241,7 +241,7 @@ def _version(paths: Iterable[Path]) -> int:
 
 
 def _raise(error: OSError) -> None:
-    """A folder that cannot be listed would otherwise be a class that is silently missing."""
+    """Raise: a folder that cannot be listed would otherwise be silently missing."""
     raise error
 
 

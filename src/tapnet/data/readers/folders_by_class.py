@@ -12,7 +12,7 @@ from tapnet.data.source import NOT_AN_IMAGE, SPLITS, Source, Splits, normalize_n
 
 
 def folders_by_class(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
-    """Every image below a folder that has a known class's name; the innermost such folder decides."""
+    """Read every image below a folder named after a known class; the innermost such folder decides."""
     known = {name for names in splits.values() for name in names}
     depth = 1 + max(name.count("/") for name in known)
     classes: dict[str, list[str]] = {}

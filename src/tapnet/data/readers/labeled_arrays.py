@@ -1,4 +1,4 @@
-"""tieredImageNet as handed out: `train_labels.pkl` beside `train_images_png.pkl` or `train_images.npz`."""
+"""tieredImageNet as published: `train_labels.pkl` beside `train_images_png.pkl` or `train_images.npz`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tapnet.data.readers import Log
 from tapnet.data.readers.array_files import declared_splits, key, reader, split_of
 from tapnet.data.readers.arrays import npz_members, npz_rows
 from tapnet.data.readers.file_tree import FileTree
-from tapnet.data.readers.pickles import integers, load_pickle, size_of, texts
+from tapnet.data.readers.pickles import integers, load_pickle, load_pickled_dict, size_of, texts
 from tapnet.data.source import Raw, Source, Splits, Unreadable, sort_classes
 from tapnet.errors import UserError
 
@@ -20,7 +20,7 @@ IMAGES = ("_images_png.pkl", "_images.npz")
 
 
 def labeled_arrays(tree: FileTree, splits: Splits, log: Log) -> Source | None:
-    """Images of each split in one array, and their labels beside it."""
+    """Read the images of each split from one array, and their labels from the file beside it."""
     known = {name for names in splits.values() for name in names}
     ids = _ids(tree)
     classes: dict[str, list[str]] = {}
@@ -48,10 +48,7 @@ def labeled_arrays(tree: FileTree, splits: Splits, log: Log) -> Source | None:
 
 
 def _labels(tree: FileTree, file: str, log: Log) -> tuple[list[int], list[str]]:
-    with tree.open(file) as stream:
-        content = load_pickle(stream, file, size_of(stream), log)
-    if not isinstance(content, dict) or not {"label_specific", "label_specific_str"} <= content.keys():
-        raise UserError(f"Expected `label_specific` and `label_specific_str` in {file}: is it another dataset?")
+    content = load_pickled_dict(tree, file, {"label_specific", "label_specific_str"}, log)
     numbers = integers(content["label_specific"], "label_specific", file)
     names = texts(content["label_specific_str"], "label_specific_str", file)
     if numbers and not 0 <= min(numbers) <= max(numbers) < len(names):
@@ -62,7 +59,7 @@ def _labels(tree: FileTree, file: str, log: Log) -> tuple[list[int], list[str]]:
 
 
 def _ids(tree: FileTree) -> dict[str, list[str]]:
-    """For each class name its ids, from the two lists that lie beside the published pickles, where they do."""
+    """Return the ids of each class name, from the two lists beside the published pickles, if they are there."""
     lists = [name for end in ("class_names.txt", "synsets.txt") for name in tree.names if name.endswith(end)]
     if len(lists) != 2:
         return {}

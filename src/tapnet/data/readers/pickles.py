@@ -1,4 +1,4 @@
-"""Pickles as data: what they hold, read without trust and within the memory there is."""
+"""Pickles as data: read without running anything in them, and only if they fit into memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import IO, Any
 import numpy as np
 import psutil
 
+from tapnet.data.readers.file_tree import FileTree
 from tapnet.data.readers.unpickling import Array, BoundedStream, Refused, RestrictedUnpickler, text
 from tapnet.errors import UserError
 
@@ -36,11 +37,23 @@ def load_pickle(stream: IO[bytes], name: str, size: int, log: Callable[[str], No
             "Nothing of it was run; do not open it with other programs."
         ) from None
     except Exception as error:  # damaged opcodes raise almost anything
-        raise UserError(f"{name} is no whole pickle ({error or type(error).__name__}): fetch it again.") from None
+        raise UserError(f"{name} is not a complete pickle ({error or type(error).__name__}): fetch it again.") from None
+
+
+def load_pickled_dict(
+    tree: FileTree, file: str, keys: set[str], log: Callable[[str], None], mistaken_for: str = "another dataset"
+) -> dict[str, Any]:
+    """Return the dictionary in a pickle of a file tree; raise UserError unless it has these keys."""
+    with tree.open(file) as stream:
+        content = load_pickle(stream, file, size_of(stream), log)
+    if not isinstance(content, dict) or not keys <= content.keys():
+        found = sorted(content) if isinstance(content, dict) else type(content).__name__
+        raise UserError(f"Expected {', '.join(sorted(keys))} in {file}, got {found}: is it {mistaken_for}?")
+    return content
 
 
 def _plain(value: Any, known: dict[int, Any] | None = None) -> Any:
-    """Stand-ins replaced by what they stand for, at any depth; a dictionary's byte keys become text.
+    """Return the value with stand-ins replaced by what they stand for, at any depth, and byte keys by text.
 
     `known` holds the containers already made: one that is shared a million times is not copied a million times.
     """
@@ -74,7 +87,7 @@ def texts(values: Any, what: str, file: str) -> list[str]:
 
 
 def size_of(stream: IO[bytes]) -> int:
-    """Bytes of a stream, which is left at its start."""
+    """Return the number of bytes of a stream, which is left at its start."""
     size = stream.seek(0, 2)
     stream.seek(0)
     return size

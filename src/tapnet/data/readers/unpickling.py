@@ -44,7 +44,7 @@ class _Dtype:
 
 
 class Array:
-    """An array named in a pickle; it becomes one when its bytes are there and are exactly as many as its shape says."""
+    """An array named in a pickle, made when its bytes are read, if they are as many as its shape needs."""
 
     def __init__(self) -> None:
         self.value: NDArray[Any] | list[Any] = []
@@ -60,7 +60,7 @@ class Array:
 def _array(
     data: Any, dtype: _Dtype, shape: tuple[int, ...], order: str = "C", axes: tuple[int, ...] | None = None
 ) -> NDArray[Any]:
-    """The array over the bytes of the file; `order` and `axes` are as NumPy's own function for it takes them."""
+    """Return the array over the bytes of the file; `order` and `axes` are those of NumPy's `_frombuffer`."""
     raw = data.encode("latin1") if isinstance(data, str) else data
     if not isinstance(raw, bytes | bytearray):
         raise Refused(f"an array made from {type(raw).__name__}")
@@ -120,7 +120,7 @@ def _ordered_dict(items: Iterable[tuple[Any, Any]] = ()) -> collections.OrderedD
 
 
 class _Admitted:
-    """A callable that a pickle may name. It cannot be given state, so that no pickle alters what the next one meets."""
+    """A callable that a pickle may name. It refuses state, so that no pickle affects how the next one is read."""
 
     __slots__ = ("_make",)
 
@@ -153,11 +153,11 @@ ADMITTED = {"numpy.ndarray": _ARRAY_TYPE, **{name: _Admitted(make) for name, mak
 
 
 class _Latin1(bytearray):
-    """The bytes of a long text of which every character is one; Python 3 wrote arrays so for Python 2."""
+    """A long text with one byte per character, as Python 3 writes arrays for Python 2."""
 
 
 class BoundedStream:
-    """The file of a pickle; nothing is allocated for a length that exceeds what is left of it."""
+    """The file of a pickle; a length that exceeds what is left of it is refused before anything is allocated."""
 
     def __init__(self, stream: IO[bytes], size: int) -> None:
         self._stream, self._left = stream, size
@@ -174,7 +174,7 @@ class BoundedStream:
         return line
 
 
-_KEYS = {  # opcodes that hash values, and which of the stack (since its last mark) these are
+_KEYS = {  # opcodes that hash values: which values of the stack (since its last mark) these are
     pickle.SETITEM: slice(-2, -1),
     pickle.SETITEMS: slice(0, None, 2),
     pickle.DICT: slice(0, None, 2),
@@ -196,7 +196,7 @@ def _with_checked_keys(opcode: bytes, keys: slice) -> _Make:
 
 
 class RestrictedUnpickler(pickle._Unpickler):
-    """Python's own reader in Python: the faster one in C holds long strings twice while it reads them."""
+    """Python's own unpickler in Python: the faster one in C holds long strings twice while it reads them."""
 
     read: Callable[[int], bytes]
     append: Callable[[Any], None]
@@ -232,5 +232,5 @@ class RestrictedUnpickler(pickle._Unpickler):
 
 
 def text(value: Any) -> Any:
-    """Text, if the value is that as Python 2 pickled it, else the value."""
+    """Return text if the value is bytes, as Python 2 pickled text, else the value."""
     return value.decode("latin1") if isinstance(value, bytes) else value

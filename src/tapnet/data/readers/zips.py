@@ -1,4 +1,4 @@
-"""The members of a zip one after another, without holding a record of each.
+"""Reads the members of a zip one after another, without a record of each in memory.
 
 Python's `zipfile` keeps over half a kilobyte for every member: half a gigabyte for tieredImageNet.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 STORED, DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
-LARGE = 0xFFFFFFFF  # stands where the true number is in the 64-bit record
+LARGE = 0xFFFFFFFF  # in place of a number that is in the 64-bit record
 _ENTRY, _LOCAL = struct.Struct("<4s6H3L5H2L"), struct.Struct("<4s5H3L2H")
 _END, _END64, _LOCATOR = struct.Struct("<4s4H2LH"), struct.Struct("<4sQ2H2L4Q"), struct.Struct("<4sLQL")
 
@@ -31,7 +31,7 @@ class Member(NamedTuple):
 
 
 def members(path: Path) -> Iterator[Member]:
-    """Every file of the archive, in the order of its directory."""
+    """Yield every file of the archive, in the order of its directory."""
     with path.open("rb") as file:
         count, shift = _find_directory(file)
         for _ in range(count):
@@ -48,7 +48,7 @@ def members(path: Path) -> Iterator[Member]:
 
 
 def content(file: IO[bytes], member: Member) -> bytes:
-    """The bytes of one member, checked; `file` is the archive."""
+    """Return the bytes of one member of the archive `file`, checked."""
     if member.encrypted:
         raise zipfile.BadZipFile("it is encrypted")
     file.seek(member.offset)
@@ -65,7 +65,7 @@ def content(file: IO[bytes], member: Member) -> bytes:
 
 
 def _find_directory(file: IO[bytes]) -> tuple[int, int]:
-    """Moves to the first entry; gives how many there are, and how far everything is shifted by bytes put in front."""
+    """Move to the first entry; return how many there are, and the number of bytes in front of the archive."""
     length = file.seek(0, 2)
     file.seek(max(0, length - _END.size - 0xFFFF))
     tail_start, tail = file.tell(), file.read()
@@ -84,7 +84,7 @@ def _find_directory(file: IO[bytes]) -> tuple[int, int]:
 
 
 def _wide(packed: int, size: int, offset: int, extra: bytes) -> tuple[int, int, int]:
-    """Sizes and offset, from the 64-bit record of the extra field where they are too large for 32 bits."""
+    """Return sizes and offset, from the 64-bit record of the extra field if they are too large for 32 bits."""
     numbers: list[int] = []
     while len(extra) >= 4:
         kind, length = struct.unpack_from("<HH", extra)

@@ -48,14 +48,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Ablation:
-    """A question, and how it is answered: from a checkpoint (`measure`), by training (`recipes`), or both."""
+    """A question, answered from a checkpoint (`measure`), by training (`recipes`), or both."""
 
     question: str
     measure: Callable[[Evaluator, EpisodeSpec], list[Row]] | None = None
     recipes: Callable[[Recipe], Recipes] | None = None
-    episodes: int = 2000  # unless asked otherwise
+    episodes: int = 2000  # by default
     note: str = ""
-    varies_way: bool = False  # whether each row has ways, and so episodes, of its own
+    varies_way: bool = False  # whether rows differ in way, and so in episodes
 
 
 def _by_training(question: str, variants: dict[str, Options]) -> Ablation:

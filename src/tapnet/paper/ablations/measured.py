@@ -28,12 +28,12 @@ ROTATIONS = 20
 
 
 def measure_options(variants: dict[str, Options], evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
-    """The network under other options of its method."""
+    """Return the accuracies of the network with other options of its method."""
     return paired({name: _varied(evaluator, options).accuracies(task) for name, options in variants.items()})
 
 
 def measure_selection(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
-    """Which reference a class takes: the closest, any, the farthest, or those of least total distance."""
+    """Return the accuracies if classes take the closest, a random, the farthest or the optimal reference."""
     by_rule = {
         rule: _varied(evaluator, {"selection": rule}).accuracies(task) for rule in ("closest", "farthest", "optimal")
     }
@@ -43,7 +43,7 @@ def measure_selection(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
 
 @torch.inference_mode()
 def random_selection_accuracies(evaluator: Evaluator, task: EpisodeSpec) -> Accuracies:
-    """The accuracy of each episode with references by lot; the lots of episode i follow from the seed and i alone."""
+    """Return the accuracy of each episode with random references, which depend on the seed and its number only."""
     method = _tapnet(evaluator)
     sampler = evaluator.images.sampler(task)
     answers = class_labels(task.way, task.query, evaluator.device)
@@ -51,8 +51,8 @@ def random_selection_accuracies(evaluator: Evaluator, task: EpisodeSpec) -> Accu
     for index in range(task.episodes):
         episode = sampler.batch(index, index + 1)
         prototypes = evaluator.prototypes(episode.support)
-        lots = np.random.SeedSequence((task.seed, index)).generate_state(1, np.uint64)
-        generator = torch.Generator().manual_seed(int(lots[0]))
+        seed = np.random.SeedSequence((task.seed, index)).generate_state(1, np.uint64)
+        generator = torch.Generator().manual_seed(int(seed[0]))
         chosen = select_references(prototypes, method.references, "random", generator)
         scores = method.adapt_to(prototypes, chosen).logits(evaluator.gathered(episode.query))
         accuracies[index] = (scores[0].argmax(dim=-1) == answers).double().mean().item()
@@ -60,10 +60,10 @@ def random_selection_accuracies(evaluator: Evaluator, task: EpisodeSpec) -> Accu
 
 
 def measure_dimension(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
-    """Return every dimension D against the full one, by Householder reflections.
+    """Return the accuracy at every dimension D, paired with the full one, by Householder reflections.
 
-    Beside each stand its accuracy with the references' own directions first, and the lowest and highest over random
-    rotations of the null space.
+    Each row also has the accuracy with the directions of the references first, and the lowest and highest accuracy over
+    random rotations of the null space.
     """
     accuracies = dimension_accuracies(evaluator, task)
     full = accuracies.shape[1]
@@ -79,14 +79,14 @@ def measure_dimension(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
 
 
 def _references_first(evaluator: Evaluator, task: EpisodeSpec, full: int) -> list[float] | list[None]:
-    """Return the curve of `basis="references"`; `None` where the null space is smaller than the references' span."""
+    """Return the curve of `basis="references"`, or `None`s if the null space is smaller than the references' span."""
     if full < task.way:
         return [None] * full
     return [float(value) for value in dimension_curve(evaluator, task, basis="references")]
 
 
 def measure_ways(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
-    """The accuracy by the number of classes, as far as the references and the data reach; no episodes are shared."""
+    """Return the accuracy by number of classes, up to the number of references and of classes in the data."""
     limit = len(evaluator.images.names if evaluator.images.one_rotation_per_class else evaluator.images.class_names)
     if isinstance(evaluator.method, TapNet):
         limit = min(limit, len(evaluator.method.references))
@@ -95,18 +95,13 @@ def measure_ways(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
 
 
 def measure_batch_statistics(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
-    """Batch normalization by the statistics of training, or by those of an episode's own images."""
+    """Return the accuracies with batch statistics of training, or of the images of each episode."""
     together = Evaluator(BatchStatistics(evaluator.method), evaluator.images, evaluator.precision)
-    return paired(
-        {
-            "running": evaluator.accuracies(task),
-            "batch (transductive)": together.accuracies(task),
-        }
-    )
+    return paired({"running": evaluator.accuracies(task), "batch (transductive)": together.accuracies(task)})
 
 
 class BatchStatistics(Method):
-    """A method that normalizes by the images of its episode, queries included: so they are embedded together."""
+    """A method whose batch normalization uses the images of an episode, queries included."""
 
     transductive = True
     task_features = True
@@ -120,7 +115,7 @@ class BatchStatistics(Method):
         if not layers:
             raise UserError(f"{type(self.backbone).__name__} has no batch normalization to change.")
         for layer in layers:
-            layer.running_mean = layer.running_var = None  # without them the layer takes those of the batch
+            layer.running_mean = layer.running_var = None  # then the layer uses those of the batch
 
     def logits(self, support: Tensor, labels: Tensor, query: Tensor) -> Tensor:
         logits: Tensor = self.method(support, labels, query)
@@ -128,19 +123,19 @@ class BatchStatistics(Method):
 
 
 def measure_views(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
-    """Every image as it is, or in four rotations with a head for each."""
+    """Return the accuracies with each image as it is, or in four rotations with a head for each."""
     if not isinstance(evaluator.method, PrototypeMethod):
         raise UserError(f"This ablation needs a method of class prototypes, the checkpoint is a {_kind(evaluator)}.")
     if evaluator.method.backbone.four_rotations:
         raise UserError(
-            "This backbone sees every image in its four rotations already: give a checkpoint of one that does not."
+            "This backbone processes every image in four rotations already: expected a checkpoint of one that does not."
         )
     rotated = Evaluator(RotatedViews(evaluator.method), evaluator.images, evaluator.precision, evaluator.cache)
     return paired({"as it is": evaluator.accuracies(task), "four rotations": rotated.accuracies(task)})
 
 
 class FourRotations(Backbone):
-    """A backbone that sees an image rotated by 0, 90, 180 and 270 degrees; its features side by side."""
+    """The concatenated features of an image rotated by 0, 90, 180 and 270 degrees."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -154,7 +149,7 @@ class FourRotations(Backbone):
 
 
 class RotatedViews(PrototypeMethod):
-    """A method that classifies each of four rotations by itself and adds up the logits."""
+    """A method that classifies each of four rotations separately and adds the logits."""
 
     def __init__(self, method: PrototypeMethod) -> None:
         super().__init__(FourRotations(method.backbone))
@@ -166,7 +161,7 @@ class RotatedViews(PrototypeMethod):
 
 @dataclass(frozen=True)
 class SumOfHeads(Head):
-    """Heads over equal parts of the features, side by side; their logits are added."""
+    """The sum of the logits of heads over equal parts of the features."""
 
     heads: tuple[Head, ...]
 
@@ -193,8 +188,8 @@ def _kind(evaluator: Evaluator) -> str:
 
 
 def _varied(evaluator: Evaluator, options: Options) -> Evaluator:
-    """An evaluator on the same features with other options of the method."""
-    assert len(evaluator.features)  # now, for all variants
+    """Return an evaluator on the same features with other options of the method."""
+    assert len(evaluator.features)  # computed once, for all variants
     variant = copy.copy(evaluator)
     variant.method = as_variant(_tapnet(evaluator)).with_options(**options)
     return variant

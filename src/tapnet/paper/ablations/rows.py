@@ -1,4 +1,4 @@
-"""What an ablation is measured on, and its rows: accuracies on identical episodes with their paired differences."""
+"""The rows of an ablation: accuracies on identical episodes with their paired differences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tapnet.wording import overlap_note
 
 @dataclass(frozen=True)
 class Row:
-    """A variant: its accuracy, and how far it is from the base on the same episodes, where there is a base."""
+    """A variant: its accuracy, and its difference from the base on the same episodes, if there is a base."""
 
     variant: str
     accuracy: float
@@ -22,7 +22,7 @@ class Row:
     references_first: float | None = None  # accuracy with the directions of the references as the first columns
     lowest: float | None = None  # accuracy over rotations of the null space
     highest: float | None = None
-    training_episodes: int | None = None  # where the variant was trained for this
+    training_episodes: int | None = None  # if the variant was trained for the ablation
 
 
 def paired(accuracies: Mapping[str, Accuracies], base: str | None = None) -> list[Row]:
@@ -40,7 +40,7 @@ _MOST_ROWS = 30
 
 
 def subsample_rows(rows: Sequence[Any_Row], best: Any_Row) -> list[Any_Row]:
-    """All rows, or of many the 1st, 2nd, 5th, 10th and so on, the best and the last."""
+    """Return all rows or, if they are many, the 1st, 2nd, 5th, 10th and so on, the best and the last."""
     if len(rows) <= _MOST_ROWS:
         return list(rows)
     steps = {digit * 10**power for power in range(6) for digit in (1, 2, 5)} | {len(rows)}
@@ -48,7 +48,7 @@ def subsample_rows(rows: Sequence[Any_Row], best: Any_Row) -> list[Any_Row]:
 
 
 def task_words(task: Mapping[str, Any]) -> str:
-    """A kept task in a few words; without the ways where the rows vary them."""
+    """Return a recorded task in a few words, without the way if rows differ in it."""
     way = f"{task['way']}-way " if task["way"] else ""
     note = overlap_note(task.get("allow_overlap", False))
     return f"{way}{task['shot']}-shot on {task['dataset']} ({task['split']}{note})"

@@ -15,7 +15,8 @@ from tapnet.jobs.sweep import Trainer, train_all
 from tapnet.methods import METHODS, TapNet
 from tapnet.paper.ablations.measured import Options
 from tapnet.paper.ablations.rows import Row, paired
-from tapnet.recipe import Recipe, recipe_from
+from tapnet.recipe import Recipe
+from tapnet.recipe_file import recipe_from
 
 Recipes = dict[str, Recipe]
 
@@ -23,12 +24,12 @@ SHARES = (1, 1 / 4, 1 / 2, 3 / 4, 5 / 4, 3 / 2)  # of the recipe's ways; of 20 t
 
 
 def recipes_of_options(variants: dict[str, Options], recipe: Recipe) -> Recipes:
-    """The recipe with other options of its method."""
+    """Return the recipe with the method options of each variant."""
     return {name: _varied(recipe, name, options=options) for name, options in variants.items()}
 
 
 def recipes_of_compositions(recipe: Recipe) -> Recipes:
-    """More ways with fewer queries, and the reverse, at as many images per episode; the recipe's own first."""
+    """Return recipes with more ways and fewer queries, or the reverse, at the same number of images per episode."""
     training = recipe.training
     images, recipes = training.way * (training.shot + training.query), {}
     for way in (round(share * training.way) for share in SHARES):
@@ -73,7 +74,7 @@ def recipes_by_folder(recipes: Recipes) -> Recipes:
 
 
 def measure_runs(evaluators: Mapping[str, Evaluator], task: EpisodeSpec, training_episodes: int) -> list[Row]:
-    """The trained variants on the same episodes, paired with the first."""
+    """Return the accuracies of the trained variants on the same episodes, paired with the first."""
     rows = paired({variant: evaluator.accuracies(task) for variant, evaluator in evaluators.items()})
     return [replace(row, training_episodes=training_episodes) for row in rows]
 
@@ -85,6 +86,6 @@ def check_measurable(recipes: Recipes, images: ImageSet, task: EpisodeSpec) -> N
         if recipe.training.way < task.way:
             raise UserError(
                 f"The variant {variant} has {recipe.training.way} references, too few for tasks of {task.way} classes: "
-                "give a smaller way.",
+                "choose a smaller way.",
                 parameter="way",
             )

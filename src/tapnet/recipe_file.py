@@ -1,0 +1,135 @@
+"""Recipes from YAML files and dictionaries, with `key.sub=value` changes and errors that name the key."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from tapnet.earlier_names import with_current_key, with_current_names
+from tapnet.errors import NotFoundError, UserError
+from tapnet.methods import METHODS
+from tapnet.recipe import Data, Part, Recipe, Training, Validation
+
+
+def bundled_recipes() -> list[Path]:
+    """Return the recipes that come with the package, sorted; in a checkout those of its `recipes/` folder."""
+    here = Path(__file__).parent
+    installed, checkout = here / "recipes", here.parents[1] / "recipes"
+    return sorted((installed if installed.is_dir() else checkout).glob("*.yaml"))
+
+
+def find_recipe(name_or_path: str) -> Path:
+    """Return the file of a recipe, by its path or by the name of a bundled recipe."""
+    path = Path(name_or_path)
+    if path.is_file():
+        return path
+    bundled = {file.stem: file for file in bundled_recipes()}
+    if name_or_path in bundled:
+        return bundled[name_or_path]
+    if (path / "recipe.yaml").is_file():
+        raise IsADirectoryError(
+            f"{path} is the folder of a run: `tapnet train --resume {path}` resumes it, and its recipe is "
+            f"{path / 'recipe.yaml'}."
+        )
+    raise NotFoundError(
+        f"There is no recipe file {name_or_path!r} and no bundled recipe of that name. Bundled are: "
+        f"{', '.join(bundled)}."
+    )
+
+
+def load_recipe(name_or_path: str, changes: Sequence[str] = (), method: str | None = None) -> Recipe:
+    """Return the recipe in a YAML file with `key.sub=value` changes applied, values written as in YAML.
+
+    With `method` another method replaces that of the recipe, before the changes.
+    """
+    path = find_recipe(name_or_path)
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not a YAML file: {' '.join(str(error).split())}.") from None
+    if not isinstance(values, dict):
+        raise UserError(
+            f"{path} needs the keys of a recipe, got {'nothing' if values is None else type(values).__name__}."
+        )
+    if method is None or _method_name(values) == method:
+        return _with_changes(values, str(path), changes)
+    values |= {"name": f"{values.get('name')}-{method}", "method": {"name": method, "options": {}}}
+    recipe = _with_changes(values, str(path), changes)
+    way_option = METHODS[recipe.method.name].way_option
+    if way_option is None or way_option in recipe.method.options:
+        return recipe
+    return changed(recipe, [f"method.options.{way_option}={recipe.training.way}"])
+
+
+def _method_name(values: dict[str, Any]) -> Any:
+    method = with_current_names(values).get("method")
+    return method.get("name") if isinstance(method, dict) else None
+
+
+def changed(recipe: Recipe, changes: Sequence[str]) -> Recipe:
+    """Return the recipe with `key.sub=value` changes applied."""
+    return _with_changes(recipe.as_dict(), recipe.name, changes)
+
+
+def _with_changes(values: dict[str, Any], source: str, changes: Sequence[str]) -> Recipe:
+    for change in changes:
+        _apply(values, with_current_key(change))
+    return recipe_from(values, source, changes)
+
+
+def _apply(values: dict[str, Any], change: str) -> None:
+    key, equals, value = change.partition("=")
+    if not equals or not key:
+        raise UserError(f"A change is written key=value, such as training.episodes=100, got {change!r}.")
+    *parents, leaf = key.split(".")
+    for parent in parents:
+        values = values.setdefault(parent, {})
+        if not isinstance(values, dict):
+            raise UserError(f"Cannot set {key!r}: `{parent}` of the recipe is a value, not a group of keys.")
+    try:
+        values[leaf] = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise UserError(f"{change}: the value is not YAML ({' '.join(str(error).split())}).") from None
+
+
+def recipe_from(values: Any, source: str, changes: Sequence[str] = ()) -> Recipe:
+    """Return the recipe in a nested dictionary; raise UserError that names the wrong key and the change that set it."""
+    try:
+        return TypeAdapter(Recipe).validate_python(with_current_names(values))
+    except ValidationError as error:
+        problems = error.errors()
+        causes = [change for change in changes if any(_may_cause(change, problem["loc"]) for problem in problems)]
+        sentences = "; ".join(map(_describe, problems))
+        raise UserError(f"{' '.join(causes) or source}: {sentences}.", "set" if causes else None) from None
+
+
+def _may_cause(change: str, location: Sequence[int | str]) -> bool:
+    """Return whether a change set the key at this location, a part of it or the group it is in."""
+    changed_key = change.partition("=")[0].split(".")
+    return all(ours == str(theirs) for ours, theirs in zip(changed_key, location, strict=False))
+
+
+def _describe(problem: Any) -> str:
+    location = [str(part) for part in problem["loc"]]
+    key = ".".join(location)
+    if problem["type"] == "unexpected_keyword_argument":
+        return f"`{key}` is not a key of a recipe ({_suggestion(location)})"
+    if problem["type"].startswith("missing"):
+        return f"`{key}` is missing"
+    reason = problem["msg"].removeprefix("Value error, ")
+    return f"`{key}`: {reason}, got {problem['input']!r}" if key and not isinstance(problem["input"], dict) else reason
+
+
+def _suggestion(location: Sequence[str]) -> str:
+    """Return a question with the key that is spelled most like this one, or the list of valid keys."""
+    *group, leaf = location
+    groups = {"data": Data, "backbone": Part, "method": Part, "training": Training, "validation": Validation}
+    names = [field.name for field in dataclasses.fields(groups[group[0]] if group else Recipe)]
+    close = difflib.get_close_matches(leaf, names, n=1)
+    return f"did you mean `{'.'.join([*group, *close])}`?" if close else f"valid keys: {', '.join(names)}"
