@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from tapnet.backbones import make_backbone
+from tapnet.errors import UserError
 
 PAPERS = ("conv4", "resnet12", "resnet12-small")  # the networks of the paper
 
@@ -151,3 +152,10 @@ def test_strided_conv4_has_the_shapes_of_the_pooled_one_and_no_pooling():
     strided, pooled = (make_backbone("conv4", (1, 28, 28), strided=strided) for strided in (True, False))
     assert strided.map_shape == pooled.map_shape == strided.maps(torch.rand(2, 1, 28, 28)).shape[1:]
     assert not any(isinstance(layer, torch.nn.MaxPool2d) for layer in strided.modules())
+
+
+@pytest.mark.parametrize("name", ["conv4", "resnet12", "resnet12-small"])
+@pytest.mark.parametrize("widths", [[8, 8, 8], [8, 0, 8, 8], [8, 8, 8, -1]])
+def test_backbone_refuses_widths_without_channels(name, widths):
+    with pytest.raises(UserError, match="values from 1 on, one per block"):
+        make_backbone(name, (1, 28, 28), widths=widths)

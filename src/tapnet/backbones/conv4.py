@@ -35,8 +35,8 @@ class Conv4(Backbone):
         self.image_shape = (channels, height, width)
         inputs = (channels, *widths[:-1])
         rates = four(dropout, "dropout")
-        if len(widths) != BLOCKS:
-            raise UserError(f"`widths` needs {BLOCKS} values, one per block, got {list(widths)}.")
+        if len(widths) != BLOCKS or any(width < 1 for width in widths):
+            raise UserError(f"`widths` needs {BLOCKS} values from 1 on, one per block, got {list(widths)}.")
         if not 0 <= pooled_blocks <= BLOCKS:
             raise UserError(f"`pooled_blocks` is from 0 to {BLOCKS}, got {pooled_blocks}.")
         self._options = {"average_top": average_top, "pooled_blocks": pooled_blocks, "strided": strided}

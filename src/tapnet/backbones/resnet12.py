@@ -35,8 +35,8 @@ class ResNet12(Backbone):
         channels, height, width = image_shape
         self.image_shape = (channels, height, width)
         widths = self.default_widths if widths is None else tuple(widths)
-        if len(widths) != BLOCKS:
-            raise UserError(f"`widths` needs {BLOCKS} values, one per block, got {list(widths)}.")
+        if len(widths) != BLOCKS or any(width < 1 for width in widths):
+            raise UserError(f"`widths` needs {BLOCKS} values from 1 on, one per block, got {list(widths)}.")
         if four_rotations and height != width:
             raise UserError(f"`four_rotations` needs square images, got {height}×{width}: leave it out.")
         inputs = (channels, *widths[:-1])
