@@ -66,6 +66,12 @@ def _both_ways(question: str, variants: dict[str, Options]) -> Ablation:
     return Ablation(question, partial(measure_options, variants), partial(recipes_of_options, variants))
 
 
+REFERENCE_SHOTS: dict[str, Options] = {
+    "references (paper)": {"reference_shots": None},
+    **{f"reference = {shots} images": {"reference_shots": shots} for shots in (20, 10, 5, 2, 1)},
+    "prototypes": {"reference_shots": 0},
+}
+
 ABLATIONS: dict[str, Ablation] = {
     "selection": Ablation("which references do the classes of a new task take?", measure_selection),
     "projection-references": _both_ways(
@@ -75,6 +81,11 @@ ABLATIONS: dict[str, Ablation] = {
     "classification-references": _both_ways(
         "do the original or the modified references classify?",
         {name: {"classification_references": name} for name in ("original", "modified")},
+    ),
+    "reference-shots": Ablation(
+        "where does a class stand inside the projection: at its reference, or on the way to the mean of its images?",
+        partial(measure_options, REFERENCE_SHOTS),
+        note="A reference counts for so many images of its class. To choose the number, measure on validation classes.",
     ),
     "initial-norm": _by_training(
         "how long are the references before training?",
