@@ -21,6 +21,7 @@ from tapnet.jobs.ray_session import plain_reason, ray_session
 from tapnet.jobs.sources import Chunk
 
 _AHEAD = 2  # chunks that an actor is given at a time: one to predict, one that waits
+_RETRIES = 10  # of a chunk: an image on which every worker dies does not keep the cluster busy forever
 _CONTINUES = "What was written stays; the same command continues."
 
 
@@ -41,11 +42,11 @@ def predict_on_ray(
         total = ray.cluster_resources()
         cpus, gpus = max(1, int(total.get("CPU", 1))), 0 if device == "cpu" else int(total.get("GPU", 0))
         needs = {"num_cpus": 0, "num_gpus": 1} if gpus else {"num_cpus": 1}
-        writer = ray.remote(**needs, max_restarts=-1, max_task_retries=-1)(_PartWriter)
+        writer = ray.remote(**needs, max_restarts=-1, max_task_retries=_RETRIES)(_PartWriter)
         shared = ray.put(files)
         inputs: Iterator[Any] = iter(chunks)
         if gpus:
-            read, preprocessing = ray.remote(num_cpus=1, max_retries=-1)(_read), files.open().preprocessing
+            read, preprocessing = ray.remote(num_cpus=1, max_retries=_RETRIES)(_read), files.open().preprocessing
             inputs = (read.remote(chunk, preprocessing) for chunk in chunks)
         results = _results(
             ray,
