@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--cpu-time", action="store_true", help="one thread, and its CPU seconds instead of the clock")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the JSON and the plot")
     args = parser.parse_args()
-    keep_freed_memory()  # as every command does
+    keep_freed_memory()  # as training and embedding do
     if args.cpu_time:
         torch.set_num_threads(1)
         pairs.clock = pairs.cpu_seconds

@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
 
-    keep_freed_memory()  # as every command does
+    keep_freed_memory()  # as training and embedding do
     device = torch.device("cpu")
     precision = resolve_precision("auto", device)
     (row,) = rows(args.backbone, (args.channels, args.size, args.size), args.pairs)

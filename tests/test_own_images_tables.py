@@ -43,13 +43,15 @@ def detection_cells(found):
 
 def unknowns_line(row, network, dataset):
     errors = (f"{100 * row[f'calibration_error_{when}']:.1f}" for when in ("before", "after"))
-    auto = "—"
-    if "reject_auto" in row:
-        kept = row["reject_auto"][0]
-        lost = f"{100 * kept['lost']:.1f}% (sd {100 * kept['lost_sd']:.1f})"
-        auto = f"{lost}, {100 * kept['caught']:.0f}%"
     scores = detection_cells(row["by_probability"]) + detection_cells(row["by_known_score"])
-    cells = [f"`{network}`, {NAMES[dataset]}", str(row["shot"]), " → ".join(errors), *scores, auto]
+    cells = [f"`{network}`, {NAMES[dataset]}", str(row["shot"]), " → ".join(errors), *scores]
+    return f"| {' | '.join(cells)} |"
+
+
+def rejection_line(row, network, dataset):
+    lost = f"{100 * row['lost']:.1f}% (sd {100 * row['lost_sd']:.1f})"
+    cells = [f"`{network}`, {NAMES[dataset]}", f"{row['way']} × {row['shot']}", lost]
+    cells += [f"{100 * row[name]:.0f}%" for name in ("lost_in_one_of_ten", "caught")]
     return f"| {' | '.join(cells)} |"
 
 
@@ -73,4 +75,14 @@ def test_table_of_methods_has_the_recorded_accuracies(name, lines):
 )
 def test_table_of_unknown_classes_has_the_recorded_numbers(name, network, dataset, lines):
     missing = [line for row in rows(name) if (line := unknowns_line(row, network, dataset)) not in lines]
+    assert not missing
+
+
+@pytest.mark.parametrize(
+    ("network", "dataset"),
+    [("photos-fast", "grocery"), ("photos-fast", "cub"), ("photos-fast", "cifar"), ("drawings", "quickdraw")],
+)
+def test_table_of_rejection_has_the_recorded_numbers(network, dataset, lines):
+    found = rows(f"rejection-{network}-{dataset}")
+    missing = [line for row in found if (line := rejection_line(row, network, dataset)) not in lines]
     assert not missing

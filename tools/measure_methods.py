@@ -19,11 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from photo_features import network_features
+from photo_features import set_features
 from torch import Tensor
 
 from tapnet.cli.options import numbers
-from tapnet.data import load_dataset
 from tapnet.data.batches import class_labels
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.evaluation.intervals import mean_and_ci95
@@ -50,17 +49,11 @@ def main() -> None:
     network, rows = load_network(args.network), []
     methods = methods_of(network)
     for argument in args.datasets:
-        name, _, splits = argument.partition(":")
-        sets = [load_dataset(name, split, args.root) for split in (splits or "test").split(",")]
-        features, labels, seen = [], [], 0
-        for images in sets:
-            features.append(network_features(network.method.backbone, images, network.precision).cpu())
-            labels.append(images.labels + seen)
-            seen += len(images.names)
-        fingerprints = {images.split: images.fingerprint for images in sets}
+        name = argument.partition(":")[0]
+        features, labels, fingerprints = set_features(network, argument, args.root)
         for shot in args.shots:
             spec = EpisodeSpec(WAY, shot, QUERY, args.episodes, SEED)
-            found = measure(methods, torch.cat(features), np.concatenate(labels), spec)
+            found = measure(methods, features, labels, spec)
             rows.append({"dataset": name, "data_sha256": fingerprints, "way": WAY, "shot": shot} | summary(found))
             print(name, f"{shot}-shot", {each: f"{100 * values.mean():.2f}" for each, values in found.items()})
     content = {

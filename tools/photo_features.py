@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tapnet.backbones import Backbone, make_backbone
 from tapnet.backbones.efficientnet_lite import EfficientNetLite
-from tapnet.data import ImageSet
+from tapnet.data import ImageSet, load_dataset
 from tapnet.evaluation.embedding import cached_features, default_cache
 from tapnet.hardware import resolve_precision
+from tapnet.inference.networks import EmbeddingModel
 
 POWER = 0.5  # of the averaged features before the metric
 
@@ -27,3 +30,18 @@ def network_features(backbone: Backbone, images: ImageSet, precision: str) -> Te
         return cached_features(backbone, images, precision, default_cache())
     roots = square_roots(backbone.variant.name, images, precision)
     return backbone.pool(roots.square()[:, :, None, None])  # as maps of one pixel; their scale does not matter
+
+
+def set_features(
+    network: EmbeddingModel, argument: str, root: str | None
+) -> tuple[Tensor, NDArray[np.int64], dict[str, str]]:
+    """Return features (n, dim) and labels (n,) of SET[:SPLIT,SPLIT] (default: test), and the fingerprint per split."""
+    name, _, splits = argument.partition(":")
+    features, labels, fingerprints, seen = [], [], {}, 0
+    for split in (splits or "test").split(","):
+        images = load_dataset(name, split, root)
+        features.append(network_features(network.method.backbone, images, network.precision).cpu())
+        labels.append(images.labels + seen)
+        fingerprints[split] = images.fingerprint
+        seen += len(images.names)
+    return torch.cat(features), np.concatenate(labels), fingerprints

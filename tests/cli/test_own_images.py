@@ -369,9 +369,9 @@ def test_fit_chooses_the_network_by_the_images(drawing_folders, tmp_path, capsys
         Image.new("RGB", (60, 60), color).save(tmp_path / "in" / name / "1.jpg")
     assert run("fit", tmp_path / "in", "--out", tmp_path / "a.task") == 0
     printed = capsys.readouterr().out
-    assert "Chose the network photos by content (2 of 2 images looked at: photographs)" in printed
+    assert "Network photos (2 of 2 images looked at: photographs)" in printed
     assert run("fit", drawing_folders / "fit", "--out", tmp_path / "b.task") == 0
-    assert "Chose the network drawings by content (12 of 12 images looked at: line drawings)" in capsys.readouterr().out
+    assert "Network drawings (12 of 12 images looked at: line drawings)" in capsys.readouterr().out
 
 
 def test_fit_and_predict_take_a_hugging_face_model_by_its_folder(drawing_folders, tmp_path, capsys):
@@ -596,10 +596,10 @@ def test_fit_compares_the_methods_and_says_how_to_take_another(drawing_folders, 
     assert run("fit", drawing_folders / "fit", "--network", "drawings", "--out", out) == 0
     printed = capsys.readouterr().out.splitlines()
     start = next(
-        number for number, line in enumerate(printed) if line.startswith("Leave-one-out accuracy of 12 images")
+        number for number, line in enumerate(printed) if line.startswith("Leave-one-out accuracy on 12 images")
     )
     rows = printed[start + 1 : start + 6]
-    assert rows[0].endswith("  tapnet with references worth 2 images (the method of this task)")
+    assert rows[0].endswith("  tapnet with references worth 2 images (this task)")
     assert {row.split()[-1] for row in rows[1:]} == {"tapnet", "protonet", "centroid", "logistic"}
     again = f"Another method: tapnet fit {drawing_folders / 'fit'} --network drawings --method "
     assert printed[start + 6].startswith(again)
@@ -608,7 +608,7 @@ def test_fit_compares_the_methods_and_says_how_to_take_another(drawing_folders, 
 def test_fit_names_the_method_that_it_chose_and_why(drawing_folders, tmp_path, capsys):
     assert run("fit", drawing_folders / "fit", "--network", "drawings", "--out", tmp_path / "a.task") == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "Chose the method tapnet (auto: the best on validation classes for networks with references)" in printed
+    assert "Method tapnet (the best on validation classes for networks with references)" in printed
 
 
 def test_fit_by_tapnet_is_the_papers(drawing_folders, tmp_path):
@@ -690,11 +690,16 @@ def five_shot_task(drawing_folders, tmp_path_factory):
     return path
 
 
-def test_reject_auto_asks_for_five_images_per_class_in_one_sentence(drawing_folders, drawing_task, capsys):
+def test_reject_auto_asks_for_two_images_per_class_in_one_sentence(drawing_folders, tmp_path, capsys):
+    for folder in (drawing_folders / "fit").iterdir():
+        (tmp_path / "one" / folder.name).mkdir(parents=True)
+        shutil.copy(min(folder.iterdir()), tmp_path / "one" / folder.name)
+    task = tmp_path / "one.task"
+    assert run("fit", tmp_path / "one", "--out", task) == 0
     for command in ("predict", "score"):
-        assert run(command, drawing_task, drawing_folders / "new", "--reject", "auto") == 2
+        assert run(command, task, drawing_folders / "new", "--reject", "auto") == 2
         error = capsys.readouterr().err
-        assert "needs 5 different images of every class, got 3" in error
+        assert "needs 2 different images of every class, got 1" in error
         assert error.rstrip().endswith("(--reject)")
 
 

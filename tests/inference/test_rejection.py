@@ -7,7 +7,7 @@ from tapnet.errors import UserError
 from tapnet.inference import rejection
 from tapnet.inference.examples import Examples
 from tapnet.inference.networks import vector_model
-from tapnet.inference.rejection import Familiarity, class_centers, fit_rejection
+from tapnet.inference.rejection import Familiarity, class_centers, fit_rejection, lower_bound
 from tapnet.inference.task import fit_task
 
 DIM, WAY = 16, 4
@@ -49,16 +49,32 @@ def test_rejection_by_the_examples_loses_more_if_it_may():
     assert few < many
 
 
-def test_rejection_by_fewer_than_five_examples_is_refused_in_one_sentence():
-    with pytest.raises(UserError, match="needs 5 different images of every class, got 4 of 'a'") as refusal:
-        fit_rejection(task_of(4), vector_model(DIM))
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_rejection_by_few_examples_loses_about_what_was_asked_for(count):
+    known, _ = scattered(100, seed=1)
+    lost = [
+        fit_rejection(task_of(count, "centroid", seed), vector_model(DIM)).rejected(known).mean() for seed in range(40)
+    ]
+    assert 0.02 < np.mean(lost) < 0.08
+
+
+@pytest.mark.parametrize("count", [4, 15, 60])
+def test_lower_bound_of_normal_scores_has_the_share_below_it(count):
+    scores = np.random.default_rng(0).standard_normal((20_000, count + 1))
+    below = [row[-1] < lower_bound(row[:-1], 0.05) for row in scores]
+    assert np.mean(below) == pytest.approx(0.05, abs=0.005)
+
+
+def test_rejection_by_a_single_example_is_refused_in_one_sentence():
+    with pytest.raises(UserError, match="needs 2 different images of every class, got 1 of 'a'") as refusal:
+        fit_rejection(task_of(1), vector_model(DIM))
     assert refusal.value.parameter == "reject"
 
 
 def test_rejection_counts_copies_of_an_image_once():
-    task = task_of(5)
-    copies = replace(task.examples, hashes=("0", *task.examples.hashes[:1], *task.examples.hashes[2:]))
-    with pytest.raises(UserError, match="got 4 of 'a'"):
+    task = task_of(2)
+    copies = replace(task.examples, hashes=("0", "0", *task.examples.hashes[2:]))
+    with pytest.raises(UserError, match="got 1 of 'a'"):
         fit_rejection(replace(task, examples=copies), vector_model(DIM))
 
 

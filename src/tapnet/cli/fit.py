@@ -77,10 +77,10 @@ def run(args: argparse.Namespace) -> None:
         f"{len(task.classes)} classes, {counts} each, network {task.network}, method {task.method_label}: {args.out}"
     )
     if choice:
-        OUT.print(f"Chose the network {choice.name} by content ({choice.reason}); --network names another.")
+        OUT.print(f"Network {choice.name} ({choice.reason}); choose another with --network.")
     if args.method == "auto" and not options:
         reason = propose_method(task, args.network, args.device).reason
-        OUT.print(f"Chose the method {task.method} (auto: {reason}); --method names another.")
+        OUT.print(f"Method {task.method} ({reason}); choose another with --method.")
     with progress.bar(1, "methods of leave-one-out"):
         _show(compare_methods(task, args.network, args.device, progress.show), args)
     OUT.print(f"Try: tapnet predict {args.out} IMAGES")
@@ -90,14 +90,14 @@ def run(args: argparse.Namespace) -> None:
 def _show(found: dict[str, LeaveOneOut], args: argparse.Namespace) -> None:
     """Print the accuracy of every method, that of the task first, and how to take another."""
     if not found:
-        OUT.print("No leave-one-out accuracy: that needs two different images or more of every class.")
+        OUT.print("No leave-one-out accuracy: it needs at least two different images of every class.")
         return
     own, *others = found
-    OUT.print(f"Leave-one-out accuracy of {found[own].total} images, leaving one image of every class out at a time:")
+    OUT.print(f"Leave-one-out accuracy on {found[own].total} images (95% interval):")
     for name, each in found.items():
         low, high = map(percent, each.interval)
-        mark = " (the method of this task)" if name == own else ""
-        OUT.print(f"  {percent(each.accuracy):>7} (95% interval {low} to {high})  {name}{mark}")
+        mark = " (this task)" if name == own else ""
+        OUT.print(f"  {percent(each.accuracy):>7} ({low} to {high})  {name}{mark}")
     if others:
         best = max(others, key=lambda name: found[name].accuracy)
         source = ["--labels", args.labels] if args.labels else [args.folder]

@@ -44,4 +44,6 @@ def _lines(name: str, value: Any) -> list[str]:
         return [f"{key}: {each}" for key, each in value.items()] or ["none"]
     if isinstance(value, list):
         return [", ".join(map(str, value)) or "none"]
+    if isinstance(value, float):
+        return [f"{value:.4g}"]
     return [f"{value:,}" if isinstance(value, int) else "none" if value in (None, "") else str(value)]

@@ -89,6 +89,11 @@ def run(args: argparse.Namespace) -> None:
     form, skipped, progress = _format(args), Skipped(), ImageProgress()
     predictor = open_predictor(args.task, args.network, args.device or "cpu")
     predictor.check_options(args.top, args.reject, args.lose)
+    if args.reject == "auto":
+        ERRORS.print(
+            f"Unknown images: threshold from {pluralize(len(predictor.hashes), 'example')}, set so that about "
+            f"{100 * args.lose:g}% of known images are lost."
+        )
     total, copied = 0, dict[str, Path]()
     for chunk in read_chunks(args.images, args.column, skipped):
         total += len(chunk)

@@ -90,7 +90,7 @@ def _plane(axis: Any, explanation: Explanation, shown: list[int]) -> None:
         large = {"s": 260, "edgecolors": "black", "linewidths": 1.4, "alpha": 0.45}  # seen through
         axis.scatter(*(explanation.centers[k] @ plane), label=shorten(task.classes[k], 18), **large, **style)
     axis.scatter(*(explanation.query @ plane), s=330, marker="*", color="black", zorder=4, label="your image")
-    axis.set_title("where the task decides, flattened: distances are approximate", fontsize=11)
+    axis.set_title("the classes as the task sees them (distances are approximate)", fontsize=11)
     axis.margins(0.12)
     first, second = (shorten(task.classes[k], 14) for k in shown[:2])
     axis.set(xticks=[], yticks=[])

@@ -44,7 +44,8 @@ _DRAWINGS: dict[str, dict[str, Any]] = {  # datasets of drawings, for checkpoint
     "quickdraw": {"ink": "bright", "centred": True, "full_contrast": True},
     "omniglot": {"ink": "bright", "full_contrast": True},
 }
-_BATCH = 64
+_BATCH, _LARGE_BATCH = 64, 16  # images that are embedded at a time; the maps of 64 large ones take a gigabyte
+_LARGE_SIDE = 128
 _CACHED = 4  # networks kept in memory
 
 
@@ -76,9 +77,14 @@ class EmbeddingModel:
     def embed(self, pixels: Iterable[NDArray[np.uint8]]) -> NDArray[np.float32]:
         """Return features (n, *feature_shape) of prepared images (height, width, channels)."""
         parts = [np.zeros((0, *self.method.feature_shape), np.float32)]
-        for images in in_batches(pixels, _BATCH):
+        for images in in_batches(pixels, self._batch):
             parts.append(self._features(np.stack(images)).cpu().numpy())
         return np.concatenate(parts)
+
+    @property
+    def _batch(self) -> int:
+        large = self.preprocessing is not None and max(self.preprocessing.shape) > _LARGE_SIDE
+        return _LARGE_BATCH if large and self.device.type == "cpu" else _BATCH
 
     def _features(self, pixels: NDArray[np.uint8]) -> Tensor:
         return to_float_tensor(pixels, torch.device("cpu")) if self.method.task_features else self._embedder(pixels)

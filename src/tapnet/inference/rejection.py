@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import log_softmax
+from scipy.stats import t as student
 from sklearn.metrics import roc_auc_score
 from torch.nn import functional as F
 
@@ -20,7 +21,8 @@ from tapnet.inference.networks import EmbeddingModel
 from tapnet.inference.task import Task
 from tapnet.methods import Head
 
-FOLDS = 5  # and the fewest different examples per class
+FOLDS = 5  # at most
+FEWEST = 2  # different examples per class
 MOST_CLASSES = 5  # that are left out in turn
 LOG_WEIGHT = 0.1  # of the log probability; this and the next two were chosen on validation classes
 BACKGROUND_WEIGHT, NEAREST = 0.5, 3  # of the mean cosine with so many of the nearest background classes
@@ -69,11 +71,12 @@ class Rejection:
 
 
 def fit_rejection(task: Task, model: EmbeddingModel, lose: float = 0.05) -> Rejection:
-    """Return the rejection that loses a share `lose` of the known images, as far as the examples tell.
+    """Return the rejection that loses at most about a share `lose` of the known images, as far as the examples tell.
 
-    The examples are divided into 5 folds, and each fold is scored by a head fitted to the others: the threshold is the
-    quantile `lose` of these scores. Which score it is, the classes tell: each in turn plays the unknown for a head
-    fitted to the others. Raise UserError if a class has fewer than 5 different examples.
+    The examples are divided into up to 5 folds, and each fold is scored by a head fitted to the others. The threshold
+    is the lower bound of one more such score (`lower_bound`): an image is scored by the head of all examples, which
+    favors it a little. Which score it is, the classes tell: each in turn plays the unknown for a head fitted to the
+    others. Raise UserError if a class has fewer than 2 different examples.
     """
     _check(task, lose)
     once, ranks = distinct(task.examples)
@@ -87,7 +90,18 @@ def fit_rejection(task: Task, model: EmbeddingModel, lose: float = 0.05) -> Reje
             held.setdefault(name, []).append(scores)
     score = _best_score(once, ranks, familiarity) or next(iter(held))
     whole = Familiarity(task.head, class_centers(once), model.background)
-    return Rejection(whole, score, float(np.quantile(np.concatenate(held[score]), lose)))
+    return Rejection(whole, score, lower_bound(np.concatenate(held[score]), lose))
+
+
+def lower_bound(scores: Scores, share: float) -> float:
+    r"""Return the bound below which one more score falls with the probability `share`, if they are normal.
+
+    $\bar s - t_{n-1} \hat\sigma \sqrt{1 + 1/n}$: the fewer scores there are, the lower. A quantile of the scores
+    themselves would be their minimum, or above it, wherever $n$ is less than one over the share.
+    """
+    count = len(scores)
+    factor = student.ppf(1 - share, count - 1) * np.sqrt(1 + 1 / count)
+    return float(scores.mean() - factor * scores.std(ddof=1))
 
 
 def _check(task: Task, lose: float) -> None:
@@ -97,10 +111,10 @@ def _check(task: Task, lose: float) -> None:
         raise UserError(f"A task fitted by {task.method} has no feature vectors: reject below a probability instead.")
     once, _ = distinct(task.examples)
     counts = np.bincount(once.labels, minlength=len(task.classes))
-    if counts.min() < FOLDS:
+    if counts.min() < FEWEST:
         name = task.classes[int(counts.argmin())]
         raise UserError(
-            f"A threshold from the examples needs {FOLDS} different images of every class, got {counts.min()} of "
+            f"A threshold from the examples needs {FEWEST} different images of every class, got {counts.min()} of "
             f"{name!r}: add images, or reject below a probability such as 0.6.",
             parameter="reject",
         )
@@ -108,7 +122,7 @@ def _check(task: Task, lose: float) -> None:
 
 def _folds(examples: Examples, ranks: NDArray[np.int64]) -> Iterator[tuple[Examples, Examples]]:
     """Yield the examples without each fold, and the fold."""
-    for fold in range(FOLDS):
+    for fold in range(min(FOLDS, int(ranks.max()) + 1)):
         chosen = ranks % FOLDS == fold
         yield examples.kept(~chosen), examples.kept(chosen)
 
