@@ -30,6 +30,7 @@ from tapnet.paper.ablations.trained import (
     train_variants,
 )
 from tapnet.recipe import Recipe
+from tapnet.wording import pluralize
 
 __all__ = [
     "ABLATIONS",
@@ -68,7 +69,7 @@ def _both_ways(question: str, variants: dict[str, Options]) -> Ablation:
 
 REFERENCE_SHOTS: dict[str, Options] = {
     "references (paper)": {"reference_shots": None},
-    **{f"reference = {shots} images": {"reference_shots": shots} for shots in (20, 10, 5, 2, 1)},
+    **{f"reference = {pluralize(shots, 'image')}": {"reference_shots": shots} for shots in (20, 10, 5, 2, 1)},
     "prototypes": {"reference_shots": 0},
 }
 
