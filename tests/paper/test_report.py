@@ -61,7 +61,7 @@ def test_results_fill_the_tables_of_the_paper(results):
 @pytest.mark.parametrize("name", ["bad.json", "ablations/bad.json"])
 def test_a_file_that_is_no_result_is_named(results, name):
     (results / name).write_text("{}")
-    with pytest.raises(ValueError, match=r"bad\.json is not a kept"):
+    with pytest.raises(ValueError, match=r"bad\.json is not a recorded"):
         report(results)
 
 
