@@ -75,7 +75,7 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path, text):
 
 
 def test_an_unknown_recipe_lists_those_that_are_bundled():
-    with pytest.raises(FileNotFoundError, match=r"Bundled are: .*quickdraw"):
+    with pytest.raises(FileNotFoundError, match=r"did you mean quickdraw.*`tapnet recipes` lists"):
         load_recipe("quickdrawn")
 
 

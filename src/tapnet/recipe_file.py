@@ -37,9 +37,10 @@ def find_recipe(name_or_path: str) -> Path:
             f"{path} is the folder of a run: `tapnet train --resume {path}` resumes it, and its recipe is "
             f"{path / 'recipe.yaml'}."
         )
+    close = " or ".join(difflib.get_close_matches(name_or_path, bundled))
     raise NotFoundError(
-        f"There is no recipe file {name_or_path!r} and no bundled recipe of that name. Bundled are: "
-        f"{', '.join(bundled)}."
+        f"There is no recipe file {name_or_path!r} and no bundled recipe of that name"
+        f"{f' (did you mean {close}?)' if close else ''}; `tapnet recipes` lists them."
     )
 
 
