@@ -74,7 +74,7 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path, text):
         load_recipe(str(path))
 
 
-def test_an_unknown_recipe_lists_those_that_are_bundled():
+def test_an_unknown_recipe_suggests_the_nearest_bundled_one():
     with pytest.raises(FileNotFoundError, match=r"did you mean quickdraw.*`tapnet recipes` lists"):
         load_recipe("quickdrawn")
 
