@@ -2,6 +2,7 @@ import copy
 
 import pytest
 
+from tapnet.errors import UserError
 from tapnet.methods import METHODS
 from tapnet.recipe_file import bundled_recipes, load_recipe, recipe_from
 
@@ -114,7 +115,7 @@ def test_words_of_earlier_versions_are_understood():
 
 def test_options_of_an_ablation_make_tapnet_its_variant():
     old = load_recipe("quickdraw").as_dict()
-    old["method"]["options"]["initial_norm"] = 2.0
+    old["method"]["options"]["distance"] = "euclidean"
     assert recipe_from(old, "old").method.name == "tapnet-variant"
 
 
@@ -177,3 +178,10 @@ def test_options_that_are_left_empty_are_refused_in_words(file):
 def test_windows_are_for_methods_that_take_them(file):
     with pytest.raises(ValueError, match="window is for the method classifier, got"):
         load_recipe(str(file), ["training.augmentation=window"])
+
+
+def test_divisions_need_the_loss_that_every_method_has():
+    change = ["training.divisions=4"]
+    assert load_recipe("quickdraw", change).training.divisions == 4
+    with pytest.raises(UserError, match=r"relation has a loss of its own: training.divisions needs to be 1"):
+        load_recipe("omniglot-relation-cpu", change)

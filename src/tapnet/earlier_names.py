@@ -18,7 +18,6 @@ _VARIANT_OPTIONS = {  # of TapNet, before its variants had a class of their own
     "projection_references",
     "classification_references",
     "distance",
-    "initial_norm",
     "reference_bias",
 }
 

@@ -52,7 +52,8 @@ class Training:
 
     A step takes the mean gradient of `meta_batch` episodes; `episodes` counts all of them. A cosine schedule falls to
     zero `cycles` times, in cycles of equal length. With `ema_decay` an exponential moving average of the weights is
-    validated and saved in place of the weights.
+    validated and saved in place of the weights. With `divisions` the loss is the mean over so many ways to divide the
+    images of an episode into support and query, the first as drawn: less noise, at the cost of the head alone.
     """
 
     way: Annotated[int, Field(ge=2)]
@@ -69,6 +70,7 @@ class Training:
     frozen_backbone: bool = False  # train the rest only, over features computed once
     init_from: Annotated[str, Field(min_length=1)] | None = None  # a checkpoint to start from
     meta_batch: Count = 1
+    divisions: Count = 1
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None  # such as 0.999, which averages over about 1000 steps
 
     def episode_spec(self, seed: int) -> EpisodeSpec:
@@ -142,6 +144,8 @@ class Recipe:
         if self.training.augmentation == "window" and not METHODS[self.method.name].takes_windows:
             methods = ", ".join(name for name, method in METHODS.items() if method.takes_windows)
             raise UserError(f"training.augmentation=window is for the method {methods}, got {self.method.name}")
+        if self.training.divisions > 1 and METHODS[self.method.name].loss is not Method.loss:
+            raise UserError(f"{self.method.name} has a loss of its own: training.divisions needs to be 1.")
         if self.training.frozen_backbone:
             self._check_frozen_backbone()
 

@@ -3,7 +3,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from tapnet.backbones import Conv4
-from tapnet.data.batches import EpisodeBatchSampler, episode_images, to_float_tensor
+from tapnet.data.batches import EpisodeBatchSampler, EpisodeImages, episode_images, to_float_tensor
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.methods import TapNet
 
@@ -25,6 +25,18 @@ def test_episode_images_carry_the_labels_of_their_class(blobs):
     assert len(batch.query_images) == len(batch.query_labels) == 12
     second_of_class_1 = torch.from_numpy(blobs.pixels[episode.support[1, 1]]).float() / 255
     assert torch.equal(batch.support_images[3].permute(1, 2, 0), second_of_class_1)
+
+
+def test_divisions_of_an_episode_keep_its_classes_and_use_every_image_once():
+    features = torch.arange(3 * 6).float()[:, None]  # support 0 to 5, query 6 to 17, class by class
+    episode = EpisodeImages(features, way=3, shot=2, query=4, classes=torch.arange(3), divisions=5)
+    classes = torch.cat([episode.support_labels, episode.query_labels])
+    divided = [torch.cat(parts).flatten().long() for parts in episode.divided(features)]
+    assert torch.equal(divided[0], torch.arange(18))
+    assert len({tuple(order.tolist()) for order in divided}) == 5
+    for order in divided:
+        assert torch.equal(order.sort().values, torch.arange(18))
+        assert torch.equal(classes[order], classes)
 
 
 def test_a_plain_pytorch_loop_learns(blobs):

@@ -1,7 +1,9 @@
 import pytest
 import torch
+from torch.nn import functional as F
 
 from tapnet.backbones.precomputed import PrecomputedFeatures
+from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
 from tapnet.functional import projected_distances
 from tapnet.methods import PrototypicalNetwork
@@ -61,3 +63,13 @@ def test_prototypical_logits_are_divided_by_the_temperature_also_as_a_linear_lay
 def test_prototypical_refuses_a_temperature_that_is_not_positive(temperature):
     with pytest.raises(UserError, match="positive"):
         PrototypicalNetwork(PrecomputedFeatures(16), temperature=temperature)
+
+
+def test_loss_is_the_mean_over_the_divisions_of_the_episode():
+    method, features = PrototypicalNetwork(PrecomputedFeatures(16)), torch.randn(18, 16)
+    episode = EpisodeImages(features, way=3, shot=2, query=4, classes=torch.arange(3), divisions=3)
+    labels = episode.support_labels, episode.query_labels
+    torch.manual_seed(0)
+    losses = [F.cross_entropy(method.logits(s, labels[0], q), labels[1]) for s, q in episode.divided(features)]
+    torch.manual_seed(0)
+    torch.testing.assert_close(method.loss(episode).loss, torch.stack(losses).mean())

@@ -4,6 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapnet.backbones import Conv4
+from tapnet.backbones.precomputed import PrecomputedFeatures
+from tapnet.errors import UserError
 from tapnet.functional import class_prototypes, modified_references, null_space, projected_distances
 from tapnet.methods import TapNet
 
@@ -148,3 +150,30 @@ def test_tapnet_refuses_training_episodes_of_another_way():
 def test_tapnet_refuses_more_classes_than_references():
     with pytest.raises(ValueError, match="9 classes need 9 references, there are 8"):
         make().eval().logits(torch.randn(9, 16), torch.arange(9), torch.randn(1, 16))
+
+
+def test_temperature_divides_the_logits_also_of_the_linear_layer():
+    support, labels, query = torch.randn(6, 16), torch.tensor([0, 0, 1, 1, 2, 2]), torch.randn(4, 16)
+    torch.manual_seed(0)
+    plain = TapNet(PrecomputedFeatures(16), num_references=3).eval()
+    warm = TapNet(PrecomputedFeatures(16), num_references=3, temperature=4.0).eval()
+    warm.load_state_dict(plain.state_dict())
+    expected = plain.logits(support, labels, query) / 4
+    torch.testing.assert_close(warm.logits(support, labels, query), expected)
+    linear = warm.adapt(support, labels).linear().logits(query)
+    torch.testing.assert_close(linear.softmax(dim=-1), expected.softmax(dim=-1))
+
+
+def test_references_start_with_the_norm_asked_for():
+    torch.manual_seed(0)
+    plain = TapNet(PrecomputedFeatures(16), num_references=3)
+    torch.manual_seed(0)
+    long = TapNet(PrecomputedFeatures(16), num_references=3, initial_norm=50.0)
+    torch.testing.assert_close(long.references, 50 * plain.references)
+
+
+@pytest.mark.parametrize("option", ["temperature", "initial_norm"])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan")])
+def test_tapnet_refuses_scales_that_are_not_positive(option, value):
+    with pytest.raises(UserError, match=f"`{option}` needs to be a positive number, got {value}"):
+        TapNet(PrecomputedFeatures(16), num_references=3, **{option: value})

@@ -73,10 +73,6 @@ def test_variant_classifies_by_modified_references_when_asked():
     torch.testing.assert_close(method.logits(support, labels, queries), expected)
 
 
-def test_variant_starts_with_references_of_the_length_asked_for():
-    torch.testing.assert_close(make(initial_norm=3.0).references, 3 * make().references)
-
-
 def test_reference_bias_adds_twice_its_value_to_the_logits():
     method, (support, labels, queries) = make(reference_bias=True).train(), draw()
     expected = make().train().logits(support, labels, queries)
@@ -117,13 +113,20 @@ def test_scores_other_than_the_squared_distance_have_no_linear_head(distance):
     assert make(distance=distance).eval().adapt(support, labels).linear() is None
 
 
+@pytest.mark.parametrize("distance", ["squared", "euclidean", "inner", "cosine"])
+def test_every_score_is_divided_by_the_temperature(distance):
+    support, labels, queries = draw()
+    expected = make(distance=distance).train().logits(support, labels, queries) / 4
+    actual = make(distance=distance, temperature=4.0).train().logits(support, labels, queries)
+    torch.testing.assert_close(actual, expected)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"projection_references": "new"}, "modified, original, got 'new'"),
         ({"classification_references": "new"}, "original, modified, got 'new'"),
         ({"distance": "manhattan"}, "squared, euclidean, inner, cosine, got 'manhattan'"),
-        ({"initial_norm": 0}, "above 0, got 0"),
         ({"reference_bias": True, "distance": "inner"}, "squared distances only"),
     ],
 )

@@ -28,11 +28,29 @@ class EpisodeImages(NamedTuple):
     shot: int
     query: int
     classes: Tensor  # (way,), which classes of their split they are
+    divisions: int = 1  # how often a loss divides the images of each class into support and query
 
     @property
     def sizes(self) -> list[int]:
         """The numbers of support and of query images."""
         return [self.way * self.shot, self.way * self.query]
+
+    def divided(self, features: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield support and query features: first as the episode has them, then divided anew at random.
+
+        Every class keeps its images; which of them are support is drawn from the global random state.
+        """
+        support, query = features.split(self.sizes)
+        yield support, query
+        if self.divisions == 1:
+            return
+        by_class = [part.unflatten(0, (self.way, -1)) for part in (support, query)]
+        together = torch.cat(by_class, dim=1)  # (way, shot + query, ...)
+        rows = torch.arange(self.way, device=features.device)[:, None]
+        for _ in range(self.divisions - 1):
+            order = torch.rand(self.way, self.shot + self.query, device=features.device).argsort(dim=1)
+            shuffled = together[rows, order]
+            yield shuffled[:, : self.shot].flatten(0, 1), shuffled[:, self.shot :].flatten(0, 1)
 
     @property
     def support_images(self) -> Tensor:

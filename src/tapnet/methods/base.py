@@ -7,6 +7,7 @@ that `embed` returns. Everything else (`logits`, `forward`, the default `loss`) 
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -102,10 +103,14 @@ class Method(nn.Module):
         return self.logits(support, support_labels, query)
 
     def loss(self, episode: EpisodeImages) -> EpisodeLoss:
-        """Return the cross-entropy of the queries; a method with a loss of its own overrides this."""
-        support, query = self.embed(episode.images).split(episode.sizes)
-        logits = self.logits(support, episode.support_labels, query)
-        return EpisodeLoss(cross_entropy(logits, episode.query_labels), logits)
+        """Return the mean cross-entropy of the queries over the divisions of the episode into support and query.
+
+        A method with a loss of its own overrides this.
+        """
+        features = self.embed(episode.images)
+        scores = [self.logits(support, episode.support_labels, query) for support, query in episode.divided(features)]
+        losses = [cross_entropy(logits, episode.query_labels) for logits in scores]
+        return EpisodeLoss(torch.stack(losses).mean(), scores[0])
 
     def diagnostics(self) -> dict[str, float]:
         """Return numbers to record at every point of the learning curve."""
@@ -173,6 +178,12 @@ def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
     """Raise UserError unless the value of an option is one of the choices."""
     if value not in choices:
         raise UserError(f"`{option}` is one of {', '.join(choices)}, got {value!r}.")
+
+
+def check_positive(option: str, value: float) -> None:
+    """Raise UserError unless the value of an option is above 0 and finite."""
+    if not 0 < value < math.inf:
+        raise UserError(f"`{option}` needs to be a positive number, got {value}.")
 
 
 def check_images(images: Tensor) -> None:

@@ -23,7 +23,8 @@ class ProjectionHead(Head):
     projection_dim: int | None = None
     differentiable: bool = False
     basis: str = "householder"
-    shift: Tensor | None = None  # (..., way), added to the logits
+    temperature: float = 1.0
+    shift: Tensor | None = None  # (..., way), added to the scores before they are divided by the temperature
 
     @property
     def ordered_errors(self) -> Tensor:
@@ -42,13 +43,14 @@ class ProjectionHead(Head):
             distances = torch.cdist(
                 self.project(query), self.project(self.references), compute_mode="donot_use_mm_for_euclid_dist"
             ).square()
-        return -distances if self.shift is None else self.shift.unsqueeze(-2) - distances
+        scores = -distances if self.shift is None else self.shift.unsqueeze(-2) - distances
+        return scores if self.temperature == 1 else scores / self.temperature
 
     def linear(self) -> LinearHead | None:
         errors = self.errors if self.projection_dim is None else self.ordered_errors
         weight, bias = linear_head(self.references, errors, self.projection_dim, self.first)
         shifted = bias if self.shift is None else bias + self.shift
-        return LinearHead(weight, shifted, class_centers=self.references)
+        return LinearHead(weight / self.temperature, shifted / self.temperature, class_centers=self.references)
 
     def project(self, features: Tensor) -> Tensor:
         """Return coordinates (..., n, D) inside the projection; at full dimension their residuals (..., n, L)."""

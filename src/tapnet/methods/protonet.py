@@ -5,15 +5,13 @@ Jake Snell, Kevin Swersky, Richard Zemel. NeurIPS 2017.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from tapnet.backbones import Backbone
-from tapnet.errors import UserError
-from tapnet.methods.base import PrototypeMethod
+from tapnet.methods.base import PrototypeMethod, check_positive
 from tapnet.methods.head import Head, LinearHead
 
 
@@ -46,8 +44,7 @@ class PrototypicalNetwork(PrototypeMethod):
 
     def __init__(self, backbone: Backbone, temperature: float = 1.0) -> None:
         super().__init__(backbone)
-        if not 0 < temperature < math.inf:
-            raise UserError(f"`temperature` needs to be a positive number, got {temperature}.")
+        check_positive("temperature", temperature)
         self.temperature = temperature
 
     def adapt_to(self, prototypes: Tensor) -> PrototypeHead:

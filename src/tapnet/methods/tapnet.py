@@ -21,7 +21,7 @@ from tapnet.functional import (
     projection_errors,
     select_references,
 )
-from tapnet.methods.base import PrototypeMethod, check_choice, way_of
+from tapnet.methods.base import PrototypeMethod, check_choice, check_positive, way_of
 from tapnet.methods.projection_head import BASES, ProjectionHead
 
 
@@ -35,6 +35,8 @@ class TapNet(PrototypeMethod):
     - `selection`: `closest`, as in the paper, can depend on the order of the classes; `optimal` does not.
     - `differentiable`: pass gradients through the projection, which helps short training.
     - `basis`: which directions come first if D is small; with `references`, D = way - 1 loses nothing.
+    - `temperature`, `initial_norm`: what the squared distances are divided by, and the norm of the references before
+      training. Above the paper's 1 they suit a backbone with long features, such as one trained as a classifier.
     - `reference_shots`: classify by the mean of a class's examples and its reference, which counts as so many examples,
       in place of the paper's reference.
     """
@@ -52,6 +54,8 @@ class TapNet(PrototypeMethod):
         differentiable: bool = False,
         basis: str = "householder",
         reference_shots: float | None = None,
+        temperature: float = 1.0,
+        initial_norm: float = 1.0,
     ) -> None:
         super().__init__(backbone)
         if not 2 <= num_references < backbone.dim:
@@ -65,9 +69,12 @@ class TapNet(PrototypeMethod):
         check_choice("basis", basis, BASES)
         if reference_shots is not None and not 0 <= reference_shots < math.inf:
             raise UserError(f"`reference_shots` needs to be 0 or more, or None, got {reference_shots}.")
+        check_positive("temperature", temperature)
+        check_positive("initial_norm", initial_norm)
         self.projection_dim, self.selection, self.differentiable = projection_dim, selection, differentiable
-        self.basis, self.reference_shots = basis, reference_shots
-        self.references = nn.Parameter(torch.randn(num_references, backbone.dim) / math.sqrt(backbone.dim))
+        self.basis, self.reference_shots, self.temperature = basis, reference_shots, temperature
+        directions = torch.randn(num_references, backbone.dim) / math.sqrt(backbone.dim)
+        self.references = nn.Parameter(initial_norm * directions)
 
     @property
     def max_way(self) -> int:
@@ -97,7 +104,8 @@ class TapNet(PrototypeMethod):
         chosen = self.choose(prototypes) if chosen is None else chosen
         references = self.references[chosen]  # (..., way, dim)
         errors = projection_errors(references, prototypes)
-        return ProjectionHead(references, errors, chosen, self.projection_dim, self.differentiable, self.basis)
+        options = self.projection_dim, self.differentiable, self.basis, self.temperature
+        return ProjectionHead(references, errors, chosen, *options)
 
     def choose(self, prototypes: Tensor) -> Tensor:
         """Return which reference each class takes, (..., way)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -32,24 +31,24 @@ class VariantHead(ProjectionHead):
             return super().logits(query)
         queries, references = self.project(query), self.project(self.references)
         if self.distance == "euclidean":
-            return -torch.cdist(queries, references, compute_mode="donot_use_mm_for_euclid_dist")
+            distances = torch.cdist(queries, references, compute_mode="donot_use_mm_for_euclid_dist")
+            return -distances / self.temperature
         if self.distance == "cosine":
             queries, references = F.normalize(queries, dim=-1), F.normalize(references, dim=-1)
-        return queries @ references.mT
+        return queries @ references.mT / self.temperature
 
     def linear(self) -> LinearHead | None:
         return super().linear() if self.distance == "squared" else None
 
 
 class TapNetVariant(TapNet):
-    """TapNet with other references in the projection or the classifier, another score, length or bias.
+    """TapNet with other references in the projection or the classifier, another score or bias.
 
     - `projection_references`: `modified` references build the projection, as in the paper, or `original` ones.
     - `classification_references`: `original` references classify, as in the paper, or `modified` ones.
     - `distance`: `squared` as in the authors' code, `euclidean` as printed in eq. (1), `inner`: the inner product
       inside the projection, to which the paper reduces the read-out of memory-augmented networks, and `cosine`, the
       same with both sides normalized.
-    - `initial_norm`: the norm of the references before training.
     - `reference_bias`: a learned $b_k$ per reference, as in the authors' code; it adds $2b_k$ to the logits and to the
       score by which references are selected, and does not affect the projection.
     """
@@ -62,25 +61,32 @@ class TapNetVariant(TapNet):
         selection: str = "closest",
         differentiable: bool = False,
         basis: str = "householder",
+        temperature: float = 1.0,
+        initial_norm: float = 1.0,
         projection_references: str = "modified",
         classification_references: str = "original",
         distance: str = "squared",
-        initial_norm: float = 1.0,
         reference_bias: bool = False,
     ) -> None:
-        super().__init__(backbone, num_references, projection_dim, selection, differentiable, basis)
+        super().__init__(
+            backbone,
+            num_references,
+            projection_dim,
+            selection,
+            differentiable,
+            basis,
+            temperature=temperature,
+            initial_norm=initial_norm,
+        )
         check_choice("projection_references", projection_references, REFERENCES)
         check_choice("classification_references", classification_references, REFERENCES[::-1])
         check_choice("distance", distance, SCORES)
-        if not 0 < initial_norm < math.inf:
-            raise UserError(f"`initial_norm` needs to be above 0, got {initial_norm}.")
         if reference_bias and distance != "squared":
             raise UserError(
                 "`reference_bias` is defined for squared distances only: leave out `reference_bias` or `distance`."
             )
         self.projection_references, self.classification_references = projection_references, classification_references
         self.distance = distance
-        self.references = nn.Parameter(self.references.detach() * initial_norm)
         self.reference_bias = nn.Parameter(torch.zeros(num_references)) if reference_bias else None
 
     def adapt_to(self, prototypes: Tensor, chosen: Tensor | None = None) -> VariantHead:
@@ -93,7 +99,7 @@ class TapNetVariant(TapNet):
         if self.classification_references == "modified":
             references = modified_references(references)
         shift = None if self.reference_bias is None else 2 * self.reference_bias[chosen]
-        options = self.projection_dim, self.differentiable, self.basis
+        options = self.projection_dim, self.differentiable, self.basis, self.temperature
         return VariantHead(references, errors, chosen, *options, shift, self.distance)
 
     def choose(self, prototypes: Tensor) -> Tensor:

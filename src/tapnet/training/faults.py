@@ -69,7 +69,8 @@ def episode_loss(path: Path) -> float:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         recipe, seed = recipe_from(header["recipe"], str(path)), header["seed"]
         way, shot, query = header["sizes"]
-        episode = EpisodeImages(tensors["images"], way, shot, query, tensors["classes"])
+        divisions = recipe.training.divisions
+        episode = EpisodeImages(tensors["images"], way, shot, query, tensors["classes"], divisions)
     except (SafetensorError, KeyError, TypeError) as error:
         raise UserError(f"{path} is not a saved episode ({error!r}).") from None
     method = method_for(recipe, episode.images.shape[1:]).train()

@@ -45,10 +45,11 @@ class ImageEpisodes:
         self.backbone_digest = ""  # its weights are in the checkpoint
         self._images, self._device = train_set, device
         self._augment = AUGMENTATIONS[recipe.training.augmentation]
+        self._divisions = recipe.training.divisions
 
     def episode(self, episode: Episode, generator: torch.Generator) -> EpisodeImages:
         tensors = episode_images(self._images, episode, self._device)
-        return tensors._replace(images=self._augment(tensors.images, generator))
+        return tensors._replace(images=self._augment(tensors.images, generator), divisions=self._divisions)
 
 
 class FeatureEpisodes:
@@ -62,6 +63,7 @@ class FeatureEpisodes:
         self._backbone = backbone.to(device).eval()
         self.backbone_digest = backbone_digest(backbone)
         self._sets, self._device, self._precision = (train_set, validation_set), device, precision
+        self._divisions = recipe.training.divisions
 
     @cached_property
     def _features(self) -> tuple[Tensor, Tensor]:
@@ -75,7 +77,8 @@ class FeatureEpisodes:
 
     def episode(self, episode: Episode, _: torch.Generator) -> EpisodeImages:
         features = self._features[0][to_device(episode.indices, self._device)]
-        return EpisodeImages(features, *episode.sizes, to_device(episode.classes, self._device))
+        classes = to_device(episode.classes, self._device)
+        return EpisodeImages(features, *episode.sizes, classes, self._divisions)
 
 
 def method_over_features(recipe: Recipe, dim: int) -> Method:

@@ -199,7 +199,10 @@ def as_variant(method: TapNet) -> TapNetVariant:
     """Return TapNet as a `TapNetVariant` with the same parameters and options."""
     if isinstance(method, TapNetVariant):
         return method
-    options = {name: getattr(method, name) for name in ("projection_dim", "selection", "differentiable", "basis")}
+    options = {
+        name: getattr(method, name)
+        for name in ("projection_dim", "selection", "differentiable", "basis", "temperature")
+    }
     variant = TapNetVariant(method.backbone, len(method.references), **options)
     variant.references = method.references
     return variant.train(method.training)
