@@ -36,11 +36,12 @@ def main() -> None:
     parser.add_argument("dataset", metavar="SET[:SPLIT,SPLIT]")
     parser.add_argument("--lose", type=share, default=0.05, help="as for `predict` (default: 5%%)")
     parser.add_argument("--tasks", type=int, default=TASKS, help=f"of every size (default: {TASKS})")
+    parser.add_argument("--images", type=int, help="of each class, the first ones (default: all)")
     parser.add_argument("--root")
     parser.add_argument("--json", type=Path, required=True, help="the file to write")
     args = parser.parse_args()
     network, rows = load_network(args.network), []
-    features, labels, fingerprints = set_features(network, args.dataset, args.root)
+    features, labels, fingerprints = set_features(network, args.dataset, args.root, args.images)
     for way, shot in SIZES:
         if 2 * way > labels.max() + 1:
             continue
@@ -48,6 +49,7 @@ def main() -> None:
         rows.append(measure(network, features.numpy(), labels, spec, args.lose))
         print(rows[-1], flush=True)
     options = f"{args.dataset} --lose {args.lose:g} --tasks {args.tasks}"
+    options += f" --images {args.images}" if args.images else ""
     content = {
         "command": f"python tools/measure_rejection.py {args.network} {options}",
         "network": args.network,

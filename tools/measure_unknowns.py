@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import torch
-from photo_features import network_features
+from photo_features import first_images, network_features
 
 from tapnet.checkpoint import find_checkpoint, read_header
 from tapnet.cli.options import numbers
@@ -25,13 +25,13 @@ def main() -> None:
     parser.add_argument("--dataset", help="default: that of the network's recipe")
     parser.add_argument("--shots", type=numbers, default=(1, 5, 10), help="separated by commas (default: 1,5,10)")
     parser.add_argument("--episodes", type=int, default=500)
+    parser.add_argument("--images", type=int, help="of each class, the first ones (default: all)")
     parser.add_argument("--root")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     network = load_network(args.network)
-    images = load_dataset(
-        args.dataset or read_header(find_checkpoint(args.network)).recipe.data.name, "test", args.root
-    )
+    dataset = args.dataset or read_header(find_checkpoint(args.network)).recipe.data.name
+    images = first_images(load_dataset(dataset, "test", args.root), args.images)
     features = network_features(network.method.backbone, images, network.precision).numpy()
     method = network.method_named()
     rows = []
@@ -40,8 +40,9 @@ def main() -> None:
             method, features, images.labels, network.calibration, WAY, shot, args.episodes, 0, network.background
         )
         rows.append(found.as_dict())
+    options = f"--dataset {images.name}" + (f" --images {args.images}" if args.images else "")
     content = {
-        "command": f"python tools/measure_unknowns.py {args.network} --dataset {images.name}",
+        "command": f"python tools/measure_unknowns.py {args.network} {options}",
         "network": args.network,
         "dataset": images.name,
         "split": "test",

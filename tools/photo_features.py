@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -32,14 +34,31 @@ def network_features(backbone: Backbone, images: ImageSet, precision: str) -> Te
     return backbone.pool(roots.square()[:, :, None, None])  # as maps of one pixel; their scale does not matter
 
 
+def first_images(images: ImageSet, count: int | None) -> ImageSet:
+    """Return the set with at most `count` images of each class, the first ones; all of them if it is `None`."""
+    if count is None:
+        return images
+    places = [np.flatnonzero(images.row_labels == number)[:count] for number in range(len(images.names))]
+    kept = np.sort(np.concatenate(places))
+    return replace(
+        images,
+        rows=images.rows[kept],
+        row_labels=images.row_labels[kept],
+        fingerprint=f"{images.fingerprint}, the first {count} of each class",
+    )
+
+
 def set_features(
-    network: EmbeddingModel, argument: str, root: str | None
+    network: EmbeddingModel, argument: str, root: str | None, count: int | None = None
 ) -> tuple[Tensor, NDArray[np.int64], dict[str, str]]:
-    """Return features (n, dim) and labels (n,) of SET[:SPLIT,SPLIT] (default: test), and the fingerprint per split."""
+    """Return features (n, dim) and labels (n,) of SET[:SPLIT,SPLIT] (default: test), and the fingerprint per split.
+
+    With `count`, only the first so many images of each class are embedded.
+    """
     name, _, splits = argument.partition(":")
     features, labels, fingerprints, seen = [], [], {}, 0
     for split in (splits or "test").split(","):
-        images = load_dataset(name, split, root)
+        images = first_images(load_dataset(name, split, root), count)
         features.append(network_features(network.method.backbone, images, network.precision).cpu())
         labels.append(images.labels + seen)
         fingerprints[split] = images.fingerprint
