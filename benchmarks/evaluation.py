@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 import torch
@@ -52,7 +53,7 @@ def episode_loop(
 ) -> Callable[[], float]:
     """One episode after the other over the cached features; gives the mean accuracy."""
     batch = EpisodeSampler(LABELS, EpisodeSpec(WAY, SHOT, QUERY)).batch(0, episodes)
-    answers = class_labels(WAY, QUERY)
+    method, answers = cast(TapNet, evaluated.method), class_labels(WAY, QUERY)
 
     def loop() -> float:
         hits = 0.0
@@ -60,7 +61,7 @@ def episode_loop(
             support, query = (
                 evaluated.features[torch.from_numpy(part[index].reshape(-1))] for part in (batch.support, batch.query)
             )
-            scores = answer(evaluated.method, support, query)
+            scores = answer(method, support, query)
             hits += (scores.argmax(dim=-1) == answers).double().mean().item()
         return hits / episodes
 

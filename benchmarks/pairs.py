@@ -23,6 +23,11 @@ class Row:
     second: float = 0.0
     note: str = ""
 
+    @property
+    def shown(self) -> str:
+        """The ratio as text."""
+        return "—" if self.ratio is None else f"{self.ratio:.3g}"
+
 
 def compared(first: Work, second: Work, pairs: int, units: tuple[float, float] = (1, 1)) -> tuple[float, float, float]:
     """Median seconds a unit of each, and the median over the pairs of first / second; a warm-up goes before.

@@ -68,16 +68,22 @@ def rounded_layers() -> Iterator[None]:
     convolve, normalize = nn.Conv2d._conv_forward, nn.BatchNorm2d.forward
 
     def convolved(layer: nn.Conv2d, images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if not layer.training:
-            return convolve(layer, images, weight, bias)
-        return _Rounded.apply(convolve(layer, _Rounded.apply(images), _Rounded.apply(weight), bias))
+        if layer.training:
+            return _rounded(convolve(layer, _rounded(images), _rounded(weight), bias))
+        result: Tensor = convolve(layer, images, weight, bias)
+        return result
 
     def normalized(layer: nn.BatchNorm2d, images: Tensor) -> Tensor:
         result = normalize(layer, images)
-        return _Rounded.apply(result) if layer.training else result
+        return _rounded(result) if layer.training else result
 
     with patch.object(nn.Conv2d, "_conv_forward", convolved), patch.object(nn.BatchNorm2d, "forward", normalized):
         yield
+
+
+def _rounded(values: Tensor) -> Tensor:
+    result: Tensor = _Rounded.apply(values)  # type: ignore[no-untyped-call]
+    return result
 
 
 class _Rounded(torch.autograd.Function):

@@ -78,10 +78,13 @@ def main() -> None:
         pairs.clock = pairs.cpu_seconds
     parts = QUICK | SLOW if args.full or args.only else QUICK
     chosen = args.only or (*parts, GROWTH)
-    rows, result = (
-        [],
-        {"hardware": machine(), "pairs": args.pairs, "cpu_time": args.cpu_time, "load_before": os.getloadavg()},
-    )
+    rows: list[Row] = []
+    result: dict[str, Any] = {
+        "hardware": machine(),
+        "pairs": args.pairs,
+        "cpu_time": args.cpu_time,
+        "load_before": os.getloadavg(),
+    }
     for name in chosen:
         print(f"{name} …", file=sys.stderr, flush=True)
         if name == GROWTH:
@@ -92,7 +95,7 @@ def main() -> None:
         else:
             new = parts[name](args.pairs)
         for row in new:
-            print(f"{row.name}: {row.ratio} {row.note}", file=sys.stderr, flush=True)
+            print(f"{row.name}: {row.shown} {row.note}", file=sys.stderr, flush=True)
         rows += new
     result |= {"load_after": os.getloadavg(), "rows": [asdict(row) for row in rows]}
     path = args.out / ("part.json" if args.only else "full.json" if args.full else "bench.json")
@@ -104,7 +107,7 @@ def main() -> None:
 def machine() -> dict[str, Any]:
     """The hardware and versions, with the instructions that PyTorch finds on the CPU."""
     cpu = torch.device("cpu")
-    known = getattr(torch.cpu, "get_capabilities", dict)()
+    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     features = sorted(name for name, value in known.items() if value is True)
     return describe(cpu, resolve_precision("auto", cpu)) | {"features": features}
 
@@ -115,7 +118,7 @@ def _table(rows: list[Row], hardware: dict[str, Any]) -> Table:
     for heading in ("what", "ratio", "asked", ""):
         table.add_column(heading)
     for row in rows:
-        table.add_row(row.name, "—" if row.ratio is None else f"{row.ratio:.3g}", row.target, row.note)
+        table.add_row(row.name, row.shown, row.target, row.note)
     return table
 
 

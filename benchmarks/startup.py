@@ -5,18 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from pairs import Row, compared
+from pairs import Row, Work, compared
 
 
 def rows(pairs: int = 7) -> list[Row]:
-    torch_import = [sys.executable, "-c", "import torch"]
     result = []
     for option in ("--help", "--version"):
-        ours = [sys.executable, "-m", "tapnet", option]
-        a, b, ratio = compared(lambda ours=ours: _run(ours), lambda: _run(torch_import), pairs)
+        a, b, ratio = compared(_python("-m", "tapnet", option), _python("-c", "import torch"), pairs)
         result.append(Row(f"start-up: tapnet {option} / import torch", ratio, "below 0.3", a, b))
     return result
 
 
-def _run(command: list[str]) -> None:
-    subprocess.run(command, check=True, capture_output=True)
+def _python(*arguments: str) -> Work:
+    return lambda: subprocess.run([sys.executable, *arguments], check=True, capture_output=True)

@@ -1,9 +1,11 @@
-"""The training step beside the straightforward one: float32, default layout, full SVD with a gradient through M off."""
+"""The training step beside the straightforward one: float32, default layout, full SVD, no gradient through M."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
-from pairs import Row, compared
+from pairs import Row, Work, compared
 from torch import Tensor
 from torch.nn import functional as F
 from training_step import QUERY, SHOT, WAY, steps
@@ -30,7 +32,7 @@ def _row(backbone: str, shape: tuple[int, int, int], precision: str, target: str
     return Row(name, ratio, asked, slow, fast, f"{1000 * slow:.0f} ms against {1000 * fast:.0f} ms")
 
 
-def straightforward(shape: tuple[int, int, int], backbone: str):  # noqa: ANN201
+def straightforward(shape: tuple[int, int, int], backbone: str) -> Callable[[], Tensor]:
     """Forward and loss as one would write them first."""
     torch.manual_seed(0)
     method = TapNet(make_backbone(backbone, shape), num_references=WAY).train()
@@ -47,5 +49,5 @@ def straightforward(shape: tuple[int, int, int], backbone: str):  # noqa: ANN201
     return loss
 
 
-def _backward(loss):  # noqa: ANN001, ANN202
+def _backward(loss: Callable[[], Tensor]) -> Work:
     return lambda: loss().backward()

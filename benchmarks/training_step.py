@@ -1,13 +1,10 @@
 """What TapNet's head costs: a training step beside the bare backbone's on the same images, as a ratio.
 
-Forward, loss, backward; 20-way 5-shot 8-query, Conv4, 28×28. The two take turns, so that whatever else the machine does
-meets both; the ratio is the median over the pairs.
+Forward, loss, backward; 20-way 5-shot 8-query.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable
 
 import torch
@@ -17,41 +14,10 @@ from torch.nn import functional as F
 
 from tapnet.backbones import make_backbone
 from tapnet.data.batches import class_labels
-from tapnet.hardware import describe, keep_freed_memory, resolve_precision
+from tapnet.hardware import resolve_precision
 from tapnet.methods import TapNet
 
 WAY, SHOT, QUERY = 20, 5, 8
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backbone", default="conv4")
-    parser.add_argument("--size", type=int, default=28)
-    parser.add_argument("--channels", type=int, default=1)
-    parser.add_argument("--pairs", type=int, default=40)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    args = parser.parse_args()
-
-    keep_freed_memory()  # as training and embedding do
-    device = torch.device("cpu")
-    precision = resolve_precision("auto", device)
-    (row,) = rows(args.backbone, (args.channels, args.size, args.size), args.pairs)
-    result = {
-        "ratio": row.ratio,
-        "tapnet_seconds": row.first,
-        "backbone_seconds": row.second,
-        "pairs": args.pairs,
-        "network": f"{args.backbone} {args.channels}×{args.size}×{args.size}",
-        "episode": f"{WAY}-way {SHOT}-shot {QUERY}-query",
-        "hardware": describe(device, precision),
-    }
-    if args.json:
-        print(json.dumps(result))
-        return
-    print(f"{result['network']}, {result['episode']}, {precision}, median of {args.pairs} pairs")
-    print(f"  bare backbone   {1000 * result['backbone_seconds']:8.1f} ms")
-    print(f"  TapNet          {1000 * result['tapnet_seconds']:8.1f} ms")
-    print(f"  ratio           {row.ratio:8.3f}")
 
 
 def rows(backbone: str, shape: tuple[int, int, int], pairs: int = 7, rounds: int = 1) -> list[Row]:
@@ -97,7 +63,3 @@ def steps(
         return F.cross_entropy(logits, query_labels)
 
     return bare, whole
-
-
-if __name__ == "__main__":
-    main()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
 import pairs
 import torch
@@ -63,7 +64,7 @@ def _adam(**options: bool) -> Callable[[Build], tuple[pairs.Work, pairs.Work]]:
     return both
 
 
-def _adam_step(build: Build, **options: bool) -> pairs.Work:
+def _adam_step(build: Build, **options: Any) -> pairs.Work:
     method = TapNet(build(), num_references=WAY)
     for parameter in method.parameters():
         parameter.grad = torch.randn_like(parameter)
