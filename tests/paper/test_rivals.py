@@ -2,7 +2,7 @@ import pytest
 
 from tapnet.errors import UserError
 from tapnet.methods import METHODS
-from tapnet.paper.rivals import RIVALS, TASKS, Rival, accuracy_cell, best_known, costs
+from tapnet.paper.rivals import OMNIGLOT, RIVAL_TABLES, Rival, accuracy_cell, best_known, costs
 from tapnet.paper.rivals_figure import rivals_figure
 from tapnet.paper.tables import filled_table
 from tapnet.recipe_file import bundled_recipes, load_recipe
@@ -18,15 +18,17 @@ def result(recipe, accuracy, way=5, shot=1, episodes=2000, **task):
     }
 
 
-TAPNET, PROTONET = RIVALS[:2]
+TAPNET, PROTONET = OMNIGLOT.rivals[:2]
 
 
 def test_every_rival_has_a_recipe_that_exists():
-    assert {recipe for rival in RIVALS for recipe in rival.recipes} <= {path.stem for path in bundled_recipes()}
+    assert {recipe for table in RIVAL_TABLES.values() for rival in table.rivals for recipe in rival.recipes} <= {
+        path.stem for path in bundled_recipes()
+    }
 
 
 def test_every_method_of_the_paper_is_a_rival():
-    trained = {load_recipe(rival.recipes[0]).method.name for rival in RIVALS}
+    trained = {load_recipe(rival.recipes[0]).method.name for rival in OMNIGLOT.rivals}
     others = {"tapnet-variant", "centroid", "logistic", "classifier"}  # ours, and those that other fields know
     assert trained == METHODS.keys() - others
 
@@ -47,36 +49,38 @@ def test_a_method_without_published_accuracies_has_only_our_row():
 
 def test_the_result_with_the_most_episodes_counts():
     name = TAPNET.recipes[0]
-    found = best_known(TAPNET, 5, 1, [result(name, 0.97, episodes=600), result(name, 0.98), result(name, 0.9, shot=5)])
+    found = best_known(
+        OMNIGLOT, TAPNET, 5, 1, [result(name, 0.97, episodes=600), result(name, 0.98), result(name, 0.9, shot=5)]
+    )
     assert found["evaluation"]["accuracy"] == 0.98
 
 
 @pytest.mark.parametrize("other", [{"split": "val"}, {"classes": 1692}, {"query": 15}, {"dataset": "quickdraw"}])
 def test_results_of_another_protocol_are_left_out(other):
-    assert best_known(TAPNET, 5, 1, [result(TAPNET.recipes[0], 0.97, **other)]) is None
+    assert best_known(OMNIGLOT, TAPNET, 5, 1, [result(TAPNET.recipes[0], 0.97, **other)]) is None
 
 
 def test_a_further_recipe_fills_the_tasks_that_the_first_cannot_do():
     rival = Rival("some", ("omniglot-maml-cpu", "omniglot-maml"))
     results = [result("omniglot-maml-cpu", 0.9), result("omniglot-maml", 0.8, way=20), result("omniglot-maml", 0.7)]
-    found = [best_known(rival, *task, results) for task in TASKS]
+    found = [best_known(OMNIGLOT, rival, *task, results) for task in OMNIGLOT.tasks]
     assert [each["evaluation"]["accuracy"] for each in found if each] == [0.9, 0.8]
 
 
 @pytest.mark.parametrize(("task", "cell"), [((5, 1), "not run"), ((20, 1), "5-way only")])
 def test_a_task_with_more_classes_than_the_network_takes_says_so(task, cell):
-    assert accuracy_cell(Rival("some", ("omniglot-snail-cpu",)), *task, []) == cell
+    assert accuracy_cell(OMNIGLOT, Rival("some", ("omniglot-snail-cpu",)), *task, []) == cell
 
 
 def test_extra_parameters_are_those_besides_the_backbone():
-    assert costs(TAPNET, [])[0] == f"{120 * 256:,}"
+    assert costs(OMNIGLOT, TAPNET, [])[0] == f"{120 * 256:,}"
 
 
 def test_extra_parameters_of_a_result_are_those_of_the_network_that_was_measured():
     earlier = result(TAPNET.recipes[0], 0.97)
     changes = ["training.way=80", "method.options.num_references=80"]
     earlier["recipe"] = load_recipe(TAPNET.recipes[0], changes).as_dict()
-    assert costs(TAPNET, [earlier])[0] == f"{80 * 512:,}"
+    assert costs(OMNIGLOT, TAPNET, [earlier])[0] == f"{80 * 512:,}"
 
 
 def test_what_was_not_run_has_its_command():
@@ -84,6 +88,14 @@ def test_what_was_not_run_has_its_command():
         "tapnet train omniglot-60way-gradient --no-test && tapnet evaluate runs/omniglot-60way-gradient --way 5 "
         "--shot 1 --query 5 --episodes 2000 --record results"
     )
+
+
+def test_every_rival_on_mini_imagenet_starts_from_the_same_classifier():
+    recipes = [load_recipe(recipe) for rival in RIVAL_TABLES["rivals-mini-imagenet"].rivals for recipe in rival.recipes]
+    while recipes:
+        origins = {recipe.training.init_from.removeprefix("runs/") for recipe in recipes}
+        recipes = [load_recipe(origin) for origin in origins - {"mini-imagenet-conv4-classifier"}]
+        assert all(recipe.backbone.name == "conv4" for recipe in recipes)
 
 
 RESULTS = [

@@ -9,6 +9,7 @@ from typing import Any
 from tapnet.paper.ablations.rows import subsample_rows, task_words
 from tapnet.paper.cells import CELL_HEADINGS, cell_rows
 from tapnet.paper.results import CHECKPOINTS, DROPPED, read_ablations, read_results
+from tapnet.paper.rivals import RIVAL_TABLES
 from tapnet.paper.tables import TABLES, Filled, filled_table, kept
 from tapnet.wording import difference, half_width
 
@@ -45,8 +46,8 @@ def report(folder: Path) -> str:
     """Return the page as Markdown."""
     results, ablations = read_results(folder), read_ablations(folder)
     parts = [_HEAD, _markdown(CELL_HEADINGS, cell_rows(results)), _NOTES]
-    parts += ["## TapNet and its rivals", _RIVALS, _table(filled_table("rivals", results))]
-    papers = (name for name in TABLES if name != "rivals")
+    parts += ["## TapNet and its rivals", _RIVALS, *(_table(filled_table(name, results)) for name in RIVAL_TABLES)]
+    papers = (name for name in TABLES if name not in RIVAL_TABLES)
     parts += ["## The paper's tables", *(_table(filled_table(name, [*results, *ablations])) for name in papers)]
     if ablations:
         parts += ["## Ablations", *map(_ablation, ablations)]

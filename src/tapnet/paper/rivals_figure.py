@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tapnet.errors import UserError
-from tapnet.paper.rivals import RIVALS, TASKS, Rival, best_known
+from tapnet.paper.rivals import OMNIGLOT, Rival, best_known
 from tapnet.plotting import COLORS, new_figure
 
 if TYPE_CHECKING:
@@ -16,14 +16,16 @@ Measured = tuple[Rival, dict[str, Any]]
 
 def rivals_figure(results: list[dict[str, Any]], way: int = 5, shot: int = 1) -> Figure:
     """Return the plot of one task; raise UserError if it is not in the table or no method has a result."""
-    if (way, shot) not in TASKS:
-        tasks = ", ".join(f"{way}-way {shot}-shot" for way, shot in TASKS)
+    if (way, shot) not in OMNIGLOT.tasks:
+        tasks = ", ".join(f"{way}-way {shot}-shot" for way, shot in OMNIGLOT.tasks)
         raise UserError(f"The methods are compared on {tasks}, got {way}-way {shot}-shot.")
-    found = [(rival, result) for rival in RIVALS if (result := best_known(rival, way, shot, results))]
+    found = [
+        (rival, result) for rival in OMNIGLOT.rivals if (result := best_known(OMNIGLOT, rival, way, shot, results))
+    ]
     if not found:
         raise UserError("No recorded result is of a method on Omniglot: `tapnet table rivals` has the commands.")
     figure, axis = new_figure(7, 1.2 + 0.4 * len(found))
-    _draw(axis, found, TASKS.index((way, shot)))
+    _draw(axis, found, OMNIGLOT.tasks.index((way, shot)))
     axis.set(yticks=range(len(found)), yticklabels=[_label(*each) for each in found])
     axis.set(xlabel=f"accuracy (%), {way}-way {shot}-shot, 423 unseen characters")
     axis.invert_yaxis()
@@ -41,7 +43,7 @@ def _draw(axis: Any, found: list[Measured], task: int) -> None:
     published = [
         (float(rival.published[task].split()[0]), place)
         for place, (rival, _) in enumerate(found)
-        if rival.published[task] != "—"
+        if rival.published and rival.published[task] != "—"
     ]
     if published:
         axis.plot(*zip(*published, strict=True), "|", color=COLORS[1], markersize=14, label="published")

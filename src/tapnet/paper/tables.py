@@ -20,7 +20,7 @@ from tapnet.paper.published import (
     PaperTable,
     Task,
 )
-from tapnet.paper.rivals import COSTS, EPISODES, HEADINGS, NOTES, RIVALS, TASKS, accuracy_cell, best_known, costs
+from tapnet.paper.rivals import COSTS, RIVAL_TABLES, RivalTable, accuracy_cell, best_known, costs
 from tapnet.recipe_file import load_recipe
 
 Results = list[dict[str, Any]]
@@ -143,8 +143,13 @@ def _command(recipe: str, tasks: list[Task]) -> str:
 
 
 def _essence(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe without what does not change the experiment: its seed, and the paths of data and weights."""
-    return without_seed(recipe) | {"name": recipe["name"]}
+    """Return a recipe without what does not change the experiment: its seed, and the paths of data and weights.
+
+    The number of training classes is left out too: training fills it in.
+    """
+    options = {name: value for name, value in recipe["method"]["options"].items() if name != "num_classes"}
+    method = recipe["method"] | {"options": options}
+    return without_seed(recipe) | {"name": recipe["name"], "method": method}
 
 
 _SETTINGS = ("N_c", "N_q", "rate", "step", "by", "l2", "dropout")
@@ -241,25 +246,30 @@ def _episode_composition(results: Results) -> Filled:
     return Filled(title, ("training episodes", "accuracy"), rows, runs, [] if paper else [command])
 
 
-def _rivals(results: Results) -> Filled:
-    """Return every method on Omniglot: below the published row ours, with its cost."""
-    rows: list[tuple[str, ...]] = []
-    runs: Results = []
-    for rival in RIVALS:
-        runs += [result for task in TASKS if (result := best_known(rival, *task, results))]
-        cells = [accuracy_cell(rival, *task, results) for task in TASKS]
-        if any(cell != "—" for cell in rival.published):
-            rows.append((rival.name, *rival.published, *("",) * len(COSTS)))
-        rows.append((f"{rival.name}, ours", *cells, *costs(rival, results)))
-    way, shot = TASKS[0]
-    task = f"--way {way} --shot {shot} --query 5 --episodes {EPISODES} --record results"
-    commands = [
-        f"tapnet train {rival.recipes[0]} --no-test && tapnet evaluate runs/{rival.recipes[0]} {task}"
-        for rival in RIVALS
-        if best_known(rival, way, shot, results) is None
-    ]
-    title = "Every method on Omniglot, 423 unseen characters, accuracy in % (ours: short runs on a CPU)"
-    return Filled(title, (*HEADINGS, *COSTS), rows, _origins(runs), commands, list(NOTES))
+def _rivals(table: RivalTable) -> Callable[[Results], Filled]:
+    def fill(results: Results) -> Filled:
+        """Return every method: below the published row ours, with its cost."""
+        rows: list[tuple[str, ...]] = []
+        runs: Results = []
+        commands = []
+        for rival in table.rivals:
+            found = {task: best_known(table, rival, *task, results) for task in table.tasks}
+            runs += [result for result in found.values() if result]
+            if any(cell != "—" for cell in rival.published):
+                rows.append((rival.name, *rival.published, *("",) * len(COSTS)))
+            cells = [accuracy_cell(table, rival, *task, results) for task in table.tasks]
+            rows.append((f"{rival.name}, ours", *cells, *costs(table, rival, results)))
+            if not any(found.values()):
+                commands.append(_rival_command(table, rival.recipes[0]))
+        return Filled(table.title, table.headings, rows, _origins(runs), commands, list(table.notes))
+
+    return fill
+
+
+def _rival_command(table: RivalTable, recipe: str) -> str:
+    way, shot = table.tasks[0]
+    task = f"--way {way} --shot {shot} --query {table.protocol['query']} --episodes {table.episodes} --record results"
+    return f"tapnet train {recipe} --no-test && tapnet evaluate runs/{recipe} {task}"
 
 
 TABLES: dict[str, Callable[[Results], Filled]] = {
@@ -268,5 +278,5 @@ TABLES: dict[str, Callable[[Results], Filled]] = {
     "hyperparameters": _hyperparameters,
     "references": _references,
     "parameters": _parameters,
-    "rivals": _rivals,
+    **{name: _rivals(table) for name, table in RIVAL_TABLES.items()},
 }
