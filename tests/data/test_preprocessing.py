@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import EpsImagePlugin, Image, ImageOps
 
 from tapnet.data import decoding
-from tapnet.data.decoding import FORMATS, quiet_decoders, readable_formats
+from tapnet.data.decoding import FORMATS, quiet_decoders, readable_formats, with_image
 from tapnet.data.preprocessing import Decoded, Preprocessing, decode
 from tapnet.data.source import Unreadable
 
@@ -100,6 +100,30 @@ def test_decode_every_orientation_is_as_pillow_puts_it_upright(orientation, fit)
 def test_decode_large_photograph_is_unpacked_smaller():
     photograph = Image.new("RGB", (9000, 5000), (200, 100, 50))
     assert pixels(photograph, form="JPEG")[4, 4] == pytest.approx((200, 100, 50), abs=3)
+
+
+@pytest.mark.parametrize(
+    ("preprocessing", "size"),
+    [
+        (Preprocessing(260, 260, 3, fit="crop"), (600, 600)),
+        (Preprocessing(500, 500, 3), (1200, 1200)),
+        (Preprocessing(1600, 1600, 3), (2400, 2400)),
+        (Preprocessing(28, 28, 1, ink="bright"), (2400, 2400)),
+    ],
+)
+def test_large_photograph_is_decoded_at_twice_the_size_at_least_and_a_drawing_whole(preprocessing, size):
+    stream = io.BytesIO()
+    Image.new("RGB", (2400, 2400), "red").save(stream, "JPEG")
+    assert with_image(stream.getvalue(), lambda loaded: loaded.image.size, preprocessing.sufficient_side) == size
+
+
+def test_decode_large_photograph_looks_as_if_decoded_whole():
+    noise = np.random.default_rng(0).integers(0, 256, (30, 40, 3), dtype=np.uint8)
+    large, stream = Image.fromarray(noise).resize((2400, 1800), Image.Resampling.BICUBIC), io.BytesIO()
+    large.save(stream, "JPEG", quality=95)
+    preprocessing = Preprocessing(64, 64, 3, fit="crop")
+    whole = with_image(stream.getvalue(), preprocessing.apply).pixels
+    assert decode(stream.getvalue(), preprocessing).pixels == pytest.approx(whole, abs=3)
 
 
 def test_decode_cmyk_is_converted_and_not_inverted():

@@ -20,7 +20,7 @@ from tapnet.errors import UserError
 
 MOST_PIXELS = 40_000_000  # of one image: with a copy of it, 320 MB while it is decoded
 LARGE_PIXELS = 4_000_000
-LARGE_SIDE = 1600  # a JPEG of more than MOST_PIXELS is decoded at a fraction of its size, but not below this
+LARGE_SIDE = 1600  # to which a JPEG may be reduced while it is decoded if nobody says how large it is needed
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM", "TGA", "JPEG2000", "AVIF", "HEIF")
 SUFFIXES = frozenset(
     ".avif .bmp .gif .heic .heif .hif .jfif .jp2 .jpe .jpeg .jpg .pbm .pgm .png .pnm .ppm .tga .tif .tiff .webp".split()  # noqa: SIM905
@@ -63,17 +63,19 @@ class LoadedImage:
         return on_white(self.upright(small)).convert("RGB")
 
 
-def with_image(raw: Raw | Image.Image, use: Callable[[LoadedImage], T], side: int = LARGE_SIDE) -> T | Unreadable:
+def with_image(raw: Raw | Image.Image, use: Callable[[LoadedImage], T], side: int | None = None) -> T | Unreadable:
     """Return what `use` makes of the image, or the reason why it cannot be read.
 
-    `side` is the least height and width to which a JPEG of more than MOST_PIXELS may be reduced while it is decoded.
+    `side` is a height and width that `use` can do with: a JPEG of more than LARGE_PIXELS is decoded at 1/2, 1/4 or 1/8
+    of its size, but not below it, in a fraction of the time. Without `side`, only one of more than MOST_PIXELS is.
     """
+    most, least = (MOST_PIXELS, LARGE_SIDE) if side is None else (LARGE_PIXELS, side)
     if isinstance(raw, Unreadable):
         return raw
     try:
         with _open(raw) as image:
-            if image.width * image.height > MOST_PIXELS:
-                image.draft(image.mode, (max(LARGE_SIDE, side), max(LARGE_SIDE, side)))
+            if image.width * image.height > most:
+                image.draft(image.mode, (least, least))
             pixels = image.width * image.height
             if pixels > MOST_PIXELS:
                 raise Image.DecompressionBombError

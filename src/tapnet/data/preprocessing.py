@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from tapnet.data.decoding import LoadedImage, on_white, with_image
+from tapnet.data.decoding import LARGE_SIDE, LoadedImage, on_white, with_image
 from tapnet.data.source import Raw, Unreadable
 from tapnet.errors import UserError
 
@@ -74,6 +74,12 @@ class Preprocessing:
         """(height, width, channels) of the pixels."""
         return self.height, self.width, self.channels
 
+    @property
+    def sufficient_side(self) -> int | None:
+        """The height and width at which a photograph may be decoded; `None` for drawings, whose strokes are thin."""
+        side = max(self.height, self.width)
+        return max(side, min(2 * side, LARGE_SIDE)) if self.ink is None else None
+
     def as_dict(self) -> dict[str, Any]:
         """Return the settings as plain values, for JSON."""
         return asdict(self)
@@ -110,7 +116,7 @@ class Preprocessing:
 
 def decode(raw: Raw | Image.Image, preprocessing: Preprocessing) -> Decoded | Unreadable:
     """Return the pixels of an image, or the reason why it cannot be read; never raise for a damaged image."""
-    return with_image(raw, preprocessing.apply, max(preprocessing.shape))
+    return with_image(raw, preprocessing.apply, preprocessing.sufficient_side)
 
 
 def _from_geometry(geometry: Mapping[str, Any], drawing: str) -> Preprocessing:

@@ -66,7 +66,7 @@ def read_image(image: ImageInput, preprocessing: Preprocessing, thumbnail: bool 
     def example(loaded: LoadedImage) -> Example:
         return Example(preprocessing.apply(loaded).pixels, digest, _thumbnail(loaded) if thumbnail else b"")
 
-    return with_image(raw, example, max(preprocessing.shape))
+    return with_image(raw, example, preprocessing.sufficient_side)
 
 
 def read_images(
