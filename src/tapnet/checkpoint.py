@@ -26,7 +26,7 @@ from tapnet.atomic_write import write_atomically
 from tapnet.backbones import METRIC, PRETRAINED, Backbone, ImageShape
 from tapnet.errors import NotFoundError, UserError
 from tapnet.methods import Method
-from tapnet.recipe import Recipe
+from tapnet.recipe import Data, Recipe
 from tapnet.recipe_file import recipe_from
 
 FORMAT = 1
@@ -49,6 +49,14 @@ class Running:
 
 
 @dataclass(frozen=True)
+class Ancestor:
+    """A network that another one was initialized from, by the classes that it has seen."""
+
+    data: Data
+    validation_split: str
+
+
+@dataclass(frozen=True)
 class Header:
     """The content of a checkpoint besides its tensors."""
 
@@ -63,6 +71,7 @@ class Header:
     calibration: dict[str, Any] = field(default_factory=dict)  # head: temperatures by way and shot
     backbone_digest: str = ""  # of a frozen backbone, whose weights are not in the file
     origin: str = ""  # of weights that were imported or initialized from others
+    ancestors: tuple[Ancestor, ...] = ()  # the networks whose weights they were, the nearest first
     version: str = __version__
     format: int = FORMAT
     digest: str = ""  # sha-256 of all of this and the tensors, computed by `write`

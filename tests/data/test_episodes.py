@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -79,9 +81,19 @@ def test_what_cannot_be_drawn_is_refused_with_the_numbers(arguments, words):
         EpisodeSampler(LABELS, EpisodeSpec(**arguments))
 
 
+def test_many_episodes_of_large_classes_take_little_memory():
+    """Shuffling all images of the classes of 2,000 episodes would take 320 MB."""
+    sampler = EpisodeSampler(np.repeat(np.arange(5), 8000), EpisodeSpec(5, 1, 1))
+    tracemalloc.start()
+    sampler.batch(0, 2000)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 60e6
+
+
 def test_a_class_of_many_images_is_drawn_from_without_writing_them_all_down(monkeypatch):
     labels = np.repeat([0, 1, 2], [40, 50, 60])
     spec = EpisodeSpec(3, 5, 15, seed=2)
     expected = EpisodeSampler(labels, spec).batch(0, 50)
-    monkeypatch.setattr(episodes, "_WIDEST_POOL", 10)
+    monkeypatch.setattr(episodes, "_LARGEST_POOL", 10)
     np.testing.assert_array_equal(EpisodeSampler(labels, spec).batch(0, 50).query, expected.query)

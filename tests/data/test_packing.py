@@ -152,6 +152,18 @@ def test_prepare_packs_files_again_that_changed_since_it_stopped(pack, many, mak
     assert seen[0] > 64, "what did not change is not packed again"
 
 
+def test_prepare_packs_a_file_again_whose_time_was_set_back(pack, many, make, reds):
+    """As `cp --preserve` does; the two images have the same number of bytes."""
+    with pytest.raises(Stop):
+        pack("folder", many, size=8, progress=stop_after(100))
+    path = many / "a" / "000.png"
+    before, size = path.stat().st_mtime_ns, path.stat().st_size
+    make.file(path, make.png(222, (8, 8)))
+    os.utime(path, ns=(before, before))
+    assert path.stat().st_size == size
+    assert reds(pack("folder", many, size=8), "a")[:2] == [222, 1]
+
+
 def test_prepare_packs_an_array_file_again_that_changed_since_it_stopped(pack, tmp_path):
     def save(value):
         np.savez(tmp_path / "npz" / "train.npz", n01532829=np.full((300, 8, 8, 3), value, np.uint8))

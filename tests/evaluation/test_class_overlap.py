@@ -67,6 +67,17 @@ def test_pretrained_backbone_overlaps_with_imagenet_under_another_name(renamed, 
     assert pretrained_on(PrototypicalNetwork(small_tapnet.backbone), "mini-160", renamed)
 
 
+def test_folder_of_wordnet_ids_is_known_as_imagenet(renamed, monkeypatch, small_tapnet):
+    path = renamed / "mini-160" / "manifest.json"
+    manifest = json.loads(path.read_text()) | {"dataset": "folder", "classes": {"n01532829": 1, "my cat": 1}}
+    path.write_text(json.dumps(manifest))
+    monkeypatch.setattr(small_tapnet.backbone, "pretrained", True)
+    assert pretrained_on(small_tapnet, "mini-160", renamed)
+    images = replace(load_dataset("quickdraw", "val"), name="mini-160", names=("n01532829", "my cat"))
+    recipe = load_recipe("mini-imagenet-5shot", [f"data.root={renamed / 'nowhere'}"])
+    assert class_overlap(recipe, small_tapnet, images, str(renamed)).trained_on == 1
+
+
 def test_training_classes_that_are_not_on_this_machine_are_known_by_the_published_list(small_tapnet, tmp_path, renamed):
     recipe = load_recipe("mini-imagenet-5shot", [f"data.root={tmp_path}"])
     images = replace(load_dataset("quickdraw", "val"), name="mini-160", names=("n01532829", "unknown"))

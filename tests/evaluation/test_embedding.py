@@ -1,9 +1,12 @@
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
 from tapnet.backbones import make_backbone
+from tapnet.checkpoint import backbone_digest
+from tapnet.data import ImageSet
 from tapnet.data.batches import to_float_tensor
 from tapnet.evaluation import embedding
 from tapnet.evaluation.embedding import cached_features, embed, feature_key, fused
@@ -77,6 +80,14 @@ def test_options_of_a_backbone_that_no_weight_shows_have_another_key(blobs):
         network = make_backbone("resnet12", blobs.image_shape, widths=[2, 2, 2, 4], **option)
         keys.add(feature_key(network, blobs, "float32"))
     assert len(keys) == 3
+
+
+def test_options_of_pretrained_networks_have_another_key_and_digest():
+    images = ImageSet("x", "test", np.zeros((2, 32, 32, 3), np.uint8), np.arange(2), np.arange(2), ("a", "b"), "0" * 64)
+    options = [{}, {"power": 0.5}, {"plain_share": 0.3}, {"plain_share": 0.6}]
+    networks = [make_backbone("efficientnet-lite0", (3, 32, 32), metric_dim=8, **each) for each in options]
+    assert len({feature_key(network, images, "float32") for network in networks}) == 4
+    assert len({backbone_digest(network) for network in networks}) == 4
 
 
 def test_the_cache_forgets_what_was_used_longest_ago(blobs, small_tapnet, tmp_path, monkeypatch):

@@ -6,8 +6,9 @@ import torch
 
 from tapnet.checkpoint import BEST, LAST, Checkpoint, Header, find_checkpoint, read_checkpoint
 from tapnet.cli import main
+from tapnet.evaluation.candidates import Candidate, EvaluationData
 from tapnet.recipe_file import changed, load_recipe, recipe_from
-from tapnet.training import train
+from tapnet.training import RunFolder, train
 from tapnet.training.initialization import take_weights
 
 SHAPE = (1, 28, 28)
@@ -167,3 +168,20 @@ def test_the_command_line_names_a_missing_checkpoint(tmp_path, capsys):
     assert main(["train", "quickdraw", "--out", str(tmp_path / "run"), "--from", "nowhere"]) != 0
     assert "There is no checkpoint nowhere" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_classes_that_an_ancestor_was_trained_on_are_not_unseen(tmp_path):
+    """A grandparent was trained on the test classes, its child and its grandchild on others."""
+    train(changed(RECIPE, ["data.train_split=test"]), tmp_path / "first", device="cpu")
+    for before, name in (("first", "second"), ("second", "third")):
+        train(changed(RECIPE, [f"training.init_from={tmp_path / before}"]), tmp_path / name, device="cpu")
+    assert not (tmp_path / "third" / "evaluation.json").exists()
+    assert "of a network that it was initialized from" in RunFolder(tmp_path / "third").metadata()["not_tested"]
+    found = Candidate.open(str(tmp_path / "third"), EvaluationData()).overlap
+    assert found.trained_on == found.classes
+
+
+def test_temperatures_are_not_fitted_on_classes_that_an_ancestor_was_trained_on(tmp_path):
+    train(changed(RECIPE, ["data.train_split=val"]), tmp_path / "first", device="cpu", test=False)
+    train(changed(RECIPE, [f"training.init_from={tmp_path / 'first'}"]), tmp_path / "next", device="cpu", test=False)
+    assert not read_checkpoint(tmp_path / "next").header.calibration

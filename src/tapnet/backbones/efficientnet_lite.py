@@ -118,6 +118,11 @@ class EfficientNetLite(Backbone):
         if isinstance(self.metric, nn.Linear):
             nn.init.eye_(self.metric.weight)
 
+    def extra_repr(self) -> str:
+        """Return the options that differ from their defaults and do not show in the weights."""
+        options = {"power": (self.power, 1.0), "plain_share": (self.plain_share, 0.0)}
+        return ", ".join(f"{name}={value}" for name, (value, default) in options.items() if value != default)
+
     def configuration(self) -> dict[str, Any]:
         return super().configuration() | {"mean": MEAN, "std": SCALE, "length": FEATURE_LENGTH}
 

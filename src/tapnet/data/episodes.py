@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from tapnet.errors import UserError
 
 Indices = NDArray[np.int64]
-_WIDEST_POOL = 8192  # images of one class
+_LARGEST_POOL = 2**23  # numbers shuffled at once, 32 MB
 
 
 class NotEnoughDataError(UserError):
@@ -169,13 +169,13 @@ def _draw(bits: NDArray[np.uint64], sizes: Indices) -> Indices:
     """Return ordered samples without replacement: row r takes as many of range(sizes[r]) as it has bits.
 
     These are the first steps of a Fisher-Yates shuffle, for all rows at once. The modulo of 64 bits favors no number by
-    more than one in 10^14. For a long range only the swapped numbers are kept.
+    more than one in 10^14. For long ranges only the swapped numbers are kept.
     """
     count, taken = bits.shape
     steps = np.arange(taken)
     others = steps + (bits % (sizes[:, None] - steps).astype(np.uint64)).astype(np.int64)
     width = int(sizes.max())
-    if width > _WIDEST_POOL:
+    if count * width > _LARGEST_POOL:
         return np.array([_sparse_draw(row) for row in others], dtype=np.int64).reshape(count, taken)
     pool = np.tile(np.arange(width, dtype=np.int32), count)  # 32 bits: this is what takes the time
     starts = np.arange(count) * width

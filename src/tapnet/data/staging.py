@@ -83,7 +83,8 @@ class Staging:
             same_plan = (self.folder / PLAN).read_text("utf-8") == plan
         except (OSError, ValueError, EOFError):
             return False
-        return same_plan and images.shape == shape and sizes == [shape[0], 8 * shape[0]]
+        same_kind = images.shape == shape and images.dtype == np.uint8
+        return same_plan and same_kind and sizes == [shape[0], 8 * shape[0]]
 
     def _start(self, plan: str, shape: tuple[int, ...]) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -71,7 +71,7 @@ class Candidate:
             )
         found = images.load(recipe.data)
         _check_image_size(checkpoint, loaded.header.image_shape, found)
-        overlap = class_overlap(recipe, method, found, root)
+        overlap = class_overlap(recipe, method, found, root, loaded.header.ancestors)
         return Candidate(
             checkpoint, loaded.header, Evaluator(method.to(resolve_device(device)), found, precision, cache), overlap
         )

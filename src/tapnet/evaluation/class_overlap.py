@@ -6,15 +6,19 @@ ImageNet subsets name their classes by the same WordNet ids.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tapnet.checkpoint import Ancestor
 from tapnet.data import DATASETS, ImageSet
 from tapnet.data.packed import UnknownSplitError, data_root, is_packed, read_manifest
 from tapnet.methods import Method
 from tapnet.recipe import Data, Recipe
 from tapnet.wording import pluralize
 
+_WORDNET_ID = re.compile(r"n\d{8}")
 IMAGENET = ("mini-imagenet", "tiered-imagenet", "tiny-imagenet-tiered")
 
 
@@ -51,23 +55,28 @@ class ClassOverlap:
         return notes
 
 
-def class_overlap(recipe: Recipe, method: Method, images: ImageSet, root: str | None = None) -> ClassOverlap:
-    """Return which classes of `images`, prepared in `root`, a network of this recipe has seen before."""
+def class_overlap(
+    recipe: Recipe, method: Method, images: ImageSet, root: str | None = None, ancestors: Sequence[Ancestor] = ()
+) -> ClassOverlap:
+    """Return which classes of `images`, prepared in `root`, a network of this recipe has seen before.
+
+    What the networks have seen that it was initialized from, it has seen, too.
+    """
     root = root or recipe.data.root
-    family = _family(images.name, root)
-    evaluated = {(family, name) for name in images.names}
-
-    def shared(split: str) -> int | None:
-        known = _classes(recipe.data, split)
-        return None if known is None else len(evaluated & known)
-
-    trained, validated = shared(recipe.data.train_split), shared(recipe.validation.split)
+    evaluated = _identities(images.name, root, images.names)
+    stages = [Ancestor(recipe.data, recipe.validation.split), *ancestors]
+    trained = _shared(evaluated, [(stage.data, stage.data.train_split) for stage in stages])
+    validated = _shared(evaluated, [(stage.data, stage.validation_split) for stage in stages])
     return ClassOverlap(len(images.names), trained, validated, pretrained_on(method, images.name, root))
 
 
 def pretrained_on(method: Method, dataset: str, root: str | None = None) -> bool:
     """Return whether the backbone was pretrained on classes of a packed dataset."""
-    return method.backbone.pretrained and source_dataset(dataset, root) in IMAGENET
+    if not method.backbone.pretrained:
+        return False
+    folder = data_root(root) / dataset
+    names = read_manifest(folder).classes if is_packed(folder) else ()
+    return source_dataset(dataset, root) in IMAGENET or any(map(_WORDNET_ID.fullmatch, names))
 
 
 def source_dataset(name: str, root: str | None = None) -> str:
@@ -76,19 +85,26 @@ def source_dataset(name: str, root: str | None = None) -> str:
     return read_manifest(folder).dataset if is_packed(folder) else name
 
 
-def _family(name: str, root: str | None) -> str:
-    dataset = source_dataset(name, root)
-    return "imagenet" if dataset in IMAGENET else dataset
+def _identities(dataset: str, root: str | None, names: Iterable[str]) -> set[tuple[str, str]]:
+    source = source_dataset(dataset, root)
+    return {("imagenet" if source in IMAGENET or _WORDNET_ID.fullmatch(name) else source, name) for name in names}
+
+
+def _shared(evaluated: set[tuple[str, str]], seen: Iterable[tuple[Data, str]]) -> int | None:
+    """Return how many of the evaluated classes are in these splits; `None` if one is not known and none is shared."""
+    known = [_classes(data, split) for data, split in seen]
+    count = len(evaluated & set().union(*(classes for classes in known if classes)))
+    return None if not count and None in known else count
 
 
 def _classes(data: Data, split: str) -> set[tuple[str, str]] | None:
     """Return the classes of a split, from the packed dataset or else from its published list."""
-    family = _family(data.name, data.root)
     try:
-        return {(family, name) for name in data.images(split).names}
+        return _identities(data.name, data.root, data.images(split).names)
     except UnknownSplitError:
         return set()
     except (OSError, ValueError):
         listed = DATASETS[data.name].splits if data.name in DATASETS else {}
         parts = ("train", "val") if split == "trainval" else (split,)
-        return {(family, name) for part in parts for name in listed[part]} if {*parts} <= {*listed} else None
+        names = (name for part in parts for name in listed[part])
+        return _identities(data.name, data.root, names) if {*parts} <= {*listed} else None

@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 
 from tapnet import distributed
-from tapnet.checkpoint import load
+from tapnet.checkpoint import read_checkpoint
 from tapnet.data.episodes import NotEnoughDataError
 from tapnet.data.packed import UnknownSplitError
-from tapnet.evaluation.class_overlap import class_overlap
+from tapnet.evaluation.class_overlap import ClassOverlap, class_overlap
 from tapnet.evaluation.evaluator import Evaluation, Evaluator
 from tapnet.recipe import Recipe
 from tapnet.training.run_folder import RunFolder
@@ -31,10 +31,11 @@ def final_evaluation(recipe: Recipe, folder: Path, device: str | torch.device = 
         images.sampler(task.episode_spec(0))
     except (UnknownSplitError, NotEnoughDataError) as reason:
         return f"Not evaluated on test classes: {reason}"
-    method = load(folder, device)
-    overlap = class_overlap(recipe, method, images)
+    checkpoint = read_checkpoint(folder)
+    method = checkpoint.method().to(device)
+    overlap = class_overlap(recipe, method, images, ancestors=checkpoint.header.ancestors)
     if overlap.trained_on or overlap.validated_on:
-        return _no_test_result(recipe, overlap.trained_on, overlap.validated_on)
+        return _no_test_result(recipe, overlap, initialized=bool(checkpoint.header.ancestors))
     cached = not method.task_features  # otherwise every episode runs the whole network, so there are fewer
     spec = replace(task.episode_spec(0), episodes=max(task.episodes, FINAL_EPISODES) if cached else task.episodes)
     result = Evaluator(method, images).evaluate(spec, bootstrap=cached)
@@ -43,13 +44,11 @@ def final_evaluation(recipe: Recipe, folder: Path, device: str | torch.device = 
     return result
 
 
-def _no_test_result(recipe: Recipe, trained: int | None, validated: int | None) -> str:
+def _no_test_result(recipe: Recipe, overlap: ClassOverlap, initialized: bool) -> str:
     used = []
-    if trained:
+    if overlap.trained_on:
         used.append(f"training (data.train_split={recipe.data.train_split})")
-    if validated:
+    if overlap.validated_on:
         used.append(f"validation (validation.split={recipe.validation.split})")
-    return (
-        f"WARNING: no test result. Test classes were used by {' and '.join(used)}, so their accuracy is not one on "
-        "unseen classes."
-    )
+    by = " and ".join(used) + (", here or of a network that it was initialized from" if initialized else "")
+    return f"WARNING: no test result. Test classes were used by {by}, so their accuracy is not one on unseen classes."

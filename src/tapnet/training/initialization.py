@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 from pathlib import Path
 
-from tapnet.checkpoint import Checkpoint, read_checkpoint
+from tapnet.checkpoint import Ancestor, Checkpoint, read_checkpoint
 from tapnet.errors import UserError
 from tapnet.methods import Method
 from tapnet.recipe_file import bundled_recipes
@@ -15,10 +15,16 @@ _BACKBONE = "backbone."
 _DIGITS = 12  # of a digest, enough to tell checkpoints apart
 
 
-def init_from(method: Method, path: str) -> str:
-    """Load the weights of a checkpoint into the method and return their origin; raise UserError if they do not fit."""
+def init_from(method: Method, path: str) -> tuple[str, tuple[Ancestor, ...]]:
+    """Load the weights of a checkpoint into the method; return their origin in words, and by the classes seen.
+
+    Raise UserError if they do not fit.
+    """
     try:
-        return take_weights(method, read_checkpoint(path))
+        checkpoint = read_checkpoint(path)
+        recipe = checkpoint.header.recipe
+        ancestors = Ancestor(recipe.data, recipe.validation.split), *checkpoint.header.ancestors
+        return take_weights(method, checkpoint), ancestors
     except (ValueError, FileNotFoundError) as error:
         name = Path(path).name
         known = not Path(path).exists() and name in {recipe.stem for recipe in bundled_recipes()}

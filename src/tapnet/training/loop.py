@@ -13,6 +13,7 @@ from tapnet import distributed
 from tapnet.checkpoint import BEST, LAST
 from tapnet.distributed import any_rank, launched, raise_together
 from tapnet.evaluation.calibration import calibrate_checkpoint
+from tapnet.evaluation.class_overlap import class_overlap
 from tapnet.hardware import keep_freed_memory, resolve_device, resolve_precision
 from tapnet.recipe import Recipe
 from tapnet.training.final_evaluation import final_evaluation
@@ -91,5 +92,5 @@ def _train_to_end(
             if watch:
                 watch(Step(run.episode, loss, point))
         any_rank(False)  # from here on every process finds the best checkpoint
-        if not set(run.train_set.names) & set(run.validation_set.names):  # temperatures need classes not trained on
+        if not class_overlap(run.recipe, run.method, run.validation_set, ancestors=run.ancestors).trained_on:
             calibrate_checkpoint(run.folder.path / BEST, run.validation_set, run.source.validation_features)

@@ -13,7 +13,7 @@ import torch
 from lightning_fabric import Fabric
 
 from tapnet import distributed
-from tapnet.checkpoint import BEST, Checkpoint, Header, Running
+from tapnet.checkpoint import BEST, Ancestor, Checkpoint, Header, Running
 from tapnet.data.episodes import NotEnoughDataError
 from tapnet.distributed import raise_together
 from tapnet.errors import UserError
@@ -59,6 +59,7 @@ class Run:
         self.episode, self._saved_at, self._saved_episode = 0, time.monotonic(), 0
         self.best: dict[str, Any] | None = None
         self.origin = ""
+        self.ancestors: tuple[Ancestor, ...] = ()
         self._since_point = Running()
         self._points: list[Point] = []
         self._trajectory = Trajectory()
@@ -103,7 +104,7 @@ class Run:
         """Lock the folder, start or restore the run, and record in the folder how it ends."""
         writes, first = distributed.rank() == 0, self.recipe.training.init_from
         if first is not None and not resume:
-            self.origin = init_from(self.method, first)
+            self.origin, self.ancestors = init_from(self.method, first)
         with self.folder.held() if writes else nullcontext():
             if resume:
                 self.restore()
@@ -132,7 +133,8 @@ class Run:
         if self._average:
             self._average.restore(checkpoint.average)
         header = checkpoint.header
-        self.episode, self._since_point, self.origin = header.episode, header.since_point, header.origin
+        self.episode, self._since_point = header.episode, header.since_point
+        self.origin, self.ancestors = header.origin, header.ancestors
         self.best = header.validation if (self.folder.path / BEST).exists() else None
         self._saved_episode = self.episode
         self._points = [point for point in read_curve(self.folder.path) if point.episode <= self.episode]
@@ -214,6 +216,7 @@ class Run:
             hardware=describe(self.device, self.precision),
             backbone_digest=self.source.backbone_digest,
             origin=self.origin,
+            ancestors=self.ancestors,
         )
 
     def _data(self) -> dict[str, str]:

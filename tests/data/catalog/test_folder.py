@@ -143,6 +143,11 @@ def test_csv_table_mistakes_are_named(pack, table, text, why):
         pack("folder", table(text))
 
 
+def test_csv_table_path_with_a_zero_byte_is_an_unreadable_image(pack, table):
+    with pytest.raises(UserError, match=r"1 of \d images cannot be read"):
+        pack("folder", table(TABLES["header"] + "images/\0.png,cat\n"))
+
+
 @pytest.mark.parametrize("path", ["../private.png", "images/../../private.png", "{root}/private.png", "C:/x.png"])
 def test_csv_table_reads_nothing_outside_its_folder(pack, table, make, tmp_path, path):
     make.file(tmp_path / "private.png", make.png(99))

@@ -1,4 +1,5 @@
 import io
+import os
 import tarfile
 import zipfile
 
@@ -118,3 +119,19 @@ def test_open_tree_nothing_there_says_what_to_give(tmp_path):
 def test_open_tree_other_file_says_what_to_give(tmp_path, make):
     with pytest.raises(ValueError, match="folder, zip or tar"):
         open_file_tree(make.file(tmp_path / "notes.txt", b"some notes"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_named_pipe_is_refused_without_waiting_for_it(tmp_path):
+    os.mkfifo(tmp_path / "table.csv")
+    with pytest.raises(ValueError, match="folder, zip or tar"):
+        open_file_tree(tmp_path / "table.csv")
+    with pytest.raises(ValueError, match="not a regular file"):
+        open_file_tree(tmp_path).read_text("table.csv")
+
+
+def test_tree_refuses_a_list_that_is_too_large_before_it_is_unpacked(tree, monkeypatch):
+    monkeypatch.setattr(trees, "LARGEST_FILE", 10)
+    assert tree.read_text("a/b/two.txt") == "22"
+    with pytest.raises(ValueError, match="more than 10: it is not read"):
+        tree.read_text("ümlaut/three.txt")

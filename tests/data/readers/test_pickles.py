@@ -218,6 +218,36 @@ def test_load_pickle_takes_flat_tuples_as_keys():
     assert load(pickle.dumps({(1, "a"): 2})) == {(1, "a"): 2}
 
 
+CALLS = {"reduce": b"h\x00h\x02h\x01\x86R", "instance": b"(h\x00h\x02h\x01o"}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_load_pickle_refuses_many_copies_of_one_text(call):
+    """A file of one megabyte that asks for two hundred copies of its text as bytes."""
+    words = b"X" + struct.pack("<I", 1_000_000) + b"a" * 1_000_000
+    content = b"c_codecs\nencode\nq\x000X\x06\x00\x00\x00latin1q\x010" + words + b"q\x020"
+
+    def refused():
+        with pytest.raises(ValueError, match="more copies of its content"):
+            load(b"\x80\x02](" + content + call * 200 + b"e.")
+
+    assert memory_of(refused) < 10e6
+
+
+def test_load_pickle_refuses_keys_with_equal_hashes():
+    """Multiples of 2**61 - 1 have the hash 0: a dictionary of n of them takes n² steps."""
+    with pytest.raises(ValueError, match="key of more than 60 bits"):
+        load(pickle.dumps({number * (2**61 - 1): None for number in range(1, 50)}))
+
+
+def test_load_pickle_refuses_a_long_type_before_it_is_parsed():
+    honest = b"\x80\x02" + python2_array(np.zeros(3, dtype=np.uint8)) + b"."
+    forged = honest.replace(b"U\x02u1", b"U\xf0" + b"i4, " * 60)
+    assert forged != honest
+    with pytest.raises(ValueError, match="only numbers and text are taken"):
+        load(forged)
+
+
 def test_load_pickle_shared_lists_do_not_explode():
     value = []
     for _ in range(60):

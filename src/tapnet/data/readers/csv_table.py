@@ -65,9 +65,7 @@ def _lines(tree: FileTree, table: str) -> Iterator[Line]:
 
 def csv_rows(tree: FileTree, name: str) -> list[list[str]]:
     """Return the rows of a CSV file that are not empty, without blanks around their cells."""
-    with tree.open(name) as stream:
-        text = stream.read().decode("utf-8-sig", errors="replace")
-    reader = csv.reader(io.StringIO(text))
+    reader = csv.reader(io.StringIO(tree.read_text(name)))
     try:
         return [[cell.strip() for cell in row] for row in reader if any(row)]
     except csv.Error as error:

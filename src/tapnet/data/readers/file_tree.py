@@ -71,6 +71,14 @@ class FileTree(ABC):
     def open(self, name: str) -> AbstractContextManager[IO[bytes]]:
         """Return one large file as a seekable stream."""
 
+    def read_text(self, name: str) -> str:
+        """Return a list in one file as text; raise UserError if it is too large for a list."""
+        with self.open(name) as stream:
+            content = stream.read(LARGEST_FILE + 1)
+        if too_large := _too_large(len(content)):
+            raise UserError(f"{name} in {self.path} has {too_large.reason}: it is not read.")
+        return content.decode("utf-8-sig", errors="replace")
+
 
 class Folder(FileTree):
     """A directory; links are followed, each directory once."""
@@ -135,6 +143,8 @@ class Folder(FileTree):
 
     @contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
+        if not (self.path / name).is_file():
+            raise UserError(f"{self.path / name} is not a regular file: it is not read.")
         with (self.path / name).open("rb") as stream:
             yield stream
 
@@ -194,13 +204,14 @@ def open_file_tree(path: Path) -> FileTree:
         raise NotFoundError(f"There is nothing at {path}: give the folder or archive that holds the images.")
     if path.is_dir():
         return Folder(path)
-    if zipfile.is_zipfile(path):
+    if path.is_file() and zipfile.is_zipfile(path):
         return Zip(path)
-    with path.open("rb") as file:
-        start = file.read(6)
-    # for tarfile a cut-off gzip is not a tar, so the first bytes decide for compressed ones
-    if start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ")) or tarfile.is_tarfile(path):
-        return Tar(path)
+    if path.is_file():
+        with path.open("rb") as file:
+            start = file.read(6)
+        # for tarfile a cut-off gzip is not a tar, so the first bytes decide for compressed ones
+        if start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ")) or tarfile.is_tarfile(path):
+            return Tar(path)
     raise UserError(f"{path} is not a folder, zip or tar, or is truncated: give one of these.")
 
 
@@ -236,7 +247,9 @@ def _walk(archive: tarfile.TarFile, path: Path) -> Iterator[tuple[str, IO[bytes]
 
 
 def _version(paths: Iterable[Path]) -> int:
-    found = [(str(path), status.st_size, status.st_mtime_ns) for path in paths for status in [path.stat()]]
+    """Return a number that changes with the files; the time of a change is harder to set back than that of a write."""
+    states = ((path, path.stat()) for path in paths)
+    found = [(str(path), state.st_size, state.st_mtime_ns, state.st_ctime_ns) for path, state in states]
     return int.from_bytes(hashlib.blake2b(repr(found).encode(), digest_size=8).digest(), "little")
 
 
@@ -251,8 +264,8 @@ def _file_bytes(path: Path) -> Raw:
         if not stat.S_ISREG(status.st_mode):
             return Unreadable("not a regular file")
         return _too_large(status.st_size) or path.read_bytes()
-    except OSError as error:
-        return Unreadable(error.strerror or str(error))
+    except (OSError, ValueError) as error:  # ValueError: a table may name a file with a zero byte
+        return Unreadable(getattr(error, "strerror", None) or str(error))
 
 
 def _zip_bytes(file: IO[bytes], member: zips.Member) -> Raw:

@@ -63,13 +63,10 @@ def _ids(tree: FileTree) -> dict[str, list[str]]:
     lists = [name for end in ("class_names.txt", "synsets.txt") for name in tree.names if name.endswith(end)]
     if len(lists) != 2:
         return {}
-    columns = []
-    for name in lists:
-        with tree.open(name) as stream:
-            columns.append([line.strip() for line in stream.read().decode("utf-8", "replace").splitlines()])
+    words, synsets = (tree.read_text(name).splitlines() for name in lists)
     ids: dict[str, list[str]] = {}
-    for words, synset in zip(*columns, strict=False):
-        ids.setdefault(words, []).append(synset)
+    for name, synset in zip(words, synsets, strict=False):
+        ids.setdefault(name.strip(), []).append(synset.strip())
     return ids
 
 

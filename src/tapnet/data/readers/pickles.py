@@ -30,7 +30,7 @@ def load_pickle(stream: IO[bytes], name: str, size: int, log: Callable[[str], No
         )
     log(f"Reading {name}: a pickle has to be in memory whole, up to {needed / 1e9:.1f} GB.")
     try:
-        return _plain(RestrictedUnpickler(BoundedStream(stream, size), encoding="bytes").load())
+        return _plain(RestrictedUnpickler(BoundedStream(stream, size)).load())
     except Refused as error:
         raise UserError(
             f"{name} is refused: it asks for {error}, and a pickled dataset needs only arrays and plain containers. "

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LONG_TEXT = 1 << 24
+LARGEST_KEY = 1 << 60  # the hashes of larger whole numbers are easily made equal, and then a dictionary takes hours
 
 
 class Refused(pickle.UnpicklingError):
@@ -37,9 +38,9 @@ class _Dtype:
         self.order = order if order in ("<", ">") else ""
 
     def make(self) -> np.dtype[Any]:
-        made = np.dtype(self.order + self.code)
-        if made.kind not in "biufSU" or made.itemsize == 0:
-            raise Refused(f"an array of {self.code!r}, where only numbers and text are taken")
+        made = np.dtype(self.order + self.code) if len(self.code) < 16 else None
+        if made is None or made.kind not in "biufSU" or made.itemsize == 0:
+            raise Refused(f"an array of {self.code[:16]!r}, where only numbers and text are taken")
         return made
 
 
@@ -61,14 +62,13 @@ def _array(
     data: Any, dtype: _Dtype, shape: tuple[int, ...], order: str = "C", axes: tuple[int, ...] | None = None
 ) -> NDArray[Any]:
     """Return the array over the bytes of the file; `order` and `axes` are those of NumPy's `_frombuffer`."""
-    raw = data.encode("latin1") if isinstance(data, str) else data
-    if not isinstance(raw, bytes | bytearray):
-        raise Refused(f"an array made from {type(raw).__name__}")
+    if not isinstance(data, bytes | bytearray):
+        raise Refused(f"an array made from {type(data).__name__}")
     if not isinstance(shape, tuple) or not all(type(side) is int and side >= 0 for side in shape):
         raise Refused("an array whose shape is not a tuple of sizes")
-    flat = np.frombuffer(raw, dtype.make()) if raw else np.empty(0, dtype.make())
+    flat = np.frombuffer(data, dtype.make()) if data else np.empty(0, dtype.make())
     if math.prod(shape) != len(flat):
-        raise Refused(f"an array of shape {shape} in {len(raw):,} bytes, which cannot hold it")
+        raise Refused(f"an array of shape {shape} in {len(data):,} bytes, which cannot hold it")
     array = flat.reshape(shape, order="F" if order == "F" else "C")
     return array if axes is None else array.transpose(axes)
 
@@ -105,9 +105,11 @@ def _bytes(*parts: Any) -> bytes | bytearray:
 
 def _checked_key(key: Any) -> Any:
     """Return the key; raise Refused if it is a container of containers, whose hash may take exponential time."""
-    parts = key if isinstance(key, tuple | frozenset) else (key,)
-    if not all(isinstance(part, str | bytes | int | float | complex | None) for part in parts):
-        raise Refused("a key that is neither text nor a number")
+    for part in key if isinstance(key, tuple | frozenset) else (key,):
+        if not isinstance(part, str | bytes | int | float | None):
+            raise Refused("a key that is neither text nor a number")
+        if isinstance(part, int) and abs(part) > LARGEST_KEY:
+            raise Refused("a key of more than 60 bits")
     return key
 
 
@@ -160,7 +162,13 @@ class BoundedStream:
     """The file of a pickle; a length that exceeds what is left of it is refused before anything is allocated."""
 
     def __init__(self, stream: IO[bytes], size: int) -> None:
-        self._stream, self._left = stream, size
+        self._stream, self._left, self._copies_left = stream, size, size
+
+    def count_copy(self, size: int) -> None:
+        """Raise Refused if the copies of what is in the file take more than the file: each part is needed once."""
+        self._copies_left -= size
+        if self._copies_left < 0:
+            raise Refused("more copies of its content than it has content")
 
     def read(self, count: int) -> bytes:
         if count > self._left:
@@ -202,6 +210,22 @@ class RestrictedUnpickler(pickle._Unpickler):
     append: Callable[[Any], None]
     stack: list[Any]
 
+    def __init__(self, stream: BoundedStream) -> None:
+        super().__init__(stream, encoding="bytes")
+        self._stream = stream
+
+    def _load_reduce(self) -> None:
+        super().load_reduce()  # type: ignore[misc]  # not in the types of the library
+        self._count_copy()
+
+    def _instantiate(self, kind: Any, arguments: Any) -> None:
+        super()._instantiate(kind, arguments)  # type: ignore[misc]
+        self._count_copy()
+
+    def _count_copy(self) -> None:
+        if isinstance(self.stack[-1], bytes | bytearray | str | set | dict):
+            self._stream.count_copy(len(self.stack[-1]))
+
     def _load_long_text(self) -> None:
         (left,) = struct.unpack("<I", self.read(4))
         if left < LONG_TEXT:
@@ -222,6 +246,7 @@ class RestrictedUnpickler(pickle._Unpickler):
         **pickle._Unpickler.dispatch,
         pickle.BINUNICODE[0]: _load_long_text,
         pickle.BYTEARRAY8[0]: _load_bytes,
+        pickle.REDUCE[0]: _load_reduce,
         **{opcode[0]: _with_checked_keys(opcode, keys) for opcode, keys in _KEYS.items()},
     }
 
