@@ -36,6 +36,15 @@ def _cache_of_its_own(tmp_path_factory):
 
 
 @pytest.fixture
+def short_evaluation(monkeypatch):
+    """Runs end with few test episodes and few temperatures, for tests that claim nothing about them."""
+    monkeypatch.setattr("tapnet.training.final_evaluation.FINAL_EPISODES", 4)
+    monkeypatch.setattr("tapnet.evaluation.evaluator.REPLICATES", 4)
+    for grid in ("GRID", "SLOW_GRID"):
+        monkeypatch.setattr(f"tapnet.evaluation.calibration.{grid}", ((2, 5), (1, 2), 2))
+
+
+@pytest.fixture
 def blobs():
     """Ten classes of 12 tiny images, each class scattered around an image of its own."""
     generator = np.random.default_rng(0)

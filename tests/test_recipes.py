@@ -14,6 +14,8 @@ from tapnet.recipe_file import bundled_recipes, load_recipe
 from tapnet.training import train
 from tapnet.training.run import VALIDATION_SEED
 
+pytestmark = pytest.mark.usefixtures("short_evaluation")
+
 SIZE, EACH = 17, 7
 
 

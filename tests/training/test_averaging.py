@@ -11,6 +11,8 @@ from tapnet.training import Interrupted, Run, train
 from tapnet.training.averaging import WeightAverage
 from tapnet.training.run import VALIDATION_SEED
 
+pytestmark = pytest.mark.usefixtures("short_evaluation")
+
 DECAY = 0.6
 
 

@@ -11,6 +11,8 @@ from tapnet.recipe_file import changed, load_recipe, recipe_from
 from tapnet.training import RunFolder, train
 from tapnet.training.initialization import take_weights
 
+pytestmark = pytest.mark.usefixtures("short_evaluation")
+
 SHAPE = (1, 28, 28)
 RECIPE = recipe_from(
     {

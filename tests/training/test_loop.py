@@ -16,6 +16,8 @@ from tapnet.training.faults import episode_loss
 from tapnet.training.run_folder import EVALUATION, RunFolder
 from tapnet.training.schedule import set_rates
 
+pytestmark = pytest.mark.usefixtures("short_evaluation")
+
 
 def recipe(**training):
     return recipe_from(
