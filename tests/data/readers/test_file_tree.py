@@ -4,9 +4,11 @@ import tarfile
 import zipfile
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tapnet.data.readers import file_tree as trees
-from tapnet.data.readers.file_tree import open_file_tree
+from tapnet.data.readers.file_tree import Zip, open_file_tree
 from tapnet.data.source import Unreadable
 
 FILES = {"a/one.txt": b"1", "a/b/two.txt": b"22", "ümlaut/three.txt": b"3" * 30}
@@ -102,6 +104,36 @@ def test_zip_damaged_member_is_unreadable_and_the_others_are_not(tmp_path):
     found = dict(open_file_tree(path).read({"one.txt", "two.txt"}))
     assert isinstance(found["one.txt"], Unreadable)
     assert found["two.txt"] == b"second content"
+
+
+def test_zip_member_that_unpacks_to_more_than_it_says_is_unreadable(tmp_path, make):
+    path, size = make.zip(tmp_path / "bomb.zip", {"bomb.png": bytes(10_000_000)}), (10_000_000).to_bytes(4, "little")
+    path.write_bytes(path.read_bytes().replace(size, (10).to_bytes(4, "little")))
+    assert isinstance(dict(open_file_tree(path).read({"bomb.png"}))["bomb.png"], Unreadable)
+
+
+@given(st.integers(0, 400), st.integers(0, 255))
+def test_zip_damaged_anywhere_raises_nothing_else(tmp_path_factory, place, value):
+    path = tmp_path_factory.mktemp("zips") / "a.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("one.x", b"some content" * 9)
+        archive.writestr("two.x", b"other content" * 9)
+    content = bytearray(path.read_bytes())
+    content[place % len(content)] = value
+    path.write_bytes(content)
+    try:
+        dict(Zip(path).read({"one.x", "two.x"}))
+    except ValueError as error:
+        assert "damaged" in str(error) or "unsafe" in str(error)  # noqa: PT017
+
+
+def test_zip_encrypted_member_is_unreadable(tmp_path, make):
+    path = make.zip(tmp_path / "a.zip", {"one.x": b"1"})
+    content = bytearray(path.read_bytes())
+    content[6] |= 1  # the flag in the header of the member, and in the directory
+    content[content.index(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(content)
+    assert "encrypted" in dict(Zip(path).read({"one.x"}))["one.x"].reason
 
 
 def test_tree_huge_file_is_unreadable(tree, monkeypatch):

@@ -21,7 +21,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import IO
 
-from tapnet.data.readers import zips
 from tapnet.data.source import Raw, Unreadable
 from tapnet.errors import NotFoundError, UserError
 
@@ -36,6 +35,7 @@ DAMAGES = (
     struct.error,
     EOFError,
     NotImplementedError,
+    UnicodeDecodeError,
 )
 
 
@@ -153,23 +153,26 @@ class Zip(FileTree):
     """A zip archive."""
 
     def _list(self) -> Iterator[str]:
-        with clear_damage_errors(self.path):
-            names = (_checked_name(member.name, self.path) for member in zips.members(self.path))
-            yield from (name for name in names if not HIDDEN.search(name))
+        with self._opened() as (_, members):
+            yield from (name for name in members if not HIDDEN.search(name))
 
     def read(self, names: Collection[str]) -> Iterator[tuple[str, Raw]]:
-        with clear_damage_errors(self.path), self.path.open("rb") as file:
-            for member in zips.members(self.path):
-                if (name := _checked_name(member.name, self.path)) in names:
-                    yield name, _zip_bytes(file, member)
+        with self._opened() as (archive, members):
+            yield from ((name, _zip_bytes(archive, info)) for name, info in members.items() if name in names)
 
     @contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
-        with clear_damage_errors(self.path), zipfile.ZipFile(self.path) as archive:
-            info = next(info for info in archive.infolist() if _checked_name(info.filename, self.path) == name)
-            check_not_encrypted(info, self.path)
-            with archive.open(info) as stream:
+        with self._opened() as (archive, members):
+            check_not_encrypted(members[name], self.path)
+            with archive.open(members[name]) as stream:
                 yield stream
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]]:
+        """Yield the archive and its files by name."""
+        with clear_damage_errors(self.path), zipfile.ZipFile(self.path) as archive:
+            files = (info for info in archive.infolist() if not info.filename.endswith("/"))
+            yield archive, {_checked_name(info.filename, self.path): info for info in files}
 
 
 class Tar(FileTree):
@@ -268,10 +271,10 @@ def _file_bytes(path: Path) -> Raw:
         return Unreadable(getattr(error, "strerror", None) or str(error))
 
 
-def _zip_bytes(file: IO[bytes], member: zips.Member) -> Raw:
+def _zip_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Raw:
     try:
-        return _too_large(max(member.size, member.packed)) or zips.content(file, member)
-    except (zipfile.BadZipFile, zlib.error, struct.error) as error:
+        return _too_large(max(info.file_size, info.compress_size)) or archive.read(info)
+    except (*DAMAGES, RuntimeError, OSError) as error:  # RuntimeError: it is encrypted
         return Unreadable(f"damaged in the archive: {error}")
 
 
