@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).with_name("killed_runs.py")
 def runs(tmp_path_factory):
     """One run that nobody disturbed, one killed at random moments, one killed while it was saving."""
     root = tmp_path_factory.mktemp("killed")
-    subprocess.run([sys.executable, str(SCRIPT), str(root)], check=True, timeout=300)
+    subprocess.run([sys.executable, str(SCRIPT), str(root)], check=True, timeout=1800)
     return root
 
 
