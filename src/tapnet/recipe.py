@@ -77,17 +77,12 @@ class Training:
         return EpisodeSpec(self.way, self.shot, self.query, self.episodes, seed)
 
     def __post_init__(self) -> None:
-        if self.episodes % self.meta_batch:
-            raise UserError(
-                "training.episodes needs to be a multiple of training.meta_batch, got "
-                f"{self.episodes} and {self.meta_batch}"
-            )
         if self.cycles > 1 and self.schedule != "cosine":
             raise UserError(f"training.cycles above 1 needs training.schedule=cosine, got {self.schedule}")
         if self.episodes % (self.cycles * self.meta_batch):
             raise UserError(
-                f"training.episodes needs to be a multiple of training.cycles × training.meta_batch = "
-                f"{self.cycles * self.meta_batch}, got {self.episodes}"
+                "training.episodes needs to be a multiple of training.meta_batch × training.cycles = "
+                f"{self.meta_batch * self.cycles}, got {self.episodes}"
             )
         steps = self.episodes // self.meta_batch
         if self.ema_decay is not None and (1 - self.ema_decay) * steps < 1:
