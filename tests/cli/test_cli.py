@@ -104,9 +104,34 @@ def test_a_table_fits_80_columns_and_breaks_names_at_hyphens(capsys, monkeypatch
     assert not any("…" in line for line in table)
 
 
-def test_recipes_lists_the_quickstart(capsys):
+def test_recipes_are_listed_by_dataset_and_tapnet_first(capsys):
     assert main(["recipes"]) == 0
-    assert "quickdraw" in capsys.readouterr().out
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert names[:3] == ["quickdraw", "quickdraw", "quickdraw-60way"]
+    in_order = ["omniglot", "omniglot-1shot", "omniglot-cpu", "omniglot-cpu-long", "omniglot-maml", "mini-imagenet"]
+    assert [name for name in names if name in in_order] == in_order
+    assert len(names) == len({*names}) + 2  # two datasets have a recipe of their name
+
+
+def test_table_without_recorded_results_says_so(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["table", "parameters"]) == 0
+    assert "There is no folder results here" in capsys.readouterr().err
+
+
+def test_list_of_tables_names_every_table(capsys):
+    from tapnet.paper.tables import TABLES
+
+    assert main(["table"]) == 0
+    listed = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")}
+    assert listed == {*TABLES}
+
+
+@pytest.mark.parametrize("command", ["compare", "evaluate"])
+def test_every_checkpoint_is_read_before_the_first_is_evaluated(command, monkeypatch, capsys):
+    monkeypatch.setattr(evaluate, "candidate", None)
+    assert main([command, "drawings", "nowhere"]) == 2
+    assert "There is no checkpoint nowhere" in capsys.readouterr().err
 
 
 def test_quickstart_ends_with_a_table_and_two_plots(tmp_path, capsys):

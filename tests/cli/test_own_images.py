@@ -243,13 +243,35 @@ def test_a_place_that_cannot_be_written_is_refused_before_any_work(arguments, wo
     assert words in capsys.readouterr().err
 
 
-def test_predict_of_an_empty_folder_says_so_and_ends_with_1(drawing_task, tmp_path, capsys):
-    (tmp_path / "empty").mkdir()
-    assert run("predict", drawing_task, tmp_path / "empty", "--csv", "--out", tmp_path / "a.csv") == 1
+def test_predict_of_a_folder_without_images_ends_in_one_sentence(drawing_task, tmp_path, capsys):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "notes.txt").touch()
+    assert run("predict", drawing_task, tmp_path / "in", "--csv", "--out", tmp_path / "a.csv") == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "There is no image in" in printed.err
+    assert printed.err.startswith(f"tapnet predict: There is no image in {tmp_path / 'in'}. Left out 1, no image")
+    assert printed.err.count("\n") == 1
     assert not (tmp_path / "a.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--method", "banana"], "expected auto, tapnet, "),
+        (["--selection", "banana"], "invalid choice: 'banana'"),
+        (["--method", "maml"], "can be fitted by tapnet, protonet, centroid, logistic, got 'maml'. (--method)"),
+        (["--network", "drawings"], "61 classes are more than the 60"),
+    ],
+)
+def test_fit_refuses_its_options_before_any_image_is_read(options, words, tmp_path, monkeypatch, capsys):
+    from tapnet.inference import fitting
+
+    for number in range(61):
+        (tmp_path / "in" / f"{number}").mkdir(parents=True)
+        Image.new("L", (9, 9), number).save(tmp_path / "in" / f"{number}" / "1.png")
+    monkeypatch.setattr(fitting, "read_images", None)
+    assert run("fit", tmp_path / "in", "--network", "drawings", *options, "--out", tmp_path / "a.task") == 2
+    assert words in capsys.readouterr().err
 
 
 def test_one_image_is_not_images(drawing_folders, task_copy, tmp_path, capsys):
@@ -560,6 +582,13 @@ def test_info_tells_what_a_file_holds(what, drawing_task, capsys):
     assert ("network" if what == "TASK" else "recipe") in words
     assert run("info", drawing_task if what == "TASK" else what, "--json") == 0
     assert json.loads(capsys.readouterr().out)["method"] == "tapnet"
+
+
+def test_info_shortens_long_numbers(capsys):
+    assert run("info", "drawings") == 0
+    printed = capsys.readouterr().out
+    assert "accuracy: 0.8146\n" in printed
+    assert "centred: True" in printed
 
 
 def test_a_closed_pipe_ends_quietly(drawing_folders, drawing_task):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.padding import Padding
 
 from tapnet.cli.batch import add_engine, check_engine
 from tapnet.cli.evaluate import candidate, evaluation_data
@@ -131,7 +132,7 @@ def _print_list(ablations: dict[str, Ablation]) -> None:
         sources = (("--checkpoint", ablation.measure), ("--recipe", ablation.recipes))
         options = " or ".join(option for option, function in sources if function)
         print(f"{name:<26}{options}")
-        Console(highlight=False).print(f"  {ablation.question}")
+        Console(highlight=False).print(Padding(ablation.question, (0, 0, 0, 2)))
 
 
 def _print_rows(rows: list[Row], title: str, note: str) -> None:

@@ -9,7 +9,7 @@ import sys
 from rich.console import Console
 
 from tapnet.cli.episode_progress import episode_progress
-from tapnet.cli.evaluate import candidate
+from tapnet.cli.evaluate import candidates
 from tapnet.cli.options import add_device, add_episodes, episode_spec, output_file
 from tapnet.cli.tables import print_table
 from tapnet.errors import UserError
@@ -40,9 +40,9 @@ def run(args: argparse.Namespace) -> None:
 
     if len(args.checkpoints) < 2:
         raise UserError(f"A comparison needs at least 2 checkpoints, got {len(args.checkpoints)}.")
-    found = (candidate(checkpoint, args) for checkpoint in args.checkpoints)
+    spec, found = episode_spec(args), candidates(args)
     with episode_progress() as start:
-        result = compare(found, episode_spec(args), bootstrap=not args.no_class_interval, progress=start)
+        result = compare(found, spec, bootstrap=not args.no_class_interval, progress=start)
     if args.json:
         print(json.dumps(result.as_dict()))
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,9 +82,7 @@ def run(args: argparse.Namespace) -> None:
             check_seeds(args.checkpoints)
         with episode_progress() as start:
             measured = [
-                _measure(found, spec, not args.no_class_interval, start)
-                for found in (candidate(checkpoint, args) for checkpoint in args.checkpoints)
-                for spec in specs
+                _measure(found, spec, not args.no_class_interval, start) for found in candidates(args) for spec in specs
             ]
         if distributed.rank() > 0:
             return
@@ -170,6 +168,15 @@ def run_state(checkpoint: str) -> str:
     from tapnet.training.run_folder import RunFolder
 
     return str(RunFolder(Path(checkpoint)).metadata().get("state", "unknown"))
+
+
+def candidates(args: argparse.Namespace) -> Iterator[Candidate]:
+    """Return the checkpoints as `candidate` does; raise UserError before the first is used if one cannot be read."""
+    from tapnet.checkpoint import read_checkpoint
+
+    for checkpoint in args.checkpoints:
+        read_checkpoint(checkpoint)
+    return (candidate(checkpoint, args) for checkpoint in args.checkpoints)
 
 
 def candidate(checkpoint: str, args: argparse.Namespace) -> Candidate:

@@ -29,12 +29,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--network", help="a bundled network, checkpoint, run folder or hf:MODEL (default: by content)")
     parser.add_argument(
         "--method",
+        type=_method,
         default="auto",
         help="auto (default: the best for the network), the network's own such as tapnet, centroid, logistic or "
         "protonet",
     )
-    parser.add_argument("--head", dest="method", help=argparse.SUPPRESS)  # its name in earlier versions
-    parser.add_argument("--selection", help="how classes take references, of TapNet (default: optimal)")
+    parser.add_argument("--head", dest="method", type=_method, help=argparse.SUPPRESS)  # its name in earlier versions
+    parser.add_argument(
+        "--selection",
+        choices=("optimal", "closest", "farthest"),
+        help="how classes take references, of TapNet (default: optimal)",
+    )
     parser.add_argument(
         "--projection-dim", type=int, help="of TapNet's projection (default: the network's own, else all)"
     )
@@ -45,6 +50,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="each reference of TapNet counts for N images of its class (default: references alone, as in the paper)",
     )
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda, mps or auto")
+
+
+def _method(text: str) -> str:
+    """Parse --method: "auto", or the name of a method."""
+    if text != "auto":
+        from tapnet.methods import METHODS
+
+        if text not in METHODS:
+            raise argparse.ArgumentTypeError(f"expected auto, {', '.join(METHODS)}, got {text!r}")
+    return text
 
 
 def run(args: argparse.Namespace) -> None:

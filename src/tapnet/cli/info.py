@@ -36,14 +36,13 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _lines(name: str, value: Any) -> list[str]:
-    if name == "classes" and isinstance(value, dict):
-        return [f"{len(value)}", *(f"{each}: {count}" for each, count in value.items())]
     if name == "classes":
-        return [f"{len(value)}", *value]
+        counts = (f"{each}: {count}" for each, count in value.items()) if isinstance(value, dict) else value
+        return [str(len(value)), *counts]
     if isinstance(value, dict):
-        return [f"{key}: {each}" for key, each in value.items()] or ["none"]
-    if isinstance(value, list):
-        return [", ".join(map(str, value)) or "none"]
-    if isinstance(value, float):
-        return [f"{value:.4g}"]
-    return [f"{value:,}" if isinstance(value, int) else "none" if value in (None, "") else str(value)]
+        return [f"{key}: {_text(each)}" for key, each in value.items()] or ["none"]
+    return [", ".join(map(str, value)) or "none" if isinstance(value, list) else _text(value)]
+
+
+def _text(value: Any) -> str:
+    return "none" if value in (None, "") else format(value, {float: ".4g", int: ","}.get(type(value), ""))

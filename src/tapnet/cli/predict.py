@@ -100,9 +100,7 @@ def run(args: argparse.Namespace) -> None:
         if args.sort_into:
             copied |= _to_copy(chunk)
     if not total:
-        ERRORS.print(f"There is no image in {', '.join(map(str, args.images))}.")
-        progress.finish(skipped)
-        raise SystemExit(1)
+        raise UserError(" ".join([f"There is no image in {', '.join(args.images)}.", *skipped.lines()]))
     kept: list[Prediction] = []
     done = 0
     with progress.bar(total), _stream(args.out) as stream:

@@ -1,10 +1,10 @@
-"""`tapnet recipes`: list the bundled recipes."""
+"""`tapnet recipes`: list the bundled recipes, by dataset."""
 
 from __future__ import annotations
 
 import argparse
 
-from rich.console import Console
+from tapnet.cli.progress import OUT
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -12,12 +12,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(_: argparse.Namespace) -> None:
+    from tapnet.data import DATASETS
     from tapnet.recipe_file import bundled_recipes, load_recipe
 
-    console = Console(highlight=False)
-    for path in bundled_recipes():
-        recipe = load_recipe(str(path))
-        training = recipe.training
-        console.print(path.stem, style="bold")
-        network = f"{recipe.method.name} with {recipe.backbone.name} on {recipe.data.name}"
-        console.print(f"  {network}: {training.episodes:,} episodes, {training.way}-way {training.shot}-shot")
+    recipes = {path.stem: load_recipe(str(path)) for path in bundled_recipes()}
+    width = max(map(len, recipes))
+    for dataset in dict.fromkeys([*DATASETS, *(recipe.data.name for recipe in recipes.values())]):
+        names = [name for name, recipe in recipes.items() if recipe.data.name == dataset]
+        if names:
+            OUT.print(dataset, style="bold")
+        for name in sorted(names, key=lambda name: (recipes[name].method.name != "tapnet", name)):
+            recipe, training = recipes[name], recipes[name].training
+            task = f"{training.episodes:>9,} episodes, {training.way}-way {training.shot}-shot"
+            OUT.print(f"  {name:<{width}} {task}, {recipe.method.name} with {recipe.backbone.name}")

@@ -14,7 +14,7 @@ from torch import Tensor
 from tapnet.errors import UserError
 from tapnet.inference.examples import Examples, distinct
 from tapnet.inference.networks import EmbeddingModel, networks_supporting
-from tapnet.methods import Head, LinearHead
+from tapnet.methods import Head, LinearHead, Method
 
 
 def adapt(examples: Examples, model: EmbeddingModel, method: str, options: Mapping[str, Any]) -> Head:
@@ -39,21 +39,22 @@ class _DeviceHead(Head):
 
 def adapted_head(examples: Examples, model: EmbeddingModel, method: str, options: Mapping[str, Any]) -> Head:
     """Return the head of a method for these examples, with its projection where it has one."""
-    ready = model.method_named(method, options)
     labels = torch.from_numpy(examples.labels).to(model.device)
-    way = int(labels.max()) + 1
-    if ready.max_way is not None and way > ready.max_way:
-        _check_way(way, ready.max_way, model)
+    ready = method_for(int(labels.max()) + 1, model, method, options)
     with torch.set_grad_enabled(ready.gradients_at_test):
         return ready.adapt(torch.from_numpy(examples.features).to(model.device), labels)
 
 
-def _check_way(way: int, limit: int, model: EmbeddingModel) -> None:
+def method_for(way: int, model: EmbeddingModel, method: str, options: Mapping[str, Any]) -> Method:
+    """Return the method named, of this network; raise UserError if it does not take so many classes."""
+    ready = model.method_named(method, options)
+    if ready.max_way is None or way <= ready.max_way:
+        return ready
     further = " or ".join(name for name in networks_supporting(way) if name != model.name)
     hint = f"use the network {further}, or" if further else "no bundled network takes as many; use"
     raise UserError(
-        f"{way} classes are more than the {limit} that the network {model.name!r} takes: {hint} the method centroid, "
-        "or train with more classes.",
+        f"{way} classes are more than the {ready.max_way} that the network {model.name!r} takes: {hint} the method "
+        "centroid, or train with more classes.",
         parameter="method",
     )
 

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from tapnet.errors import UserError
+from tapnet.inference.adaptation import method_for
 from tapnet.inference.content import NetworkChoice, choose_network
 from tapnet.inference.examples import Examples
 from tapnet.inference.images import Example, ImageInput, image_sha256, name_of, read_images
 from tapnet.inference.leave_one_out import LeaveOneOut, leave_one_out
-from tapnet.inference.method_choice import MethodChoice, choose_method
+from tapnet.inference.method_choice import MethodChoice, choose_method, resolve_method
 from tapnet.inference.networks import EmbeddingModel, load_network
 from tapnet.inference.predictor import OnUnreadable, readable
 from tapnet.inference.task import Task, check_names_differ, fit_task, network_of, with_examples, without
@@ -63,8 +64,10 @@ def fit(
     if len(classes) < 2:
         raise UserError(f"A classifier needs at least 2 classes, got {len(classes)}: {', '.join(classes) or 'none'}.")
     model = load_network(network or choose_network(_all(classes)).name, device)
+    name, options = resolve_method(model, method, options)
+    method_for(len(classes), model, name, options)  # what cannot be fitted is refused before any image is read
     examples = _read_examples(classes, model, on_unreadable, on_read)
-    return fit_task(list(classes), examples, model, method, options)
+    return fit_task(list(classes), examples, model, name, options)
 
 
 def propose_network(images: ImagesByClass) -> NetworkChoice:

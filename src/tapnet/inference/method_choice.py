@@ -37,3 +37,13 @@ def choose_method(model: EmbeddingModel) -> MethodChoice:
     if model.preprocessing is None:
         return MethodChoice(own, {}, "the method for feature vectors")
     return MethodChoice(LOGISTIC, {}, "the best on validation classes for networks without references")
+
+
+def resolve_method(
+    model: EmbeddingModel, method: str | None, options: Mapping[str, Any] | None
+) -> tuple[str, Mapping[str, Any]]:
+    """Return the method named and its options; without a name, the network's own if there are options, else by rule."""
+    options = {key: value for key, value in (options or {}).items() if value is not None}
+    if method not in (None, AUTO):
+        return method, options
+    return (model.default_method, options) if options else choose_method(model)[:2]

@@ -18,7 +18,7 @@ from scipy.special import softmax
 from tapnet.errors import NonFiniteError, NotFoundError, UserError
 from tapnet.inference.adaptation import adapt
 from tapnet.inference.examples import Examples, joined
-from tapnet.inference.method_choice import AUTO, choose_method
+from tapnet.inference.method_choice import resolve_method
 from tapnet.inference.networks import FEATURES, EmbeddingModel, load_network, vector_model
 from tapnet.inference.temperature import temperature_of
 from tapnet.methods import Head, LinearHead
@@ -123,22 +123,11 @@ def fit_task(
     way = len(classes)
     if way < 2:
         raise UserError(f"A classifier needs at least 2 classes, got {way} class.")
-    options = {key: value for key, value in (options or {}).items() if value is not None}
-    name, options = _resolved(method, options, model)
+    name, options = resolve_method(model, method, options)
     head = adapt(examples, model, name, options)
     temperature = temperature_of(head, examples, model, name, options)
     names = name, options, model.name, model.sha256, label_kind, model.precision
     return Task(tuple(classes), examples, head, temperature, *names)
-
-
-def _resolved(method: str | None, options: Mapping[str, Any], model: EmbeddingModel) -> tuple[str, Mapping[str, Any]]:
-    """Return the name of the method and its options, by the rule if none is named."""
-    if method is not None and method != AUTO:
-        return method, options
-    if options:
-        return model.default_method, options
-    choice = choose_method(model)
-    return choice.name, dict(choice.options)
 
 
 def with_examples(task: Task, names: Sequence[str], more: Examples, model: EmbeddingModel) -> Task:
