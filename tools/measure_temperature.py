@@ -22,11 +22,11 @@ from torch.nn import functional as F
 
 from tapnet.data import load_dataset
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
+from tapnet.evaluation.calibration import calibration_error
 from tapnet.inference import load_network
 from tapnet.inference.examples import Examples
 from tapnet.inference.networks import vector_model
 from tapnet.inference.task import fit_task
-from tapnet.inference.unknowns import calibration_error
 from tapnet.training.provenance import provenance
 
 WAY, SHOTS, QUERY, EPISODES, SEED = 5, (1, 2, 5), 15, 100, 3

@@ -269,7 +269,7 @@ def test_fit_refuses_its_options_before_any_image_is_read(options, words, tmp_pa
     for number in range(61):
         (tmp_path / "in" / f"{number}").mkdir(parents=True)
         Image.new("L", (9, 9), number).save(tmp_path / "in" / f"{number}" / "1.png")
-    monkeypatch.setattr(fitting, "read_images", None)
+    monkeypatch.setattr(fitting, "read_labeled", None)
     assert run("fit", tmp_path / "in", "--network", "drawings", *options, "--out", tmp_path / "a.task") == 2
     assert words in capsys.readouterr().err
 
@@ -458,6 +458,12 @@ def test_fit_of_splits_suggests_the_training_one(drawing_folders, tmp_path, caps
     shutil.copytree(drawing_folders / "new", tmp_path / "in" / "test")
     assert run("fit", tmp_path / "in", "--out", tmp_path / "a.task") == 2
     assert f"give {tmp_path / 'in' / 'train'} instead" in capsys.readouterr().err
+
+
+def test_fit_of_a_folder_above_the_classes_suggests_theirs(drawing_folders, tmp_path, capsys):
+    shutil.copytree(drawing_folders / "fit", tmp_path / "in" / "images")
+    assert run("fit", tmp_path / "in", "--out", tmp_path / "a.task") == 2
+    assert f"If its folders are the classes, give {tmp_path / 'in' / 'images'}." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["predict", "add", "explain", "score"])

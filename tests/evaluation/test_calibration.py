@@ -14,6 +14,7 @@ from tapnet.evaluation.calibration import (
     Calibration,
     calibrate,
     calibrate_checkpoint,
+    calibration_error,
     fit_temperature,
     logits_and_answers,
 )
@@ -91,3 +92,13 @@ def test_checkpoint_keeps_its_temperatures(tmp_path):
     calibrate_checkpoint(tmp_path / "a.safetensors", few)
     assert set(read_checkpoint(tmp_path / "a.safetensors").header.calibration) == {"tapnet", *PARAMETER_FREE}
     assert load(tmp_path / "a.safetensors").references.dtype == torch.float32
+
+
+def test_calibration_error_of_honest_confidence_is_small():
+    generator = np.random.default_rng(2)
+    sure = generator.uniform(0.2, 1, 50_000)
+    assert calibration_error(sure, generator.random(50_000) < sure) < 0.02
+
+
+def test_calibration_error_of_one_who_is_always_sure_is_his_error_rate():
+    assert calibration_error(np.ones(10), np.arange(10) < 7) == pytest.approx(0.3)

@@ -13,6 +13,7 @@ from tapnet.errors import UserError
 from tapnet.inference import (
     add,
     class_folders,
+    compare_methods,
     describe,
     estimate_accuracy,
     explain,
@@ -25,6 +26,7 @@ from tapnet.inference import (
     score,
     write_task,
 )
+from tapnet.inference.networks import EmbeddingModel
 
 
 @pytest.fixture(scope="module")
@@ -226,3 +228,21 @@ def test_progress_is_told_of_every_image_and_thumbnails_are_kept(images):
     task = fit(images, "drawings", on_read=lambda: read.append(1))
     assert len(read) == 12
     assert all(thumbnail[:2] == b"\xff\xd8" for thumbnail in task.examples.thumbnails)
+
+
+def test_fit_embeds_while_it_reads(monkeypatch):
+    """So that a progress bar shows all of the work, and memory holds a batch of pixels."""
+    events = []
+    features = EmbeddingModel._features
+    monkeypatch.setattr(EmbeddingModel, "_features", lambda *args: events.append("embedded") or features(*args))
+    pixels = np.random.default_rng(0).integers(0, 256, (200, 9, 9), np.uint8)
+    fit({"a": pixels[:100], "b": pixels[100:]}, "drawings", "centroid", on_read=lambda: events.append("read"))
+    assert events.count("read") == 200
+    assert events.index("embedded") <= 64
+
+
+def test_compare_methods_reports_every_round(images):
+    done = []
+    found = compare_methods(fit(images, "drawings"), progress=lambda *counts: done.append(counts))
+    assert done == [(number, len(done)) for number in range(1, len(done) + 1)]
+    assert len(done) == 3 * len(found)  # three examples of each class

@@ -18,7 +18,7 @@ def photographs(count, color=False):
 def drawings(count, ink=0, paper=255):
     generator = np.random.default_rng(1)
     for _ in range(count):
-        image = Image.new("L", (200, 200), paper)
+        image = Image.new("L" if isinstance(ink, int) else "RGB", (200, 200), paper)
         points = [tuple(map(int, point)) for point in generator.integers(20, 180, (6, 2))]
         ImageDraw.Draw(image).line(points, fill=ink, width=5)
         yield image.filter(ImageFilter.GaussianBlur(0.7))
@@ -37,6 +37,28 @@ def test_photographs_get_the_network_for_photographs_in_color_and_in_gray(color)
 @pytest.mark.parametrize("values", [(0, 255), (255, 0), (60, 230)])
 def test_line_drawings_get_the_network_for_drawings(values):
     assert choose_network(list(drawings(8, *values))).name == "drawings"
+
+
+@pytest.mark.parametrize("ink", [(20, 40, 200), (220, 20, 20), (90, 50, 20)], ids=["blue", "red", "brown"])
+@pytest.mark.parametrize("paper", [(255, 255, 255), (240, 230, 205)], ids=["white", "cream"])
+def test_drawings_in_colored_ink_get_the_network_for_drawings(ink, paper):
+    assert choose_network(list(drawings(8, ink, paper))).name == "drawings"
+
+
+def test_shapes_before_a_blue_sky_are_photographs():
+    assert choose_network(list(drawings(8, (30, 30, 40), (120, 180, 240)))).name == "photos"
+
+
+def test_drawings_in_several_colors_are_no_line_drawings():
+    sketches = list(drawings(8, (220, 20, 20)))
+    for sketch in sketches:
+        ImageDraw.Draw(sketch).line([(10, 190), (190, 190), (190, 10)], fill=(20, 40, 200), width=9)
+    assert choose_network(sketches).name == "photos"
+
+
+@pytest.mark.parametrize(("color", "name"), [((250, 250, 250), "drawings"), ((200, 30, 30), "photos")])
+def test_one_color_is_paper_if_it_has_none(color, name):
+    assert choose_network([Image.new("RGB", (1, 1), color), Image.new("RGB", (50, 50), color)]).name == name
 
 
 def test_bundled_drawings_get_the_network_for_drawings():

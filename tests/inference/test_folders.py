@@ -5,6 +5,7 @@ from PIL import Image
 
 from tapnet.errors import UserError
 from tapnet.inference import Skipped, class_folders, find_images
+from tapnet.inference.folders import copy_into_class
 
 
 def folder_of(root, *names):
@@ -67,3 +68,12 @@ def test_folder_that_cannot_be_opened_is_named(tmp_path, monkeypatch):
     skipped = Skipped()
     assert len(list(find_images([tmp_path], skipped))) == 1
     assert skipped.counts == {"a folder that cannot be opened (Permission denied)": 1}
+
+
+@pytest.mark.parametrize("label", ["../up", "a/b", "..", "c:\\d", "two\nlines", "robin"])
+def test_copy_into_a_class_stays_below_the_folder(label, tmp_path):
+    (tmp_path / "1.png").write_bytes(b"image")
+    copy_into_class(tmp_path / "1.png", label, tmp_path / "sorted")
+    (copy,) = (tmp_path / "sorted").glob("*/1.png")
+    assert copy.read_bytes() == b"image"
+    assert {path.name for path in tmp_path.iterdir()} == {"1.png", "sorted"}

@@ -1,12 +1,11 @@
 import numpy as np
 import pytest
 
-from tapnet.evaluation.calibration import Calibration
+from tapnet.evaluation.calibration import Calibration, calibration_error
 from tapnet.inference.examples import Examples
 from tapnet.inference.networks import load_network, vector_model
 from tapnet.inference.task import fit_task
-from tapnet.inference.unknowns import calibration_error
-from tapnet.inference.usual_temperature import spread, usual_temperature
+from tapnet.inference.temperature import spread, usual_temperature
 
 DIM, WAY = 32, 5
 

@@ -15,7 +15,7 @@ from rich.padding import Padding
 
 from tapnet.cli.batch import add_engine, check_engine
 from tapnet.cli.evaluate import candidate, evaluation_data
-from tapnet.cli.options import add_device, add_episodes, output_folder, percent
+from tapnet.cli.options import add_device, add_episodes, episode_spec, output_folder, percent
 from tapnet.cli.sweep import train_on_cluster
 from tapnet.cli.tables import print_table
 from tapnet.cli.train import train_with_progress
@@ -24,8 +24,9 @@ from tapnet.wording import difference, half_width
 
 if TYPE_CHECKING:
     from tapnet.checkpoint import Header
+    from tapnet.data.episodes import EpisodeSpec
     from tapnet.evaluation.candidates import Candidate
-    from tapnet.paper.ablations import Ablation, EpisodeSpec, Row
+    from tapnet.paper.ablations import Ablation, Row
 
 _EXAMPLES = """examples:
   tapnet ablate                                            list the ablations
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.paper.ablations import ABLATIONS, EpisodeSpec, find_ablation, task_words
+    from tapnet.paper.ablations import ABLATIONS, find_ablation, task_words
     from tapnet.paper.results import ablation_result, record_ablation
 
     if args.name is None:
@@ -60,8 +61,9 @@ def run(args: argparse.Namespace) -> None:
         return
     ablation = find_ablation(args.name)
     _check_options(ablation, args)
-    episodes = ablation.episodes if args.episodes is None else args.episodes
-    task = EpisodeSpec(args.way, args.shot, args.query, episodes, args.seed)
+    if args.episodes is None:
+        args.episodes = ablation.episodes
+    task = episode_spec(args)
     header, base, rows = (_measure if args.checkpoint else _train_and_measure)(ablation, args, task)
     recorded_task = asdict(task) | ({"way": None} if ablation.varies_way else {})
     rows_as_dicts, overlap = [asdict(row) for row in rows], base.overlap.as_dict()
@@ -69,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(result))
     else:
-        _print_rows(rows, f"{args.name}: {task_words(result['task'])}, {episodes} episodes", ablation.note)
+        _print_rows(rows, f"{args.name}: {task_words(result['task'])}, {task.episodes} episodes", ablation.note)
     if args.record:
         print(f"Kept as {record_ablation(args.record, result)}", file=sys.stderr)
 

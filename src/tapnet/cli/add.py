@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tapnet.cli.progress import OUT, ImageProgress, add_labels, add_network, input_path
+from tapnet.cli.options import add_labels, add_network, input_path
+from tapnet.cli.progress import OUT, ImageProgress
 from tapnet.errors import UserError
 from tapnet.wording import pluralize
 

@@ -8,9 +8,9 @@ import sys
 
 from rich.console import Console
 
-from tapnet.cli.episode_progress import episode_progress
 from tapnet.cli.evaluate import candidates
 from tapnet.cli.options import add_device, add_episodes, episode_spec, output_file
+from tapnet.cli.progress import episode_progress
 from tapnet.cli.tables import print_table
 from tapnet.errors import UserError
 

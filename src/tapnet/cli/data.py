@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import Progress
+from rich.text import Text
 
+from tapnet.cli.progress import OUT, progress_bar
 from tapnet.errors import UserError
 from tapnet.wording import pluralize
 
@@ -30,7 +29,6 @@ _EXAMPLES = """examples:
 
 Prepared datasets are kept in --root, else in $TAPNET_DATA, else in ~/.cache/tapnet.
 """
-_console = Console()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +97,7 @@ def _list(args: argparse.Namespace) -> None:
     root = data_root(args.root)
     if root.exists() and not root.is_dir():
         raise UserError(f"Expected a folder of prepared datasets, and {root} is a file: choose another.", "root")
-    _say(f"Prepared datasets are kept in {root}")
+    OUT.print(f"Prepared datasets are kept in {root}")
     for name, dataset in DATASETS.items():
         if dataset.formats and is_packed(root / name):
             state, words = _prepared(root / name, dataset.images)
@@ -118,8 +116,7 @@ def _list(args: argparse.Namespace) -> None:
 
 
 def _entry(name: str, state: str, summary: str, command: str) -> None:
-    _console.print(f"\n[bold]{escape(name)}[/]: {escape(state)}", highlight=False, soft_wrap=True)
-    _say(f"  {summary}\n  {command}")
+    OUT.print(Text.assemble("\n", (name, "bold"), f": {state}\n  {summary}\n  {command}"))
 
 
 def _prepared(folder: Path, published: int | None = None) -> tuple[str, str]:
@@ -157,7 +154,7 @@ def _pack(args: argparse.Namespace, dataset: Dataset, path: Path) -> None:
 
     try:
         with _progress("packing") as progress:
-            packed = prepare(dataset, path, data_root(args.root), _pack_options(args), Callbacks(_say, progress))
+            packed = prepare(dataset, path, data_root(args.root), _pack_options(args), Callbacks(OUT.print, progress))
     except KeyboardInterrupt:
         raise KeyboardInterrupt("Stopped; the same command resumes from here.") from None
     _print_findings(
@@ -168,17 +165,8 @@ def _pack(args: argparse.Namespace, dataset: Dataset, path: Path) -> None:
 def _pack_options(args: argparse.Namespace) -> PackOptions:
     from tapnet.data.packing import PackOptions
 
-    return PackOptions(
-        name=args.own_name,
-        size=args.size,
-        channels=args.channels,
-        filter=args.filter,
-        fit=args.fit,
-        ink=args.ink,
-        seed=args.seed,
-        skip_bad=args.skip_bad,
-        overwrite=args.overwrite,
-    )
+    fields = "size", "channels", "filter", "fit", "ink", "seed", "skip_bad", "overwrite"
+    return PackOptions(args.own_name, **{name: getattr(args, name) for name in fields})
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -204,7 +192,7 @@ def _download(args: argparse.Namespace) -> None:
     dataset = _preparable(args.name)
     if args.name not in DOWNLOADS:
         formats = "\n".join(f"  • {each.description}" for each in dataset.formats)
-        _say(f"{dataset.origin}\nFormats that can be read:\n{formats}")
+        OUT.print(f"{dataset.origin}\nFormats that can be read:\n{formats}")
         raise UserError(
             f"{args.name} cannot be downloaded from here: get it from where it is kept, then run "
             f"`tapnet data prepare {args.name} --from PATH`. Sets that can be downloaded: {', '.join(DOWNLOADS)}."
@@ -214,7 +202,7 @@ def _download(args: argparse.Namespace) -> None:
     folder = root / "downloads" / args.name
     with _progress("downloading") as progress:
         for remote in DOWNLOADS[args.name]:
-            _say(f"Fetching {remote.url}")
+            OUT.print(f"Fetching {remote.url}")
             download(remote, folder, progress)
     _pack(args, dataset, folder)
 
@@ -223,26 +211,25 @@ def _show(args: argparse.Namespace) -> None:
     from tapnet.data import load_dataset
     from tapnet.data.preview import contact_sheet, episode_sheet, fitting_sampler
 
-    for option, least in (("classes", 1), ("images", 1)):
-        if getattr(args, option) < least:
-            raise UserError(f"--{option} needs at least {least}, got {getattr(args, option)}.")
-    if args.out.is_dir():
-        raise UserError(f"--out needs the name of an image file, and {args.out} is a folder.")
+    for option in ("classes", "images"):
+        if getattr(args, option) < 1:
+            raise UserError(f"--{option} needs at least 1, got {getattr(args, option)}.")
+    if args.out.is_dir() or args.out.suffix.lower() != ".png":
+        got = "which is a folder" if args.out.is_dir() else "which does not"
+        raise UserError(f"--out needs the name of a file that ends in .png, got {args.out}, {got}.")
     images = load_dataset(args.name, args.split, args.root, args.rotations)
-    if args.out.suffix.lower() != ".png":
-        raise UserError(f"--out needs a name that ends in .png, got {args.out}.")
     sampler = fitting_sampler(images, args.way, args.shot, args.query, args.seed)
     sheet = args.out
     episode = sheet.with_name(f"{sheet.stem}-episode.png")
     drawn = None if sampler is None else episode_sheet(images, sampler, args.episode)
     sheet.parent.mkdir(parents=True, exist_ok=True)
     contact_sheet(images, args.classes, args.images).save(sheet)
-    _say(f"{sheet}: {args.split} classes of {args.name}")
+    OUT.print(f"{sheet}: {args.split} classes of {args.name}")
     if drawn is None:
-        _say("No episode: it needs 2 classes with 2 images each.")
+        OUT.print("No episode: it needs 2 classes with 2 images each.")
     else:
         drawn.save(episode)
-        _say(f"{episode}: an episode as a model sees it")
+        OUT.print(f"{episode}: an episode as a model sees it")
 
 
 def _preparable(name: str) -> Dataset:
@@ -255,23 +242,18 @@ def _preparable(name: str) -> Dataset:
     return DATASETS[name]
 
 
-def _say(sentence: str) -> None:
-    _console.print(sentence, markup=False, highlight=False, soft_wrap=True)
-
-
 @contextmanager
 def _progress(words: str) -> Iterator[Callable[[int, int], None]]:
-    with Progress(console=_console, transient=True) as bar:
-        task = bar.add_task(words, total=None)
+    with progress_bar(words) as bar:
+        task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _print_findings(findings: list[Finding], title: str) -> None:
-    marks = {True: "[green]✓[/]", False: "[yellow]![/]", None: " "}
-    _say(title)
+    marks = {True: ("✓", "green"), False: ("!", "yellow"), None: (" ", "")}
+    OUT.print(title)
     for finding in findings:
-        line = f"{marks[finding.good]} {finding.subject:<26} {escape(finding.words)}"
-        _console.print(line, highlight=False, soft_wrap=True)
+        OUT.print(Text.assemble(marks[finding.good], f" {finding.subject:<26} {finding.words}"))
 
 
 ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {

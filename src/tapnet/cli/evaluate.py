@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from tapnet.cli.episode_progress import Advance, episode_progress
 from tapnet.cli.options import (
     add_device,
     add_episodes,
@@ -23,6 +22,7 @@ from tapnet.cli.options import (
     percent,
     processes,
 )
+from tapnet.cli.progress import Advance, episode_progress
 from tapnet.cli.tables import print_table
 from tapnet.wording import half_width, overlap_note, pluralize
 

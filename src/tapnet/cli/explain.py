@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tapnet.cli.options import FIGURES, output_file
-from tapnet.cli.progress import OUT, add_network, input_path
+from tapnet.cli.options import FIGURES, add_network, input_path, output_file
+from tapnet.cli.progress import OUT
 
 _SHOWN = 5  # classes
 _EXAMPLES = """examples:

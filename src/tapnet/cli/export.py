@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from tapnet.cli.options import output_file
-from tapnet.cli.progress import OUT, add_network, input_path
+from tapnet.cli.options import add_network, input_path, output_file
+from tapnet.cli.progress import OUT
 
 _EXAMPLES = """examples:
   tapnet export birds.task --onnx birds.onnx

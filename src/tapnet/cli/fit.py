@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from tapnet.cli.options import command, output_file, percent
-from tapnet.cli.progress import OUT, ImageProgress, add_labels, input_path, labeled_images
+from tapnet.cli.options import add_labels, command, input_path, labeled_images, output_file, percent
+from tapnet.cli.progress import OUT, ImageProgress
 from tapnet.errors import UserError
 from tapnet.wording import pluralize
 
@@ -68,8 +68,10 @@ def run(args: argparse.Namespace) -> None:
     folder = labeled_images(args.folder, args.labels)
     if len(folder.classes) < 2:
         (only,) = folder.classes
-        words = f"{args.folder or args.labels} holds one class with images, {only!r}: a classifier needs at least 2."
-        raise UserError(" ".join([words, *folder.skipped.lines()]))
+        words = [f"{args.folder or args.labels} holds one class with images, {only!r}: a classifier needs at least 2."]
+        if args.folder and any(path.is_dir() for path in (args.folder / only).glob("*")):
+            words.append(f"If its folders are the classes, give {args.folder / only}.")
+        raise UserError(" ".join([*words, *folder.skipped.lines()]))
     choice = None if args.network else propose_network(folder.classes)
     names = "selection", "projection_dim", "reference_shots"
     options = {name: value for name in names if (value := getattr(args, name)) is not None}
@@ -96,7 +98,7 @@ def run(args: argparse.Namespace) -> None:
     if args.method == "auto" and not options:
         reason = propose_method(task, args.network, args.device).reason
         OUT.print(f"Method {task.method} ({reason}); choose another with --method.")
-    with progress.bar(1, "methods of leave-one-out"):
+    with progress.bar(1, "rounds of leave-one-out"):
         _show(compare_methods(task, args.network, args.device, progress.show), args)
     OUT.print(f"Try: tapnet predict {args.out} IMAGES")
     progress.finish(folder.skipped)

@@ -6,7 +6,8 @@ import argparse
 import json
 from typing import Any
 
-from tapnet.cli.progress import OUT, input_path
+from tapnet.cli.options import input_path
+from tapnet.cli.progress import OUT
 
 _EXAMPLES = """examples:
   tapnet info birds.task

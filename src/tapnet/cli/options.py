@@ -10,11 +10,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tapnet.errors import UserError
+
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from tapnet.data.episodes import EpisodeSpec
     from tapnet.evaluation.evaluator import Evaluation
+    from tapnet.inference.folders import LabeledFolder
 
 
 def add_device(parser: argparse.ArgumentParser, precision: str) -> None:
@@ -83,6 +86,50 @@ def add_task(parser: argparse.ArgumentParser, several: bool = False) -> None:
     parser.add_argument("--query", type=int, default=15, help="images to classify per class (default: 15)")
     parser.add_argument("--allow-overlap", action="store_true", help="also on classes that the backbone was trained on")
     parser.add_argument("--seed", type=int, default=0, help="which episodes (default: 0)")
+
+
+def input_path(text: str) -> Path:
+    """Parse the path of a file or folder to read."""
+    if "://" in text:
+        raise argparse.ArgumentTypeError(f"{text} is an address: download it first, then pass the path of the file.")
+    if text == "-":
+        raise argparse.ArgumentTypeError("standard input is not read: save the image as a file first.")
+    return Path(text)
+
+
+def image_source(text: str) -> str:
+    """Parse the path of images or the address of a bucket."""
+    scheme, found, _ = text.partition("://")
+    return text if found and scheme not in ("http", "https", "ftp") else str(input_path(text))
+
+
+def add_labels(parser: argparse.ArgumentParser) -> None:
+    """Add the option that takes labels from a file in place of folders."""
+    parser.add_argument(
+        "--labels",
+        type=input_path,
+        metavar="FILE",
+        help="a .csv or .jsonl file of paths and classes, in place of folders",
+    )
+
+
+def labeled_images(folder: Path | None, labels: Path | None) -> LabeledFolder:
+    """Return the images of a folder of classes or of a file of labels; raise UserError unless there is exactly one."""
+    from tapnet.inference import class_folders, read_labels
+
+    if labels is not None and folder is None:
+        return read_labels(labels)
+    if folder is not None and labels is None:
+        return class_folders(folder)
+    got = "both" if folder else "neither"
+    raise UserError(f"Expected a folder of classes or --labels FILE, got {got}.")
+
+
+def add_network(parser: argparse.ArgumentParser, device: bool = True) -> None:
+    """Add the options of commands that open a task."""
+    parser.add_argument("--network", help="path to the task's checkpoint, if it moved")
+    if device:
+        parser.add_argument("--device", default="cpu", help="cpu (default), cuda, mps or auto")
 
 
 def output_file(*endings: str) -> Callable[[str], Path]:

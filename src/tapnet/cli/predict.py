@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from tapnet.cli.batch import add_batch_options, check_no_batch_options, predict_parts
-from tapnet.cli.options import add_rejection, output_file, output_folder
-from tapnet.cli.progress import ERRORS, ImageProgress, add_network, image_source, input_path
+from tapnet.cli.options import add_network, add_rejection, image_source, input_path, output_file, output_folder
+from tapnet.cli.progress import ERRORS, ImageProgress
 from tapnet.cli.rows import FORMATS
 from tapnet.errors import UserError
 from tapnet.wording import pluralize
@@ -83,6 +83,7 @@ def run(args: argparse.Namespace) -> None:
         predict_parts(args)
         return
     from tapnet.inference import Skipped, open_predictor
+    from tapnet.inference.folders import copy_into_class
     from tapnet.jobs.sources import read_chunks
 
     check_no_batch_options(args)
@@ -110,8 +111,8 @@ def run(args: argparse.Namespace) -> None:
             batches = predictor.predict_batches(images, args.top, args.reject, progress.unreadable, args.lose)
             for batch in batches:
                 kept.extend(batch) if args.sort else writer.write(batch)
-                if args.sort_into:
-                    _sort(batch, args.sort_into, copied)
+                for prediction in batch if args.sort_into else ():
+                    copy_into_class(copied[str(prediction.image)], prediction.label, args.sort_into)
                 done += len(batch)
                 progress.advance(len(batch))
         except KeyboardInterrupt:
@@ -155,26 +156,3 @@ def _to_copy(chunk: Chunk) -> dict[str, Path]:
         elsewhere = next(file for file in chunk.files if file not in paths)
         raise UserError(f"--sort-into copies files of this machine, got {elsewhere}: leave it out.")
     return paths
-
-
-def _sort(batch: list[Prediction], folder: Path, paths: dict[str, Path]) -> None:
-    """Copy images into one folder per class; different ones of one name are all kept, none is copied twice."""
-    import filecmp
-    import shutil
-
-    for prediction in batch:
-        place = folder / _safe(prediction.label)
-        place.mkdir(parents=True, exist_ok=True)
-        file = paths[str(prediction.image)]
-        target, number = place / file.name, 1
-        while target.exists() and not filecmp.cmp(file, target, shallow=False):
-            number += 1
-            target = place / f"{file.stem}-{number}{file.suffix}"
-        if not target.exists():
-            shutil.copy2(file, target)
-
-
-def _safe(name: str) -> str:
-    """Return a class name as a safe name of one folder, since task files may come from strangers."""
-    plain = "".join("_" if character in '/\\:*?"<>|' or ord(character) < 32 else character for character in name)
-    return plain.lstrip(". ") or "_"

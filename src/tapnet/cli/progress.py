@@ -1,26 +1,24 @@
-"""Shared by the commands on the user's own images: a progress bar, and reports of images that were not read."""
+"""The consoles, progress bars, and reports of images that were not read."""
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tapnet.errors import UserError
 from tapnet.wording import pluralize
 
 if TYPE_CHECKING:
-    from tapnet.inference.folders import LabeledFolder, Skipped
+    from tapnet.inference.folders import Skipped
     from tapnet.inference.images import ImageInput
 
 OUT = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)  # commands and paths stay on one line
 ERRORS = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+Advance = Callable[[int, int], None]  # how many are done, of how many
 
 
 class ImageProgress:
@@ -65,51 +63,23 @@ class ImageProgress:
             raise SystemExit(1)
 
 
-def progress_bar(what: str) -> Progress:
-    """Return a bar that disappears when it is done."""
-    columns = BarColumn(), MofNCompleteColumn(), TextColumn(f"{what}, time left"), TimeRemainingColumn()
-    return Progress(*columns, console=ERRORS, transient=True, disable=not sys.stderr.isatty())
+def progress_bar(what: str, hidden: bool = False) -> Progress:
+    """Return a bar on stderr that disappears when it is done; there is none if that is no terminal."""
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=12), MofNCompleteColumn()
+    left = TextColumn(f"{what}, time left"), TimeRemainingColumn()
+    return Progress(*columns, *left, console=ERRORS, transient=True, disable=hidden or not sys.stderr.isatty())
 
 
-def input_path(text: str) -> Path:
-    """Parse the path of a file or folder to read."""
-    if "://" in text:
-        raise argparse.ArgumentTypeError(f"{text} is an address: download it first, then pass the path of the file.")
-    if text == "-":
-        raise argparse.ArgumentTypeError("standard input is not read: save the image as a file first.")
-    return Path(text)
+@contextmanager
+def episode_progress() -> Iterator[Callable[[str], Advance]]:
+    """Yield a function that starts the bar again with a description; of several processes only the first has one."""
+    from tapnet import distributed
 
+    with progress_bar("episodes", hidden=distributed.rank() > 0) as bar:
+        task = bar.add_task("", visible=False)
 
-def image_source(text: str) -> str:
-    """Parse the path of images or the address of a bucket."""
-    scheme, found, _ = text.partition("://")
-    return text if found and scheme not in ("http", "https", "ftp") else str(input_path(text))
+        def start(description: str) -> Advance:
+            bar.reset(task, description=description, visible=True)
+            return lambda done, total: bar.update(task, completed=done, total=total)
 
-
-def add_labels(parser: argparse.ArgumentParser) -> None:
-    """Add the option that takes labels from a file in place of folders."""
-    parser.add_argument(
-        "--labels",
-        type=input_path,
-        metavar="FILE",
-        help="a .csv or .jsonl file of paths and classes, in place of folders",
-    )
-
-
-def labeled_images(folder: Path | None, labels: Path | None) -> LabeledFolder:
-    """Return the images of a folder of classes or of a file of labels; raise UserError unless there is exactly one."""
-    from tapnet.inference import class_folders, read_labels
-
-    if labels is not None and folder is None:
-        return read_labels(labels)
-    if folder is not None and labels is None:
-        return class_folders(folder)
-    got = "both" if folder else "neither"
-    raise UserError(f"Expected a folder of classes or --labels FILE, got {got}.")
-
-
-def add_network(parser: argparse.ArgumentParser, device: bool = True) -> None:
-    """Add the options of commands that open a task."""
-    parser.add_argument("--network", help="path to the task's checkpoint, if it moved")
-    if device:
-        parser.add_argument("--device", default="cpu", help="cpu (default), cuda, mps or auto")
+        yield start

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tapnet.cli.progress import OUT, add_network, input_path
+from tapnet.cli.options import add_network, input_path
+from tapnet.cli.progress import OUT
 from tapnet.errors import UserError
 from tapnet.wording import pluralize
 

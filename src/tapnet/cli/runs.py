@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tapnet.cli.options import percent
 from tapnet.cli.tables import print_table
 from tapnet.errors import NotFoundError
+from tapnet.wording import half_width
+
+if TYPE_CHECKING:
+    from tapnet.training.run_folder import Summary
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,17 +33,20 @@ def run(args: argparse.Namespace) -> None:
         return
     if not found:
         raise NotFoundError(f"There is no run in {args.folder}: start one with `tapnet train`, or name its folder.")
+    print_runs(found)
+
+
+def print_runs(found: Sequence[Summary]) -> None:
+    """Print one row per run."""
     rows = []
     for each in found:
         tests = "\n".join(map(_result, each.evaluation))
         validation = _result(each.validation) if each.validation else "—"
-        started = each.started[:16].replace("T", "\n")
-        rows.append(
-            (str(each.folder), each.state, f"{each.episode}/\n{each.episodes}", validation, tests or "—", started)
-        )
+        episodes, started = f"{each.episode}/\n{each.episodes}", each.started[:16].replace("T", "\n")
+        rows.append((str(each.folder), each.state, episodes, validation, tests or "—", started))
     print_table(("run", "state", "episodes", "validation", "test", "started"), rows)
 
 
 def _result(result: dict[str, Any]) -> str:
-    accuracy = f"{percent(result['accuracy'])} ± {100 * result['ci95']:.2f}"
+    accuracy = f"{percent(result['accuracy'])} {half_width(result['ci95'])}"
     return f"{accuracy}\n{result['way']}-way {result['shot']}-shot"

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from tapnet.cli.options import FIGURES, add_rejection, output_file, percent
-from tapnet.cli.progress import ERRORS, OUT, ImageProgress, add_labels, add_network, input_path, labeled_images
+from tapnet.cli.options import (
+    FIGURES,
+    add_labels,
+    add_network,
+    add_rejection,
+    input_path,
+    labeled_images,
+    output_file,
+    percent,
+)
+from tapnet.cli.progress import ERRORS, OUT, ImageProgress
 from tapnet.wording import pluralize, shorten
 
 if TYPE_CHECKING:

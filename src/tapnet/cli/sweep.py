@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tapnet.cli.batch import add_engine, check_engine
-from tapnet.cli.options import add_device, command, output_folder, percent
+from tapnet.cli.options import add_device, command, output_folder
 from tapnet.cli.progress import ERRORS, OUT, progress_bar
-from tapnet.cli.tables import print_table
+from tapnet.cli.runs import print_runs
 from tapnet.cli.train import train_with_progress
 from tapnet.errors import UserError
-from tapnet.wording import half_width, pluralize
+from tapnet.wording import pluralize
 
 if TYPE_CHECKING:
     from tapnet.jobs.sweep import Outcome
@@ -63,7 +63,8 @@ def run(args: argparse.Namespace) -> None:
     ended = (_on_cluster if args.engine else _one_by_one)(todo, out, args, sweep.test)
     failed = [outcome for outcome in ended if outcome.reason]
     folders = [out / name for name in sweep.recipes]
-    _print_summary(folders)
+    if trained := _summaries(folders):
+        print_runs(trained)
     for outcome in failed:
         ERRORS.print(f"{outcome.name} failed: {outcome.reason}")
     if failed:
@@ -118,14 +119,3 @@ def _summaries(folders: list[Path]) -> list[Summary]:
     from tapnet.training.run_folder import summary
 
     return [summary(folder) for folder in folders if can_resume(folder)]
-
-
-def _print_summary(folders: list[Path]) -> None:
-    lines = []
-    for each in _summaries(folders):
-        validation = f"{percent(each.validation['accuracy'])}" if each.validation else "—"
-        result = next(iter(each.evaluation), None)
-        test = f"{percent(result['accuracy'])} {half_width(result['ci95'])}" if result else "—"
-        lines.append([str(each.folder), each.state, f"{each.episode}/{each.episodes}", validation, test])
-    if lines:
-        print_table(["run", "state", "episodes", "validation", "test"], lines)

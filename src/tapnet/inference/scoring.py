@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,8 +10,17 @@ import numpy as np
 
 from tapnet.errors import UserError
 from tapnet.inference.confusion import Confusion
-from tapnet.inference.images import ImageInput, name_of
-from tapnet.inference.predictor import LOSE, OnUnreadable, Prediction, Predictor, Reject
+from tapnet.inference.images import Example, ImageInput, name_of
+from tapnet.inference.predictor import (
+    LOSE,
+    ImagesByClass,
+    OnRead,
+    OnUnreadable,
+    Prediction,
+    Predictor,
+    Reject,
+    read_labeled,
+)
 
 THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
@@ -72,23 +81,17 @@ class Score:
 
     def thresholds(self, values: Sequence[float] = THRESHOLDS) -> list[Threshold]:
         """Return what each threshold of rejection costs and catches."""
-        right = np.array([each.probability for truth, each in self.known if each.best == truth])
-        wrong = np.array([each.probability for truth, each in self.known if each.best != truth])
-        strange = np.array([each.probability for _, each in self.unknown])
-        groups = right, wrong, strange
-        return [
-            Threshold(value, *(float((group < value).mean()) if len(group) else None for group in groups))
-            for value in values
-        ]
+        return [self._threshold(value, lambda each, value=value: each.probability < value) for value in values]
 
     def rejection(self) -> Threshold | None:
         """Return what rejecting as asked for costs and catches; `None` if nothing was asked for."""
-        if not self.reject:
-            return None
-        right = [each.rejected for truth, each in self.known if each.best == truth]
-        wrong = [each.rejected for truth, each in self.known if each.best != truth]
-        groups = right, wrong, [each.rejected for _, each in self.unknown]
-        return Threshold(self.reject, *(float(np.mean(group)) if group else None for group in groups))
+        return self._threshold(self.reject, lambda each: each.rejected) if self.reject else None
+
+    def _threshold(self, reject: Reject, rejected: Callable[[Prediction], bool]) -> Threshold:
+        right = [rejected(each) for truth, each in self.known if each.best == truth]
+        wrong = [rejected(each) for truth, each in self.known if each.best != truth]
+        groups = right, wrong, [rejected(each) for _, each in self.unknown]
+        return Threshold(reject, *(float(np.mean(group)) if group else None for group in groups))
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain values, for JSON."""
@@ -107,9 +110,9 @@ class Score:
 
 def score(
     predictor: Predictor,
-    images: Mapping[str, Sequence[ImageInput]],
+    images: ImagesByClass,
     on_unreadable: OnUnreadable | None = None,
-    on_read: Callable[[], None] | None = None,
+    on_read: OnRead | None = None,
     reject: Reject = 0.0,
     lose: float = LOSE,
 ) -> Score:
@@ -117,23 +120,14 @@ def score(
 
     Raise UserError if no image is of a class of the predictor.
     """
-    pairs = [(truth, image) for truth, each in images.items() for image in each]
-    lost: set[int] = set()
+    truths: list[str] = []
 
-    def leave_out(image: ImageInput, reason: str) -> None:
-        if on_unreadable is None:
-            raise UserError(f"{name_of(image)} cannot be read: {reason}.")
-        lost.add(id(image))
-        on_unreadable(image, reason)
+    def examples() -> Iterator[tuple[ImageInput, Example]]:
+        for truth, image, example in read_labeled(images, predictor.preprocessing, on_unreadable, on_read):
+            truths.append(truth)
+            yield image, example
 
-    found: list[Prediction] = []
-    for batch in predictor.predict_batches(
-        (image for _, image in pairs), reject=reject, on_unreadable=leave_out, lose=lose
-    ):
-        found.extend(batch)
-        for _ in batch if on_read else ():
-            on_read()  # type: ignore[misc]
-    truths = [truth for truth, image in pairs if id(image) not in lost]
+    found = [each for batch in predictor.predict_examples(examples(), reject=reject, lose=lose) for each in batch]
     predictions = tuple(zip(truths, found, strict=True))
     known = [(truth, each.best) for truth, each in predictions if truth in predictor.classes]
     if not known:

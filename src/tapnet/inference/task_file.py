@@ -36,7 +36,7 @@ _TOLERANCE = 1e-3
 def write_task(task: Task, path: str | Path) -> None:
     """Write the file, whole or not at all."""
     tensors, header = _tensors(task), _header(task)
-    header["digest"] = content_digest(header, {name: torch.from_numpy(array) for name, array in tensors.items()})
+    header["digest"] = _digest(header, tensors)
     write_atomically(Path(path), save(tensors, {TASK: json.dumps(header, sort_keys=True)}))
 
 
@@ -91,7 +91,11 @@ def read_task(path: str | Path) -> Task:
     """Return the task in a file; raise UserError if there is none, or if it is damaged or inconsistent."""
     path = Path(path)
     if path.is_dir():
-        raise UserError(_no_run(path) if (path / BEST).exists() else _no_folder(path))
+        if (path / BEST).exists():
+            raise UserError(_no_run(path))
+        raise UserError(
+            f"{path} is a folder, expected a task file: `tapnet fit {path} --out FILE` makes one of folders of classes."
+        )
     if not path.is_file():
         raise NotFoundError(f"There is no task file {path}: make one with `tapnet fit FOLDER --out {path}`.")
     if path.suffix.lower() == ".onnx":
@@ -128,34 +132,37 @@ def _no_run(path: Path) -> str:
     )
 
 
-def _no_folder(path: Path) -> str:
-    return f"{path} is a folder, expected a task file: `tapnet fit {path} --out FILE` makes one of a folder of classes."
-
-
 def _task(header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Task:
     if header["format"] == 1:
-        return _task_of_format_1(header, tensors)
-    if header["format"] != FORMAT:
+        header = _translated(header)
+    elif header["format"] != FORMAT:
         raise UserError(f"it has format {header['format']}, this version reads 1 and {FORMAT}")
-    digest = content_digest(header, {name: torch.from_numpy(array) for name, array in tensors.items()})
-    if header["digest"] != digest:
+    elif header["digest"] != _digest(header, tensors):
         raise UserError("its content does not match its digest")
-    head = _linear(tensors, bool(header["normalize"])) if "weight" in tensors else _PendingHead()
-    names = header["method"], header["options"], header["network"], header["network_sha256"], header["label_kind"]
-    parts = tuple(header["classes"]), _examples(header, tensors), head, float(header["temperature"])
-    return Task(*parts, *names, precision=header.get("precision", "float32"))
+    return Task(
+        classes=tuple(header["classes"]),
+        examples=_examples(header, tensors),
+        head=_linear(tensors, bool(header["normalize"])) if "weight" in tensors else _PendingHead(),
+        temperature=float(header["temperature"]),
+        method=header["method"],
+        options=header["options"],
+        network=header["network"],
+        network_sha256=header["network_sha256"],
+        label_kind=header["label_kind"],
+        precision=header.get("precision", "float32"),
+    )
 
 
-def _task_of_format_1(header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Task:
-    """Return the task of an earlier version, which named its method `head` and kept TapNet's parts beside it."""
-    options = {}
-    if header["head"] == "tapnet":
-        options = {"selection": header["selection"]}
-        if header["projection_dim"] is not None:
-            options["projection_dim"] = header["projection_dim"]
-    head = _linear(tensors, bool(header["unit_length"]))
-    names = header["head"], options, header["network"], header["network_sha256"]
-    return Task(tuple(header["classes"]), _examples(header, tensors), head, float(header["temperature"]), *names)
+def _translated(header: dict[str, Any]) -> dict[str, Any]:
+    """Return a header of format 1 in the words of format 2; the method was its `head`, and it had no digest."""
+    of_tapnet = ("selection", "projection_dim") if header["head"] == "tapnet" else ()
+    options = {name: header[name] for name in of_tapnet if header[name] is not None}
+    names = {"method": header["head"], "options": options, "normalize": header["unit_length"], "label_kind": "str"}
+    return header | names
+
+
+def _digest(header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> str:
+    return content_digest(header, {name: torch.from_numpy(array) for name, array in tensors.items()})
 
 
 def _examples(header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Examples:

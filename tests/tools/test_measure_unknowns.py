@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
-
-from tapnet.inference.unknowns import calibration_error, detection
+from measure_unknowns import detection
 
 
 def test_detection_of_a_perfect_score_loses_nothing():
@@ -21,13 +20,3 @@ def test_detection_counts_the_pairs_in_order():
     """Of the six pairs (known, unknown) four have the higher score for the known one, and one is a tie."""
     known = np.array([True, True, True, False, False])
     assert detection(np.array([0.9, 0.5, 0.4, 0.5, 0.1]), known).auroc == pytest.approx(4.5 / 6)
-
-
-def test_calibration_error_of_honest_confidence_is_small():
-    generator = np.random.default_rng(2)
-    sure = generator.uniform(0.2, 1, 50_000)
-    assert calibration_error(sure, generator.random(50_000) < sure) < 0.02
-
-
-def test_calibration_error_of_one_who_is_always_sure_is_his_error_rate():
-    assert calibration_error(np.ones(10), np.arange(10) < 7) == pytest.approx(0.3)
