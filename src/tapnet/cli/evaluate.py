@@ -16,7 +16,6 @@ from tapnet.cli.options import (
     add_device,
     add_episodes,
     add_processes,
-    describe,
     episode_specs,
     output_folder,
     percent,
@@ -121,7 +120,7 @@ def _print(measured: list[_Measured], spreads: list[tuple[Evaluation, SeedSpread
         headings = ("task", "accuracy", "over episodes", "over seeds", "deviation of one run")
         rows = [
             (
-                describe(result),
+                f"{result.way}-way {result.shot}-shot",
                 percent(spread.accuracy),
                 half_width(spread.ci95),
                 half_width(spread.seed_ci95),
@@ -154,20 +153,13 @@ def _spreads(measured: list[_Measured], tasks: int) -> list[tuple[Evaluation, Se
 
 def _record(measured: list[_Measured], folder: Path) -> None:
     from tapnet.paper.results import record
+    from tapnet.training.run_folder import RunFolder
 
     for each in measured:
         found = each.candidate
-        path = record(
-            folder, found.header, each.result, found.overlap.as_dict(), run_state(found.name), found.training_seconds
-        )
+        state = str(RunFolder(Path(found.name)).metadata().get("state", "unknown"))  # unknown of a single file
+        path = record(folder, found.header, each.result, found.overlap.as_dict(), state, found.training_seconds)
         print(f"Kept as {path}", file=sys.stderr)
-
-
-def run_state(checkpoint: str) -> str:
-    """Return whether the run of a checkpoint has finished; `unknown` for a single file."""
-    from tapnet.training.run_folder import RunFolder
-
-    return str(RunFolder(Path(checkpoint)).metadata().get("state", "unknown"))
 
 
 def candidates(args: argparse.Namespace) -> Iterator[Candidate]:
@@ -214,7 +206,7 @@ def print_results(results: list[Evaluation], title: str) -> None:
     """Print a title on one line and one row per task."""
     rows = []
     for result in results:
-        intervals = (half_width(result.ci95), half_width(result.ci95_bootstrap))
-        rows.append((describe(result), percent(result.accuracy), *intervals, f"{result.episodes:,}"))
+        task, intervals = f"{result.way}-way {result.shot}-shot", map(half_width, (result.ci95, result.ci95_bootstrap))
+        rows.append((task, percent(result.accuracy), *intervals, f"{result.episodes:,}"))
     print(title)
     print_table(("task", "accuracy", "over episodes", "over classes", "episodes"), rows)

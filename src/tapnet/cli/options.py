@@ -1,4 +1,4 @@
-"""Options that several commands share, and how accuracies are printed."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from tapnet.data.episodes import EpisodeSpec
-    from tapnet.evaluation.evaluator import Evaluation
     from tapnet.inference.folders import LabeledFolder
 
 
@@ -199,7 +198,3 @@ def output_folder(text: str) -> Path:
 
 def percent(value: float) -> str:
     return f"{100 * value:.2f}%"
-
-
-def describe(result: Evaluation) -> str:
-    return f"{result.way}-way {result.shot}-shot"

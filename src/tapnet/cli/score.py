@@ -6,8 +6,6 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from tapnet.cli.options import (
     FIGURES,
     add_labels,
@@ -19,6 +17,7 @@ from tapnet.cli.options import (
     percent,
 )
 from tapnet.cli.progress import ERRORS, OUT, ImageProgress
+from tapnet.cli.tables import print_table
 from tapnet.wording import pluralize, shorten
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def _show(found: Score) -> None:
         OUT.print(f"  {percent(accuracy):>7} of {pluralize(count, 'image')}: {name}")
     if len(confusion.classes) <= _WIDEST:
         OUT.print("Rows: true class; columns: predicted class, by number")
-        OUT.print(_matrix(confusion), soft_wrap=False)
+        _print_matrix(confusion)
     mistakes = found.mistakes()
     for mistake in mistakes[:_MISTAKES]:
         OUT.print(f"  {mistake.truth} taken for {mistake.predicted} ({percent(mistake.probability)}): {mistake.image}")
@@ -93,27 +92,22 @@ def _show(found: Score) -> None:
         names = ", ".join(dict.fromkeys(truth for truth, _ in found.unknown))
         OUT.print(f"{pluralize(len(found.unknown), 'image')} of classes that the task does not have: {names}")
     OUT.print("What --reject would do, as shares of the images:")
-    OUT.print(_thresholds(found), soft_wrap=False)
+    _print_thresholds(found)
 
 
-def _matrix(confusion: Confusion) -> Table:
-    table = Table()
-    table.add_column("class", no_wrap=True)
-    for k in range(len(confusion.classes)):
-        table.add_column(str(k + 1), justify="right", min_width=2)
-    for k, name in enumerate(confusion.classes):
-        cells = (str(count) if count else "·" for count in confusion.counts[k])
-        table.add_row(f"{k + 1} {shorten(name, _NAME)}", *cells)
-    return table
+def _print_matrix(confusion: Confusion) -> None:
+    numbers = [str(k + 1) for k in range(len(confusion.classes))]
+    rows = [
+        (f"{number} {shorten(name, _NAME)}", *(str(count) if count else "·" for count in counts))
+        for number, name, counts in zip(numbers, confusion.classes, confusion.counts, strict=True)
+    ]
+    print_table(("class", *numbers), rows)
 
 
-def _thresholds(found: Score) -> Table:
-    table = Table()
-    for heading in ("--reject", "correct lost", "mistakes caught", "unknown caught"):
-        table.add_column(heading, justify="right")
-    rejection = found.rejection()
+def _print_thresholds(found: Score) -> None:
+    rejection, rows = found.rejection(), []
     for each in [*found.thresholds(), *([rejection] if rejection else [])]:
         shares = each.correct_rejected, each.mistakes_rejected, each.unknown_rejected
         name = each.reject if isinstance(each.reject, str) else f"{each.reject:g}"
-        table.add_row(name, *("—" if share is None else f"{100 * share:.0f}%" for share in shares))
-    return table
+        rows.append((name, *("—" if share is None else f"{100 * share:.0f}%" for share in shares)))
+    print_table(("--reject", "correct lost", "mistakes caught", "unknown caught"), rows)

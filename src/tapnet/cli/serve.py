@@ -19,14 +19,17 @@ _EXAMPLES = """examples:
   tapnet serve --host 0.0.0.0 --token "$(openssl rand -hex 16)"
   tapnet serve --store postgresql://user@db/tapnet --workers 4
 """
-_LIMITS = {
-    "upload_bytes": "bytes of one request",
-    "pixels": "pixels of one image",
-    "images": "images of one request",
-    "tasks": "tasks in the store",
-    "classes": "classes of one task",
-    "examples": "examples of one task",
-    "connections": "connections at a time, in each worker",
+_LIMITS = {  # fields of `Limits`
+    "upload_bytes": ("--max-upload-bytes", "most bytes of one request"),
+    "pixels": ("--max-pixels", "most pixels of one image"),
+    "images": ("--max-images", "most images of one request"),
+    "tasks": ("--max-tasks", "most tasks in the store"),
+    "classes": ("--max-classes", "most classes of one task"),
+    "examples": ("--max-examples", "most examples of one task"),
+    "connections": ("--max-connections", "most connections at a time, in each worker"),
+    "rate": ("--rate", "requests per second and client"),
+    "body_seconds": ("--body-seconds", "seconds to send a request, headers included"),
+    "queue": ("--queue", "requests that may wait for the network"),
 }
 
 
@@ -45,15 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--network", action="append", default=[], help="a network besides the bundled ones")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda, mps or auto")
     parser.add_argument("--no-open", action="store_true", help="do not open the page in a browser")
-    for name, words in _LIMITS.items():
+    for name, (flag, words) in _LIMITS.items():
         default = getattr(limits, name)
-        flag = f"--max-{name.replace('_', '-')}"
-        parser.add_argument(flag, type=int, default=default, metavar="N", help=f"most {words} (default: {default})")
-    parser.add_argument("--rate", type=float, default=limits.rate, help="requests per second and client")
-    seconds = limits.body_seconds
-    help_seconds = f"to send a request, headers included (default: {seconds:g})"
-    parser.add_argument("--body-seconds", type=float, default=seconds, help=help_seconds)
-    parser.add_argument("--queue", type=int, default=limits.queue, help="requests that may wait for the network")
+        parser.add_argument(
+            flag, dest=name, type=type(default), default=default, metavar="N", help=f"{words} (default: {default})"
+        )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -69,7 +68,6 @@ def run(args: argparse.Namespace) -> None:
 
     if args.workers < 1:
         raise UserError(f"Expected at least 1 worker, got {args.workers}.", parameter="workers")
-    limits = {name: getattr(args, f"max_{name}") for name in _LIMITS}
     settings = Settings(
         store=args.store,
         host=args.host,
@@ -79,7 +77,7 @@ def run(args: argparse.Namespace) -> None:
         networks=tuple(args.network),
         device=args.device,
         threads=args.threads,
-        limits=Limits(**limits, rate=args.rate, queue=args.queue, body_seconds=args.body_seconds),
+        limits=Limits(**{name: getattr(args, name) for name in _LIMITS}),
     )
     options: dict[str, Any] = {
         "host": settings.host,

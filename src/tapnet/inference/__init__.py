@@ -29,31 +29,40 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tapnet.inference.confusion import confusion_figure
-    from tapnet.inference.content import NetworkChoice, choose_network
-    from tapnet.inference.description import describe
-    from tapnet.inference.explanation import Explanation, explain
-    from tapnet.inference.fitting import (
-        add,
-        compare_methods,
-        estimate_accuracy,
-        fit,
-        propose_method,
-        propose_network,
-        remove,
-    )
-    from tapnet.inference.folders import LabeledFolder, Skipped, class_folders, find_images
-    from tapnet.inference.images import ImageInput
-    from tapnet.inference.labels import read_labels
-    from tapnet.inference.leave_one_out import LeaveOneOut
-    from tapnet.inference.method_choice import MethodChoice
-    from tapnet.inference.networks import load_network
-    from tapnet.inference.onnx_export import export
-    from tapnet.inference.planes import TaskPlanes, task_planes
-    from tapnet.inference.predictor import UNKNOWN, Prediction, Predictor, open_predictor
-    from tapnet.inference.scoring import Score, score
-    from tapnet.inference.task import Task
-    from tapnet.inference.task_file import read_task, write_task
+    from tapnet.inference.confusion import confusion_figure as confusion_figure
+    from tapnet.inference.content import NetworkChoice as NetworkChoice
+    from tapnet.inference.content import choose_network as choose_network
+    from tapnet.inference.description import describe as describe
+    from tapnet.inference.explanation import Explanation as Explanation
+    from tapnet.inference.explanation import explain as explain
+    from tapnet.inference.fitting import add as add
+    from tapnet.inference.fitting import compare_methods as compare_methods
+    from tapnet.inference.fitting import estimate_accuracy as estimate_accuracy
+    from tapnet.inference.fitting import fit as fit
+    from tapnet.inference.fitting import propose_method as propose_method
+    from tapnet.inference.fitting import propose_network as propose_network
+    from tapnet.inference.fitting import remove as remove
+    from tapnet.inference.folders import LabeledFolder as LabeledFolder
+    from tapnet.inference.folders import Skipped as Skipped
+    from tapnet.inference.folders import class_folders as class_folders
+    from tapnet.inference.folders import find_images as find_images
+    from tapnet.inference.images import ImageInput as ImageInput
+    from tapnet.inference.labels import read_labels as read_labels
+    from tapnet.inference.leave_one_out import LeaveOneOut as LeaveOneOut
+    from tapnet.inference.method_choice import MethodChoice as MethodChoice
+    from tapnet.inference.networks import load_network as load_network
+    from tapnet.inference.onnx_export import export as export
+    from tapnet.inference.planes import TaskPlanes as TaskPlanes
+    from tapnet.inference.planes import task_planes as task_planes
+    from tapnet.inference.predictor import UNKNOWN as UNKNOWN
+    from tapnet.inference.predictor import Prediction as Prediction
+    from tapnet.inference.predictor import Predictor as Predictor
+    from tapnet.inference.predictor import open_predictor as open_predictor
+    from tapnet.inference.scoring import Score as Score
+    from tapnet.inference.scoring import score as score
+    from tapnet.inference.task import Task as Task
+    from tapnet.inference.task_file import read_task as read_task
+    from tapnet.inference.task_file import write_task as write_task
 
 _NAMES = {
     "confusion": ("confusion_figure",),
@@ -76,42 +85,7 @@ _NAMES = {
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = [
-    "UNKNOWN",
-    "Explanation",
-    "ImageInput",
-    "LabeledFolder",
-    "LeaveOneOut",
-    "MethodChoice",
-    "NetworkChoice",
-    "Prediction",
-    "Predictor",
-    "Score",
-    "Skipped",
-    "Task",
-    "TaskPlanes",
-    "add",
-    "choose_network",
-    "class_folders",
-    "compare_methods",
-    "confusion_figure",
-    "describe",
-    "estimate_accuracy",
-    "explain",
-    "export",
-    "find_images",
-    "fit",
-    "load_network",
-    "open_predictor",
-    "propose_method",
-    "propose_network",
-    "read_labels",
-    "read_task",
-    "remove",
-    "score",
-    "task_planes",
-    "write_task",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -136,7 +136,8 @@ def compare_methods(
     That of the task has its name with its options (`Task.method_label`). Empty if a class has one image only.
     `progress` is called with the number of rounds done, over all methods, and of all rounds.
     """
-    model, found = network_of(task, network, device), {}
+    model = network_of(task, network, device)
+    found: dict[str, LeaveOneOut] = {}
     names = [None, *(name for name in model.offered_methods(len(task.classes)) if name != task.method_label)]
 
     def advance(done: int, rounds: int) -> None:

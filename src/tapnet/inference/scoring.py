@@ -81,7 +81,11 @@ class Score:
 
     def thresholds(self, values: Sequence[float] = THRESHOLDS) -> list[Threshold]:
         """Return what each threshold of rejection costs and catches."""
-        return [self._threshold(value, lambda each, value=value: each.probability < value) for value in values]
+
+        def below(value: float) -> Threshold:
+            return self._threshold(value, lambda each: each.probability < value)
+
+        return list(map(below, values))
 
     def rejection(self) -> Threshold | None:
         """Return what rejecting as asked for costs and catches; `None` if nothing was asked for."""
