@@ -1,4 +1,4 @@
-"""The tables of docs/own-images.md have the numbers of results/own-images/."""
+"""The tables of docs/own-images.md and docs/own-images-measured.md have the numbers of results/own-images/."""
 
 import json
 from pathlib import Path
@@ -13,11 +13,25 @@ NAMES = {
     "grocery": "Grocery Store",
     "quickdraw": "Quick, Draw!",
 }
+OVERVIEW = {
+    "cub": "birds (CUB)",
+    "flowers": "flowers (Flowers-102)",
+    "cifar": "things, enlarged from 32×32 (CIFAR-FS)",
+    "textures": "textures (DTD)",
+    "clothing": "clothing",
+    "grocery": "groceries (Grocery Store)",
+    "cars": "cars (Stanford Cars)",
+    "trash": "waste (TrashNet)",
+}
 
 
 @pytest.fixture(scope="module")
 def lines():
-    return (ROOT / "docs" / "own-images.md").read_text(encoding="utf-8").splitlines()
+    return page("own-images-measured.md")
+
+
+def page(name):
+    return (ROOT / "docs" / name).read_text(encoding="utf-8").splitlines()
 
 
 def rows(name):
@@ -55,11 +69,24 @@ def rejection_line(row, network, dataset):
     return f"| {' | '.join(cells)} |"
 
 
-@pytest.mark.parametrize(
-    "name", ["methods-photos", "methods-photos-fast", "validation-photos-fast", "untouched-photos-fast"]
-)
-def test_table_of_methods_has_the_recorded_accuracies(name, lines):
-    missing = [line for row in rows(name) if (line := methods_line(row)) not in lines]
+def overview_line(dataset):
+    cells = [OVERVIEW[dataset]]
+    for network in ("photos", "photos-fast"):
+        found = [row for part in ("methods", "validation", "untouched") for row in rows(f"{part}-{network}")]
+        shots = {row["shot"]: row["methods"]["logistic"] for row in found if row["dataset"] == dataset}
+        cells += [f"{100 * shots[shot]['accuracy']:.1f}" for shot in (1, 5)]
+    return f"| {' | '.join(cells)} |"
+
+
+@pytest.mark.parametrize("dataset", OVERVIEW)
+def test_overview_has_the_recorded_accuracies(dataset):
+    assert overview_line(dataset) in page("own-images.md")
+
+
+@pytest.mark.parametrize("network", ["photos", "photos-fast"])
+@pytest.mark.parametrize("part", ["methods", "validation", "untouched"])
+def test_table_of_methods_has_the_recorded_accuracies(part, network, lines):
+    missing = [line for row in rows(f"{part}-{network}") if (line := methods_line(row)) not in lines]
     assert not missing
 
 
@@ -69,6 +96,7 @@ def test_table_of_methods_has_the_recorded_accuracies(name, lines):
         ("unknowns-photos-fast-cub", "photos-fast", "cub"),
         ("unknowns-photos-fast-flowers", "photos-fast", "flowers"),
         ("unknowns-photos-fast-cifar", "photos-fast", "cifar"),
+        ("unknowns-photos-cub", "photos", "cub"),
         ("unknowns-photos-cifar", "photos", "cifar"),
         ("unknowns-drawings", "drawings", "quickdraw"),
     ],
@@ -86,3 +114,14 @@ def test_table_of_rejection_has_the_recorded_numbers(network, dataset, lines):
     found = rows(f"rejection-{network}-{dataset}")
     missing = [line for row in found if (line := rejection_line(row, network, dataset)) not in lines]
     assert not missing
+
+
+def test_table_of_speed_has_the_recorded_numbers(lines):
+    for row in rows("speed"):
+        cells = (
+            f"`{row['network']}`",
+            f"{row['predict']:.1f}",
+            f"{row['reading_only']:.0f}",
+            f"{row['network_only']:.1f}",
+        )
+        assert f"| {' | '.join(cells)} | {row['predict'] / row['network_only']:.2f} |" in lines
