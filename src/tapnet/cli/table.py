@@ -20,7 +20,7 @@ _TABLES = """tables:
   network-sizes-tiered  supplement, Table 4: tieredImageNet with Conv4
   parameters            supplement, Table 5: number of parameters
   rivals                every method on Omniglot, from our runs
-  rivals-mini-imagenet  every method on miniImageNet, from our runs
+  rivals-mini-imagenet  methods on miniImageNet, from our runs
 
 A row with the name of a recipe is ours, made for smaller machines; the recipe says where it departs from the paper.
 """

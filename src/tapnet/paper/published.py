@@ -57,14 +57,11 @@ def _tiered_imagenet(shot: int) -> Task:
 
 _CONV4_CPU = (  # our recipes for smaller machines
     "mini-imagenet-conv4-cpu",
-    "mini-imagenet-conv4-cpu-long",
-    "mini-imagenet-conv4-cpu-protonet",
     "mini-imagenet-conv4-classifier",
-    "mini-imagenet-5shot-conv4-cpu",
-    "mini-imagenet-5shot-conv4-cpu-long",
+    "mini-imagenet-5shot-conv4-cpu-scaled",
+    "mini-imagenet-1shot-conv4-cpu-scaled",
     "mini-imagenet-5shot-conv4-cpu-protonet",
-    "mini-imagenet-1shot-conv4-cpu",
-    "mini-imagenet-1shot-conv4-cpu-long",
+    "mini-imagenet-1shot-conv4-cpu-protonet",
 )
 
 MAIN_OMNIGLOT_MINI = PaperTable(
@@ -95,11 +92,6 @@ MAIN_OMNIGLOT_MINI = PaperTable(
         "omniglot-cpu-mirrored",
         "omniglot-cpu-turned",
         "omniglot-cpu-1200",
-        "omniglot-cpu-protonet",
-        "omniglot-60way",
-        "omniglot-60way-gradient",
-        "omniglot-60way-protonet",
-        *_CONV4_CPU,
     ),
 )
 
