@@ -154,7 +154,7 @@ def _pack(args: argparse.Namespace, dataset: Dataset, path: Path) -> None:
 
     try:
         with _progress("packing") as progress:
-            packed = prepare(dataset, path, data_root(args.root), _pack_options(args), Callbacks(OUT.print, progress))
+            packed = prepare(dataset, path, data_root(args.root), _pack_options(args), Callbacks(print, progress))
     except KeyboardInterrupt:
         raise KeyboardInterrupt("Stopped; the same command resumes from here.") from None
     _print_findings(
@@ -202,7 +202,7 @@ def _download(args: argparse.Namespace) -> None:
     folder = root / "downloads" / args.name
     with _progress("downloading") as progress:
         for remote in DOWNLOADS[args.name]:
-            OUT.print(f"Fetching {remote.url}")
+            print(f"Fetching {remote.url}")
             download(remote, folder, progress)
     _pack(args, dataset, folder)
 

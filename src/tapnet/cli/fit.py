@@ -99,7 +99,8 @@ def run(args: argparse.Namespace) -> None:
         reason = propose_method(task, args.network, args.device).reason
         OUT.print(f"Method {task.method} ({reason}); choose another with --method.")
     with progress.bar(1, "rounds of leave-one-out"):
-        _show(compare_methods(task, args.network, args.device, progress.show), args)
+        found = compare_methods(task, args.network, args.device, progress.show)
+    _show(found, args)
     OUT.print(f"Try: tapnet predict {args.out} IMAGES")
     progress.finish(folder.skipped)
 

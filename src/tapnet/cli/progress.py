@@ -66,8 +66,15 @@ class ImageProgress:
 def progress_bar(what: str, hidden: bool = False) -> Progress:
     """Return a bar on stderr that disappears when it is done; there is none if that is no terminal."""
     columns = TextColumn("{task.description}"), BarColumn(bar_width=12), MofNCompleteColumn()
-    left = TextColumn(f"{what}, time left"), TimeRemainingColumn()
-    return Progress(*columns, *left, console=ERRORS, transient=True, disable=hidden or not sys.stderr.isatty())
+    return Progress(
+        *columns,
+        TextColumn(f"{what}, time left"),
+        TimeRemainingColumn(),
+        console=ERRORS,
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),  # above the bar on a terminal, but never from a file or a pipe to stderr
+        disable=hidden or not sys.stderr.isatty(),
+    )
 
 
 @contextmanager
