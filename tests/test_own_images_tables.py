@@ -97,6 +97,7 @@ def test_table_of_methods_has_the_recorded_accuracies(part, network, lines):
         ("unknowns-photos-fast-flowers", "photos-fast", "flowers"),
         ("unknowns-photos-fast-cifar", "photos-fast", "cifar"),
         ("unknowns-photos-cub", "photos", "cub"),
+        ("unknowns-photos-flowers", "photos", "flowers"),
         ("unknowns-photos-cifar", "photos", "cifar"),
         ("unknowns-drawings", "drawings", "quickdraw"),
     ],
