@@ -1,8 +1,8 @@
 """Batch prediction: one process against Ray with one and two workers, and the parts of the cost of a cluster.
 
-Images are JPEG files of 640×480 pixels, embedded by `photos-fast`. Start-up is measured by itself. The ratios compare
-CPU seconds per image, which a busy machine disturbs less, and images per second. Ray's CPU seconds are those of all its
-processes: workers, driver, raylet, and what runs beside them.
+Images are JPEG files of 640×480 pixels, embedded by `photos-fast`. What Ray costs has three parts, each measured by
+itself: CPU seconds once, until the first part is written; per image, in the workers; and per second, in the driver and
+in Ray's other processes, however many images it holds. A busy machine disturbs CPU seconds less than the clock.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ MODEL_IMAGES, MODEL_CORES = 10**8, 16
 
 @dataclass(frozen=True)
 class Run:
-    """One batch prediction: until the first part, and from there on."""
+    """One batch prediction: until the first part, and the middle third, in which all workers are busy."""
 
     startup: float  # seconds until the first part is written
-    rate: float  # images per second of the middle third, while all workers are busy
-    cpu: float  # CPU seconds per image of the middle third, of all processes
-    workers_cpu: float  # of the processes that predict alone
+    startup_cpu: float  # CPU seconds until then, of all processes
+    rate: float  # images per second
+    cpu: float  # CPU seconds per image of the processes that predict
+    other_cpu: float  # CPU seconds per second of all other processes
 
 
 def rows(pairs: int) -> list[Row]:
@@ -49,9 +50,9 @@ def rows(pairs: int) -> list[Row]:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         _write_images(folder)
-        began = time.perf_counter()
+        began, before = time.perf_counter(), _cpu_seconds()
         with ray_session("local"):
-            connected = time.perf_counter() - began
+            connected, connected_cpu = time.perf_counter() - began, sum(_spent(before))
             runs: dict[str, list[Run]] = {"plain": [], "one": [], "two": []}
             for number in range(pairs):
                 for name, workers in (("plain", 0), ("one", 1), ("two", 2))[:: -1 if number % 2 else 1]:
@@ -64,12 +65,11 @@ def rows(pairs: int) -> list[Row]:
     }
     plain, one, two = middle["plain"], middle["one"], middle["two"]
     rates = f"images per second: {plain.rate:.1f} plain, {one.rate:.1f} by 1 worker, {two.rate:.1f} by 2"
-    alone = [f"the workers alone {run.workers_cpu / plain.cpu:.3g}" for run in (one, two)]
-    target = "at most 1.1"
-    startup = connected + one.startup
+    startup, startup_cpu = connected + one.startup, connected_cpu + one.startup_cpu
     return [
-        Row("batch: CPU per image, Ray 1 worker / plain", one.cpu / plain.cpu, target, one.cpu, plain.cpu, alone[0]),
-        Row("batch: CPU per image, Ray 2 workers / plain", two.cpu / plain.cpu, target, two.cpu, plain.cpu, alone[1]),
+        *_overhead("1 worker", one, plain, 1),
+        *_overhead("2 workers", two, plain, 2),
+        Row("batch: CPU seconds that Ray costs once", startup_cpu, "", note=f"plain {plain.startup_cpu:.1f}"),
         Row("batch: images per second, Ray 1 worker / plain", one.rate / plain.rate, "at least 0.9", note=rates),
         Row("batch: images per second, Ray 2 workers / 1", two.rate / one.rate, "2 on two free cores"),
         Row("batch: CPU seconds per image", plain.cpu, "", note="one thread: read, decode, embed, write"),
@@ -77,6 +77,21 @@ def rows(pairs: int) -> list[Row]:
         Row("batch: seconds until the first part, Ray", startup, "", note=f"plain {plain.startup:.1f}"),
         Row("batch: CPU seconds to list a million names", listing, "", note=f"{memory:.0f} bytes each in the driver"),
         *(_model(nodes, plain.cpu, dispatch, listing / NAMES, startup) for nodes in (10, 100, 1000)),
+    ]
+
+
+def _overhead(name: str, run: Run, plain: Run, workers: int) -> list[Row]:
+    """Return the CPU per image as it was here, and as it would be where each worker has a core to itself."""
+    workers_alone = run.cpu / plain.cpu
+    here = workers_alone + run.other_cpu / run.rate / plain.cpu
+    note = (
+        f"CPU per second of other processes {run.other_cpu:.3f}; with them {here:.3g} at {run.rate:.1f} images a second"
+    )
+    free = workers_alone * (1 + run.other_cpu / workers)
+    target = "at most 1.1"
+    return [
+        Row(f"batch: CPU per image, Ray {name} / plain", workers_alone, target, run.cpu, plain.cpu, note),
+        Row(f"batch: the same with all processes, {name} on free cores", free, target, note="computed from the parts"),
     ]
 
 
@@ -92,29 +107,36 @@ def _model(nodes: int, image: float, chunk: float, name: float, startup: float) 
 def _measured(folder: Path, name: str, workers: int) -> Run:
     """Predict all images into a new folder; without workers in this process."""
     job = plan_batch(folder / "task", [folder / "photos"], str(folder / f"{name}.parquet"), chunk_size=CHUNK)
-    began = time.perf_counter()
+    began, before = time.perf_counter(), _cpu_seconds()
     parts = job.run_on_ray(None, workers, "cpu") if workers else job.run()
     next(parts)
-    startup = time.perf_counter() - began
+    startup, (predicting, others) = time.perf_counter() - began, _spent(before, workers)
+    startup_cpu = predicting + (others if workers else 0)
     third = len(job.missing) // 3
     for _ in islice(parts, third):  # until all workers have started
         pass
-    clock, before = time.perf_counter(), _cpu_seconds(workers)
+    began, before = time.perf_counter(), _cpu_seconds()
     images = sum(part.images for part in islice(parts, third))  # later, those without work end
-    rate, after = images / (time.perf_counter() - clock), _cpu_seconds(workers)
+    taken, (predicting, others) = time.perf_counter() - began, _spent(before, workers)
     list(parts)
-    return Run(startup, rate, *((b - a) / images for a, b in zip(before, after, strict=True)))
+    return Run(startup, startup_cpu, images / taken, predicting / images, others / taken)
 
 
-def _cpu_seconds(workers: int) -> tuple[float, float]:
-    """Of all processes of Ray with this one, and of its workers alone; without workers of this process."""
+def _cpu_seconds() -> dict[psutil.Process, float]:
+    """Return the CPU seconds of this process and of those that it started."""
     here = psutil.Process()
-    own = sum(here.cpu_times()[:2])
-    if not workers:
-        return own, own
-    others = {each: sum(each.cpu_times()[:2]) for each in here.children(recursive=True)}
-    predicting = [seconds for each, seconds in others.items() if "_PartWriter" in "".join(each.cmdline())]
-    return own + sum(others.values()), sum(predicting)
+    return {each: sum(each.cpu_times()[:2]) for each in (here, *here.children(recursive=True))}
+
+
+def _spent(before: dict[psutil.Process, float], workers: int = 0) -> tuple[float, float]:
+    """Return the CPU seconds since then of what predicts, Ray's workers or this process, and of all other processes."""
+    taken = {process: seconds - before.get(process, 0) for process, seconds in _cpu_seconds().items()}
+    predicting = sum(
+        seconds
+        for each, seconds in taken.items()
+        if ("_PartWriter" in "".join(each.cmdline()) if workers else each.pid == os.getpid())
+    )
+    return predicting, sum(taken.values()) - predicting
 
 
 def _dispatch(folder: Path) -> float:

@@ -1,4 +1,4 @@
-"""Numbers with their nouns, differences and intervals as text."""
+"""Numbers with their nouns, differences, intervals and errors as text."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ def difference(value: float | None) -> str:
 def half_width(value: float | None) -> str:
     """Return the half-width of an interval of accuracies in percentage points."""
     return "—" if value is None else f"± {100 * value:.2f}"
+
+
+def one_line(error: BaseException) -> str:
+    """Return what an error says, on one line."""
+    return " ".join(str(error).split())
 
 
 def overlap_note(overlap: bool) -> str:

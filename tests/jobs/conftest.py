@@ -54,6 +54,7 @@ def _wait(address):
 def cluster(bucket):  # noqa: ARG001 (its address has to be in the environment of the nodes)
     """A Ray cluster of two nodes with one core each, one of which claims to have a GPU; this process is connected."""
     import ray
+    from ray._private import services
     from ray.cluster_utils import Cluster
 
     from tapnet.jobs.ray_session import import_ray
@@ -61,9 +62,25 @@ def cluster(bucket):  # noqa: ARG001 (its address has to be in the environment o
     import_ray()  # sets the environment of all processes
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 would wait for everything else on a busy machine
     node = {"object_store_memory": 10**8, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **node})
-    cluster.add_node(num_cpus=1, num_gpus=1, **node)
-    ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(services, "get_node", _patient(services.get_node))
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **node})
+        cluster.add_node(num_cpus=1, num_gpus=1, **node)
+        ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+        yield cluster
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def _patient(get_node):
+    """Return a function that waits for a node for minutes: Ray gives it 30 seconds, too few on a busy machine."""
+
+    def get(*arguments):
+        for _ in range(600):
+            try:
+                return get_node(*arguments)
+            except RuntimeError:
+                time.sleep(0.5)
+        raise TimeoutError("The node did not start.")
+
+    return get

@@ -4,7 +4,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tapnet.errors import NotFoundError
+from tapnet.errors import NotFoundError, UserError
+from tapnet.inference.folders import Skipped
 from tapnet.jobs import storage
 from tapnet.jobs.batch import plan_batch
 from tapnet.jobs.sources import read_chunks
@@ -29,6 +30,14 @@ def test_a_folder_of_a_bucket_is_every_image_below_it(bucket, names):
     (chunk,) = read_chunks(["s3://photos/new"])
     assert list(chunk.files) == names
     assert contents("s3://photos/new") == expected(bucket, names)
+
+
+def test_what_is_no_image_is_left_out_by_its_address(bucket):
+    (bucket / "mixed").mkdir()
+    (bucket / "mixed" / "notes.md").write_text("x")
+    skipped = Skipped()
+    assert list(read_chunks(["s3://photos/mixed"], skipped=skipped)) == []
+    assert skipped.lines() == ["Left out 1, no image by its ending: s3://photos/mixed/notes.md"]
 
 
 def test_a_list_on_this_machine_may_name_images_in_a_bucket(bucket, names, tmp_path):
@@ -68,6 +77,11 @@ def test_a_server_that_does_not_answer_is_no_reason_of_an_image(monkeypatch):
     monkeypatch.setattr(storage, "_filesystem", lambda _: Silent())
     with pytest.raises(storage.StorageUnavailableError, match="cannot be read now"):
         storage.StoredImage("a", "s3://photos/a.png").read_bytes()
+
+
+def test_a_bucket_for_predictions_that_is_not_there_is_refused(names, drawing_task):
+    with pytest.raises(UserError, match=r"s3://nowhere/out\.parquet cannot be listed: .* bucket does not exist"):
+        plan_batch(drawing_task, names, "s3://nowhere/out.parquet")
 
 
 def test_predictions_are_written_to_a_bucket_and_continued_there(bucket, names, drawing_task):

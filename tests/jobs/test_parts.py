@@ -83,6 +83,15 @@ def test_a_chunk_that_is_predicted_twice_is_one_part(drawing_task):
     assert len(pq.read_table("out.parquet")) == 9
 
 
+def test_an_image_that_is_named_twice_is_one_row(photos, drawing_task):
+    image = str(next(photos.rglob("*/*.png")))
+    Path("list.txt").write_text("\n".join([image, image, "photos/broken.png", image]))
+    job = plan(drawing_task, source="list.txt", chunk_size=2)
+    assert (job.remaining, job.total) == (2, 2)
+    list(job.run())
+    assert pq.read_table("out.parquet").column("file").to_pylist() == [image, "photos/broken.png"]
+
+
 def test_a_name_that_is_no_text_is_predicted_once(photos, drawing_task):
     shutil.copy(next(photos.rglob("*/*.png")), os.fsencode(photos) + b"/caf\xe9.png")
     list(plan(drawing_task).run())
@@ -147,7 +156,15 @@ def test_a_folder_with_other_parquet_files_is_refused(drawing_task):
 def test_a_file_in_place_of_the_folder_is_refused(drawing_task):
     Path("out.parquet").write_text("x")
     with pytest.raises(UserError, match="is a file, expected a folder of part files"):
-        plan(drawing_task)
+        list(plan(drawing_task).run())
+
+
+def test_a_folder_that_is_not_there_is_not_made_by_a_worker(drawing_task):
+    job = plan(drawing_task)
+    parts = job.run()
+    shutil.rmtree("out.parquet")
+    with pytest.raises(UserError, match=r"out\.parquet is not there on .*: give a folder that all machines share"):
+        next(parts)
 
 
 def test_a_source_without_images_is_refused_before_the_folder_is_made(drawing_task, tmp_path):

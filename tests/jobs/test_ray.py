@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 
 import psutil
@@ -14,6 +15,7 @@ import yaml
 
 from tapnet import training
 from tapnet.cli import main
+from tapnet.errors import UserError
 from tapnet.jobs.batch import plan_batch
 from tapnet.jobs.ray_sweep import train_on_ray
 from tapnet.jobs.sweep import can_resume, train_one_by_one, unfinished
@@ -52,9 +54,15 @@ def rows(out):
     return sorted((row["file"], row["class"], row["reason"], row["task"]) for row in table)
 
 
-def workers():
-    """The processes of this cluster that predict."""
-    return [each for each in psutil.Process().children(recursive=True) if "_PartWriter" in "".join(each.cmdline())]
+def kill_processes(name):
+    """Kill the processes of this cluster whose command has this name in it, and return them."""
+    killed = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # or it has ended, and its parent was not told yet
+            if name in "".join(process.cmdline()):
+                process.kill()
+                killed.append(process)
+    return killed
 
 
 def test_two_nodes_predict_what_one_process_predicts(photos, drawing_task, tmp_path, expected):
@@ -62,6 +70,12 @@ def test_two_nodes_predict_what_one_process_predicts(photos, drawing_task, tmp_p
     parts = list(plan(drawing_task, photos, out).run_on_ray(device="cpu"))
     assert rows(out) == expected
     assert sum(part.images for part in parts) == 8 * COPIES + 1
+
+
+def test_predictions_are_written_where_the_command_runs(photos, drawing_task, tmp_path, expected, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    list(plan(drawing_task, photos, "out.parquet").run_on_ray(device="cpu"))
+    assert rows(tmp_path / "out.parquet") == expected
 
 
 def test_readers_for_a_gpu_predict_the_same(photos, drawing_task, tmp_path, expected):
@@ -74,8 +88,7 @@ def test_killed_workers_lose_nothing(photos, drawing_task, tmp_path, expected):
     out = str(tmp_path / "out.parquet")
     parts = plan(drawing_task, photos, out).run_on_ray(device="cpu")
     next(parts)
-    for process in workers():
-        process.kill()
+    assert kill_processes("_PartWriter")
     list(parts)
     assert rows(out) == expected
 
@@ -117,9 +130,9 @@ def test_an_error_in_a_worker_is_one_sentence(photos, drawing_task, tmp_path):
     out = tmp_path / "out.parquet"
     shutil.copytree(photos / "0", tmp_path / "few")
     job = plan(drawing_task, tmp_path / "few", out)
-    out.rmdir()
-    out.write_text("in the way")
-    with pytest.raises(ValueError, match=r"Not a directory.* the same command continues"):
+    (part,) = plan(drawing_task, tmp_path / "few", tmp_path / "plain.parquet").run()
+    (out / part.name).mkdir(parents=True)  # in the way
+    with pytest.raises(UserError, match=r"^\[Errno 21\].*got a folder: .*What was written stays; the same command"):
         list(job.run_on_ray(device="cpu"))
 
 
@@ -172,17 +185,12 @@ def test_a_run_whose_worker_is_killed_is_resumed_elsewhere(sweep, tmp_path, monk
 
     def kill_once():
         if not killed and list(out.glob("*/run.json")):
-            killed.extend(process for process in training_workers() if not process.kill())
+            killed.extend(kill_processes("ray::quickdraw"))  # Ray calls them by the names of the runs
 
     outcomes = list(train_on_ray(recipes, out, device="cpu", watch=kill_once))
     assert killed
     assert [outcome.reason for outcome in outcomes] == ["", ""]
     assert unfinished(recipes, out) == {}
-
-
-def training_workers():
-    """The processes of this cluster that train: Ray calls them by the names of the runs."""
-    return [each for each in psutil.Process().children(recursive=True) if "ray::quickdraw" in "".join(each.cmdline())]
 
 
 def test_a_sweep_that_is_stopped_saves_its_runs(sweep, tmp_path):

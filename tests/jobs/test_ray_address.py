@@ -2,6 +2,7 @@ import socket
 
 import pytest
 
+from tapnet.cli import main
 from tapnet.errors import UserError
 from tapnet.jobs.ray_session import ray_session
 
@@ -23,3 +24,27 @@ def test_a_port_at_which_nobody_listens_is_refused_at_once():
         address = f"127.0.0.1:{closed.getsockname()[1]}"
         with pytest.raises(UserError, match=f"There is no Ray cluster at {address}"), ray_session(address):
             pass
+
+
+def test_nothing_is_left_behind_by_a_cluster_that_is_not_there(drawing_folders, drawing_task, tmp_path, capsys):
+    out = tmp_path / "out.parquet"
+    words = ["predict", drawing_task, drawing_folders / "new", "--engine", "ray", "--address", "nonsense", "--out", out]
+    assert main([*map(str, words)]) == 2
+    assert "Expected auto, local or host:port, got nonsense" in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("auto", "There is no Ray cluster at auto: timed out"),
+        ("local", "Ray cannot be started on this machine: timed out"),
+    ],
+)
+def test_a_cluster_that_does_not_start_is_one_sentence(monkeypatch, address, words):
+    def init(**_):
+        raise Exception("timed\nout")  # as Ray does
+
+    monkeypatch.setattr("ray.init", init)
+    with pytest.raises(UserError, match=words), ray_session(address):
+        pass

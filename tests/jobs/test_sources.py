@@ -56,6 +56,14 @@ def test_a_list_file_names_images_relative_to_itself(tmp_path):
     assert contents(tmp_path / "list.txt") == expected()[:2]
 
 
+def test_an_image_of_a_list_that_is_too_large_is_a_reason(tmp_path, monkeypatch):
+    (tmp_path / "near.png").write_bytes(b"0123456789")
+    (tmp_path / "list.txt").write_text("near.png")
+    monkeypatch.setattr("tapnet.jobs.storage.LARGEST_FILE", 9)
+    with pytest.raises(OSError, match="more than 9 bytes"):
+        contents(tmp_path / "list.txt")
+
+
 def test_a_parquet_file_with_paths_names_images_relative_to_itself(drawing_folders):
     table = write_table(drawing_folders / "paths.parquet", {"label": ["a"] * 8, "path": names()})
     assert files(table) == names()
@@ -80,6 +88,13 @@ def test_a_folder_of_parquet_files_is_all_of_them(tmp_path):
     assert contents(tmp_path) == expected()
 
 
+def test_a_folder_of_parquet_files_may_be_named_in_any_way(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("tables").mkdir()
+    write_table("tables/a.parquet", {"image": [b"x"]})
+    assert contents("./tables/") == contents("tables") == contents("./tables/a.parquet") == [b"x"]
+
+
 def test_a_row_without_an_image_says_so(tmp_path):
     table = write_table(tmp_path / "bytes.parquet", {"image": pa.array([None, b"x"], pa.binary())})
     (chunk,) = read_chunks([table])
@@ -87,6 +102,11 @@ def test_a_row_without_an_image_says_so(tmp_path):
     with pytest.raises(OSError, match="no image in this row"):
         missing.read_bytes()
     assert there.read_bytes() == b"x"
+
+
+def test_a_list_may_name_an_image_twice(tmp_path):
+    (tmp_path / "list.txt").write_text("a.png\na.png\n")
+    assert files(tmp_path / "list.txt") == ["a.png", "a.png"]
 
 
 def test_a_chunk_without_some_images_reads_the_others(tmp_path):

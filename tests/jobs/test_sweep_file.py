@@ -70,6 +70,7 @@ def test_the_folder_is_named_after_the_file_unless_told(sweep):
     ("text", "words"),
     [
         ("", "needs the keys"),
+        ("words " * 1000, "needs the keys .{80,150}$"),
         ("{recipe: [", "is not a YAML file"),
         ("{recpie: quickdraw}", "unknown keys: recpie"),
         ("seeds: [0]", "needs a recipe"),

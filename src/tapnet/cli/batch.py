@@ -119,7 +119,7 @@ class _Log:
         now = time.monotonic()
         if not self.first:  # the time until the first part is that of starting
             self.first, self.began = done, now
-        if now - self.printed < _LOG_SECONDS or done == self.first:
+        if now - self.printed < _LOG_SECONDS or done in (self.first, self.total):
             return
         self.printed = now
         rate = (done - self.first) / (now - self.began)

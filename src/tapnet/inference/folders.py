@@ -27,10 +27,10 @@ class Skipped:
     """Files and folders that were left out, by reason: how many, and the first few."""
 
     counts: dict[str, int] = field(default_factory=dict)
-    first: dict[str, list[Path]] = field(default_factory=dict)
+    first: dict[str, list[str | Path]] = field(default_factory=dict)
 
-    def add(self, path: Path, reason: str) -> None:
-        """Count a path that was left out for this reason."""
+    def add(self, path: str | Path, reason: str) -> None:
+        """Count a path or address that was left out for this reason."""
         self.counts[reason] = self.counts.get(reason, 0) + 1
         named = self.first.setdefault(reason, [])
         if len(named) < _NAMED:

@@ -12,6 +12,7 @@ from tapnet.inference.predictor import LOSE, Reject, open_predictor
 from tapnet.jobs.parts import PartFiles, Settings
 from tapnet.jobs.prediction import Part, PredictorFiles, predict_chunks
 from tapnet.jobs.sources import CHUNK, Chunk, read_chunks
+from tapnet.jobs.storage import stored_name
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class BatchPrediction:
 
     def run(self, device: str | None = None) -> Iterator[Part]:
         """Yield each part once it is written, predicted in this process."""
+        self.parts.create()
         return predict_chunks(self.missing, self.files.open(device or "cpu"), self.parts)
 
     def run_on_ray(
@@ -59,9 +61,9 @@ def plan_batch(
 ) -> BatchPrediction:
     """Return what is missing in the folder of part files `out` for these images to be predicted by the task.
 
-    The folder is made if there is none; each of its parts holds at most `chunk_size` images. Raise UserError if the
-    task, a source or the folder is unfit: missing, damaged, without images, or with predictions of another task or by
-    other options.
+    The folder is made when the first image is predicted; each of its parts holds at most `chunk_size` images. An image
+    that is named twice counts once. Raise UserError if the task, a source or the folder is unfit: missing, damaged,
+    without images, or with predictions of another task or by other options.
     """
     open_predictor(task, network).check_options(top, reject, lose)
     files, skipped = PredictorFiles.read(task, network), Skipped()
@@ -69,7 +71,9 @@ def plan_batch(
     chunks = list(read_chunks(sources, column, skipped, chunk_size))
     if not chunks:
         raise UserError(f"There is no image in {', '.join(map(str, sources))}.")
-    parts.create()
-    done = parts.done(retry_unreadable)
-    missing = [chunk for chunk in (chunk.without(done) for chunk in chunks) if len(chunk)]
-    return BatchPrediction(files, parts, missing, sum(map(len, chunks)), skipped)
+    named, missing, done = set[str](), list[Chunk](), parts.done(retry_unreadable)
+    for chunk in chunks:
+        if len(rest := chunk.without(named).without(done)):
+            missing.append(rest)
+        named.update(map(stored_name, chunk.files))
+    return BatchPrediction(files, parts, missing, len(named), skipped)

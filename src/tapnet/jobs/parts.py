@@ -8,16 +8,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tapnet.errors import UserError
 from tapnet.inference.predictor import LOSE, Reject
 from tapnet.jobs import storage
 from tapnet.jobs.storage import import_pyarrow, is_address
+from tapnet.wording import one_line
 
 METADATA = b"tapnet"  # the one key of ours in a part's metadata: JSON of the settings
 _READERS = 16  # parts read at a time when a job continues: in a bucket each costs a round trip
@@ -44,9 +46,8 @@ class PartFiles:
     settings: Settings
 
     def create(self) -> None:
-        """Make the folder; raise UserError if it cannot be written or is a file."""
+        """Make the folder, unless it is in a bucket; raise UserError if it cannot be written or is a file."""
         if is_address(self.folder):
-            storage.open_storage(self.folder)
             return
         try:
             Path(self.folder).mkdir(parents=True, exist_ok=True)
@@ -58,7 +59,12 @@ class PartFiles:
             raise UserError(f"{self.folder} cannot be written (Permission denied): give another place.")
 
     def write(self, rows: Sequence[dict[str, Any]]) -> str:
-        """Write rows as one part and return its name, which follows from the images: written twice, it is one part."""
+        """Write rows as one part and return its name, which follows from the images: written twice, it is one part.
+
+        Raise UserError if the folder is not there, as on a machine that does not share it.
+        """
+        if not (is_address(self.folder) or Path(self.folder).is_dir()):
+            raise UserError(f"{self.folder} is not there on {platform.node()}: give a folder that all machines share.")
         pyarrow = import_pyarrow()
         from pyarrow import parquet
 
@@ -105,9 +111,7 @@ class PartFiles:
             return []
 
     def _names(self, part: str) -> list[str]:
-        table = self._read(part, ["file"])
-        names: list[str] = table.column("file").to_pylist()
-        return names
+        return cast("list[str]", self._read(part, ["file"]).column("file").to_pylist())
 
     def _remove_unreadable(self, part: str) -> None:
         rows = self._read(part).to_pylist()
@@ -124,9 +128,8 @@ class PartFiles:
         try:
             table = parquet.read_table(pyarrow.BufferReader(storage.read_file(part)), columns=columns)
         except (pyarrow.ArrowException, OSError) as error:
-            reason = " ".join(str(error).split())
             raise UserError(
-                f"{part} is damaged ({reason}): remove it, and the same command predicts its images again."
+                f"{part} is damaged ({one_line(error)}): remove it, and the same command predicts its images again."
             ) from None
         self._check_settings(part, (table.schema.metadata or {}).get(METADATA))
         return table
@@ -146,5 +149,4 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
     for key in sorted(before | now):
         was, asked = before.get(key), now.get(key)
         if was != asked:
-            short = (str(value)[:12] for value in (was, asked))
-            yield "{} {}, now {}".format(key, *short)
+            yield f"{key} {str(was)[:12]}, now {str(asked)[:12]}"

@@ -8,8 +8,8 @@ does not grow with the number of images.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
-from itertools import islice
 from typing import Any
 
 from tapnet.data.preprocessing import Preprocessing
@@ -19,6 +19,7 @@ from tapnet.jobs.parts import PartFiles
 from tapnet.jobs.prediction import Part, PredictorFiles, ReadImage, predict_part, read_chunk
 from tapnet.jobs.ray_session import plain_reason, ray_session
 from tapnet.jobs.sources import Chunk
+from tapnet.jobs.storage import absolute
 
 _AHEAD = 2  # chunks that an actor is given at a time: one to predict, one that waits
 _RETRIES = 10  # of a chunk: an image on which every worker dies does not keep the cluster busy forever
@@ -42,6 +43,8 @@ def predict_on_ray(
         total = ray.cluster_resources()
         cpus, gpus = max(1, int(total.get("CPU", 1))), 0 if device == "cpu" else int(total.get("GPU", 0))
         needs = {"num_cpus": 0, "num_gpus": 1} if gpus else {"num_cpus": 1}
+        parts.create()
+        parts = replace(parts, folder=absolute(parts.folder))  # workers have other working folders
         writer = ray.remote(**needs, max_restarts=-1, max_task_retries=_RETRIES)(_PartWriter)
         shared = ray.put(files)
         inputs: Iterator[Any] = iter(chunks)
@@ -57,17 +60,14 @@ def predict_on_ray(
             ahead=_AHEAD + (cpus // gpus if gpus else 0),
         )
         try:
-            for part in results:
-                if isinstance(part, str):
-                    raise UserError(f"{part} {_CONTINUES}")
-                yield part
+            yield from results
         except ray.exceptions.RayError as error:
             raise UserError(f"{plain_reason(error)} {_CONTINUES}") from None
 
 
 def _results(
     ray: Any, start: Callable[[], Any], inputs: Iterator[Any], count: int, size: int, ahead: int
-) -> Iterator[Part | str]:
+) -> Iterator[Part]:
     """Yield what `size` actors return for `count` inputs; each is given `ahead` of them, once it has started.
 
     Nothing holds an actor that has no more work: its core is free for one that has lost its machine.
@@ -77,25 +77,17 @@ def _results(
         ray.wait(list(running))
         ended, _ = ray.wait(list(running), num_returns=len(running), timeout=0)  # one call for all of them
         for each in ended:
-            _submit(running.pop(each), inputs, running)
-            result = ray.get(each)
-            if isinstance(result, Part | str):
+            actor = running.pop(each)
+            if (images := next(inputs, None)) is not None:
+                running[actor.write.remote(images)] = actor
+            if isinstance(part := ray.get(each), Part):
                 count -= 1
-                yield result
+                yield part
 
 
-def _submit(actor: Any, inputs: Iterator[Any], running: dict[Any, Any]) -> None:
-    """Give the actor the next input, if there is one."""
-    for each in islice(inputs, 1):
-        running[actor.write.remote(each)] = actor
-
-
-def _read(chunk: Chunk, preprocessing: Preprocessing) -> list[ReadImage] | str:
-    """Return the images of a chunk, decoded for an actor that has a GPU, or why that is not possible."""
-    try:
-        return list(read_chunk(chunk, preprocessing))
-    except (UserError, OSError) as error:  # as a value: Ray would put its own words around it
-        return str(error)
+def _read(chunk: Chunk, preprocessing: Preprocessing) -> list[ReadImage]:
+    """Return the images of a chunk, decoded for an actor that has a GPU."""
+    return list(read_chunk(chunk, preprocessing))
 
 
 class _PartWriter:
@@ -108,12 +100,6 @@ class _PartWriter:
     def predictor(self) -> Predictor:
         return self.files.open(self.device)
 
-    def write(self, images: Chunk | list[ReadImage] | str) -> Part | str:
-        """Return the part that was written, or why it could not be."""
-        if isinstance(images, str):
-            return images
-        try:
-            read = read_chunk(images, self.predictor.preprocessing) if isinstance(images, Chunk) else images
-            return predict_part(read, self.predictor, self.parts)
-        except (UserError, OSError) as error:
-            return str(error)
+    def write(self, images: Chunk | list[ReadImage]) -> Part:
+        read = read_chunk(images, self.predictor.preprocessing) if isinstance(images, Chunk) else images
+        return predict_part(read, self.predictor, self.parts)

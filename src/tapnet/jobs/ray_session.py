@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tapnet.errors import UserError
+from tapnet.wording import one_line
 
 _QUIET = {  # what a user of `tapnet` did not ask for
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -41,13 +42,15 @@ def ray_session(address: str | None = None) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    _check_address(address or os.environ.get("RAY_ADDRESS") or "auto")
+    named = address or os.environ.get("RAY_ADDRESS")
+    _check_address(named or "auto")
     try:
         with _silent_stderr():
             ray.init(address=address, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"There is no Ray cluster at {address or 'RAY_ADDRESS'}: {reason}", "address") from None
+    except Exception as error:  # a bare one, where its processes take too long to start
+        here = named in (None, "local")
+        problem = "Ray cannot be started on this machine" if here else f"There is no Ray cluster at {named}"
+        raise UserError(f"{problem}: {one_line(error)}", parameter="address") from None
     try:
         yield ray
     finally:
@@ -88,5 +91,4 @@ def plain_reason(error: BaseException) -> str:
     """Return what a task on the cluster raised, without Ray's frames around it."""
     while error.__cause__ is not None:
         error = error.__cause__
-    cause = getattr(error, "cause", None)
-    return " ".join(str(cause or error).split())
+    return one_line(getattr(error, "cause", None) or error)

@@ -36,8 +36,8 @@ def train_on_ray(
     most `workers` run at a time. `watch` is called every few seconds. When the caller stops, the runs save and end.
     """
     out = out.resolve()
-    out.mkdir(parents=True, exist_ok=True)
     with ray_session(address) as ray:
+        out.mkdir(parents=True, exist_ok=True)
         gpus = 1 if device != "cpu" and ray.cluster_resources().get("GPU") else 0
         task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=_RETRIES)(_train)
         waiting, running = list(recipes), dict[Any, str]()

@@ -5,7 +5,7 @@ The order and the size of the chunks depend on the source alone, so that a job t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,8 +33,9 @@ class Chunk:
         return len(self.files)
 
     def without(self, done: Set[str]) -> Chunk:
-        """Return the chunk without the images of these names, as they are stored."""
-        kept = [place for place, file in enumerate(self.files) if storage.stored_name(file) not in done]
+        """Return the chunk without the images of these names, as they are stored, and each of the others once."""
+        places = {storage.stored_name(file): place for place, file in reversed([*enumerate(self.files)])}
+        kept = sorted(place for name, place in places.items() if name not in done)
         if len(kept) == len(self.files):
             return self
         rows = None if self.rows is None else self.rows.at(kept)
@@ -74,31 +75,33 @@ def read_chunks(
     """
     skipped = Skipped() if skipped is None else skipped
     for source in map(str, sources):
-        if tables := _tables(source):
+        if source.lower().endswith(LISTS):
+            yield from _file_chunks(_listed(source), storage.absolute(storage.parent(source)), size)
+            continue
+        files = _in_bucket(source) if is_address(source) else []
+        if tables := _tables(source, files):
             for table in tables:
                 yield from _table_chunks(table, column, size)
-        elif source.lower().endswith(LISTS):
-            yield from _file_chunks(_listed(source), storage.absolute(storage.parent(source)), size)
         elif is_address(source):
-            yield from _file_chunks(_in_bucket(source, skipped), "", size)
+            yield from _file_chunks(_images(files, source, skipped), "", size)
         else:
             yield from _file_chunks(map(str, find_images([source], skipped)), str(Path.cwd()), size)
 
 
-def _tables(source: str) -> list[str]:
-    """Return the Parquet files that the source is or, as a folder, holds directly; none if it is something else."""
-    if source.lower().endswith(TABLE) and not Path(source).is_dir():
-        if not (is_address(source) or Path(source).exists()):
-            raise NotFoundError(f"There is no file {source}.")
-        if not is_address(source) or storage.is_file(source):
-            return [source]
+def _in_bucket(source: str) -> list[str]:
+    """Return the files below an address, or the one that it names."""
+    return [source] if storage.is_file(source) else storage.list_files(source)
+
+
+def _tables(source: str, files: list[str]) -> list[str]:
+    """Return the Parquet files that the source is or, as a folder, holds directly; `files` are those of a bucket."""
     if is_address(source):
-        if storage.is_file(source):
-            return []
-        files: Sequence[str] = storage.list_files(source, recursive=False)
+        tables = [file for file in files if file == source or storage.parent(file) == source.rstrip("/")]
+    elif Path(source).is_dir():
+        tables = sorted(str(path) for path in Path(source).glob(f"*{TABLE}") if path.is_file())
     else:
-        files = [str(path) for path in sorted(Path(source).glob(f"*{TABLE}")) if path.is_file()]
-    return [file for file in files if file.lower().endswith(TABLE)]
+        tables = [source]
+    return [table for table in tables if table.lower().endswith(TABLE)]
 
 
 def _file_chunks(names: Iterable[str], base: str, size: int) -> Iterator[Chunk]:
@@ -122,8 +125,7 @@ def _table_chunks(table: str, column: str | None, size: int) -> Iterator[Chunk]:
 def _listed(source: str) -> Iterator[str]:
     """Yield the lines of a list file; empty ones and those that begin with # are left out."""
     try:
-        content = storage.read_file(source) if is_address(source) else Path(source).read_bytes()
-        text = content.decode("utf-8-sig")
+        text = storage.read_file(source).decode("utf-8-sig")
     except FileNotFoundError:
         raise NotFoundError(f"There is no list of images {source}.") from None
     except UnicodeDecodeError:
@@ -132,13 +134,10 @@ def _listed(source: str) -> Iterator[str]:
     return (line for line in lines if line and not line.startswith("#"))
 
 
-def _in_bucket(source: str, skipped: Skipped) -> Iterator[str]:
-    """Yield the images below an address, or the one file that it names."""
-    if storage.is_file(source):
-        yield source
-        return
-    for file in storage.list_files(source):
-        if is_image_name(file):
+def _images(files: Iterable[str], source: str, skipped: Skipped) -> Iterator[str]:
+    """Yield the files that are images by their names, and the one that is named itself."""
+    for file in files:
+        if file == source or is_image_name(file):
             yield file
         else:
-            skipped.add(Path(file), "no image by its ending")
+            skipped.add(file, "no image by its ending")

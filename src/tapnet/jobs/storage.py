@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tapnet.atomic_write import write_atomically
+from tapnet.data.readers.file_tree import LARGEST_FILE
 from tapnet.errors import NotFoundError, UserError
 from tapnet.inference.images import ImageFile
 
@@ -58,7 +59,7 @@ def open_storage(path: str) -> tuple[Any, str]:
     if found is None:
         return _filesystem(""), absolute(path)
     if found["scheme"] in _TO_DOWNLOAD:
-        raise UserError(f"{path} is an address of the web: download it first, then give the path of the file.")
+        raise UserError(f"Expected a path or the address of a bucket, got {path}: to read it, download it first.")
     if not found["bucket"]:
         raise UserError(f"{path} names no bucket: expected an address such as {found['scheme']}://bucket/folder.")
     return _filesystem(found[0]), path[len(found["scheme"]) + 3 :].rstrip("/")
@@ -109,38 +110,35 @@ class StoredImage(ImageFile):
         return self.name
 
     def read_bytes(self) -> bytes:
-        if not is_address(self.location):
-            return Path(self.location).read_bytes()
         try:
-            return read_file(self.location)
+            content = read_file(self.location, LARGEST_FILE + 1)
         except OSError as error:
             if any(word in str(error) for word in _PASSING):
                 raise StorageUnavailableError(f"{self.location} cannot be read now: {_plain(error)}") from None
             raise type(error)(_plain(error)) from None
+        if len(content) > LARGEST_FILE:
+            raise OSError(f"more than {LARGEST_FILE:,} bytes")
+        return content
 
 
-def read_file(path: str) -> bytes:
-    """Return the content of a file; raise OSError if it cannot be read."""
+def read_file(path: str, most: int | None = None) -> bytes:
+    """Return the content of a file, or its first `most` bytes; raise OSError if it cannot be read."""
+    if not is_address(path):
+        with Path(path).open("rb") as file:
+            return file.read(most)
     filesystem, inside = open_storage(path)
     with filesystem.open_input_stream(inside) as stream:
-        return bytes(stream.read())
+        return bytes(stream.read(most))
 
 
 def write_file(path: str, content: bytes) -> None:
     """Write a file that is there whole or not at all, whenever the process is killed."""
-    filesystem, inside = open_storage(path)
-    if is_address(path):  # an object appears when its upload is complete
-        with filesystem.open_output_stream(inside) as stream:
-            stream.write(content)
+    if not is_address(path):
+        write_atomically(Path(path), content)
         return
-    file = Path(inside)
-    hidden = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        hidden.write_bytes(content)
-        hidden.replace(file)
-    finally:
-        with suppress(FileNotFoundError):
-            hidden.unlink()
+    filesystem, inside = open_storage(path)
+    with filesystem.open_output_stream(inside) as stream:  # an object appears when its upload is complete
+        stream.write(content)
 
 
 def delete_file(path: str) -> None:
@@ -180,4 +178,4 @@ def is_file(path: str) -> bool:
 
 def _plain(error: OSError) -> str:
     """Return what a store says, on one line."""
-    return " ".join(str(error.strerror or error).split())
+    return " ".join((error.strerror or str(error)).split())

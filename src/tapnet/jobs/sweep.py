@@ -11,6 +11,7 @@ from tapnet.checkpoint import LAST, read_header
 from tapnet.errors import UserError
 from tapnet.recipe import Recipe
 from tapnet.training.run_folder import EVALUATION, RunFolder
+from tapnet.wording import one_line
 
 
 class Trainer(Protocol):
@@ -54,7 +55,7 @@ def train_one_by_one(recipes: Mapping[str, Recipe], out: Path, train: Trainer) -
         try:
             train(recipe, folder, resume=can_resume(folder))
         except (UserError, OSError) as error:
-            yield Outcome(name, folder, " ".join(str(error).split()))
+            yield Outcome(name, folder, one_line(error))
         else:
             yield Outcome(name, folder)
 

@@ -28,6 +28,7 @@ import yaml
 from tapnet.errors import NotFoundError, UserError
 from tapnet.recipe import Recipe
 from tapnet.recipe_file import changed, load_recipe
+from tapnet.wording import one_line, shorten
 
 _OF_A_RUN = ("name", "recipe", "method", "set", "grid", "seeds")
 _OF_A_SWEEP = ("out", "test", *_OF_A_RUN, "runs")
@@ -50,7 +51,7 @@ def read_sweep(path: str | Path) -> Sweep:
     except FileNotFoundError:
         raise NotFoundError(f"There is no file {path}: give a YAML file with the recipes of a sweep.") from None
     except (yaml.YAMLError, UnicodeDecodeError, IsADirectoryError) as error:
-        raise UserError(f"{path} is not a YAML file: {' '.join(str(error).split())}.") from None
+        raise UserError(f"{path} is not a YAML file: {one_line(error)}.") from None
     _check_keys(values, _OF_A_SWEEP, str(path))
     shared = {key: values[key] for key in _OF_A_RUN if key in values}
     listed = _list(values.get("runs", [{}]), "runs", path)
@@ -70,7 +71,7 @@ def read_sweep(path: str | Path) -> Sweep:
 
 def _check_keys(values: Any, keys: tuple[str, ...], where: str) -> None:
     if not isinstance(values, dict):
-        raise UserError(f"{where} needs the keys {', '.join(keys)}, got {values!r}.")
+        raise UserError(f"{where} needs the keys {', '.join(keys)}, got {shorten(repr(values), 60)}.")
     if unknown := [str(key) for key in values if key not in keys]:
         raise UserError(f"{where} has unknown keys: {', '.join(unknown)}. There are {', '.join(keys)}.")
     for key in ("set", "grid"):

@@ -9,6 +9,7 @@ from typing import Any
 from tapnet.errors import NotFoundError, UserError
 from tapnet.inference.images import ImageFile
 from tapnet.jobs import storage
+from tapnet.wording import one_line
 
 PATH_NAMES = ("path", "file", "filename", "file_name", "file_path", "image_path", "uri", "url")
 _READ = 32  # rows read at a time: images are large
@@ -92,10 +93,8 @@ def read_rows(rows: Rows, names: Sequence[str]) -> Iterator[TableImage]:
         for content in _contents(rows):
             yield TableImage(names[given], content)
             given += 1
-    except storage.import_pyarrow().ArrowException as error:
-        reason = f"the Parquet file is damaged: {' '.join(str(error).split())}"
-    except OSError as error:
-        reason = f"the Parquet file cannot be read: {' '.join(str(error).split())}"
+    except (storage.import_pyarrow().ArrowException, OSError) as error:
+        reason = f"the Parquet file cannot be read: {one_line(error)}"
     for name in names[given:]:
         yield TableImage(name, None, reason)
 
@@ -124,7 +123,7 @@ def _open(table: str) -> Any:
     except FileNotFoundError:
         raise NotFoundError(f"There is no file {table}.") from None
     except (arrow.ArrowException, OSError) as error:
-        raise UserError(f"{table} is not a Parquet file, or damaged ({' '.join(str(error).split())}).") from None
+        raise UserError(f"{table} is not a Parquet file, or damaged ({one_line(error)}).") from None
 
 
 def _holds_bytes(kind: Any) -> bool:
