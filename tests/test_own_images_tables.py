@@ -117,6 +117,15 @@ def test_table_of_rejection_has_the_recorded_numbers(network, dataset, lines):
     assert not missing
 
 
+def test_table_of_references_has_the_recorded_accuracies(lines):
+    names = "logistic", "centroid", "tapnet", "tapnet, reference_shots=2", "tapnet, reference_shots=0"
+    for row in rows("references-photos"):
+        below = row["tapnet_minus"]["logistic"]
+        paired = f"{100 * below['difference']:+.2f} ± {100 * below['ci95']:.2f}".replace("-", "−")
+        cells = [str(row["shot"]), *(accuracy(row["methods"][name]) for name in names), paired]
+        assert f"| {' | '.join(cells)} |" in lines
+
+
 def test_table_of_speed_has_the_recorded_numbers(lines):
     for row in rows("speed"):
         cells = (
