@@ -8,7 +8,7 @@ from PIL import Image
 
 from tapnet.data import load_dataset
 from tapnet.data.preprocessing import Preprocessing
-from tapnet.data.source import Unreadable
+from tapnet.data.source import TooLarge, Unreadable
 from tapnet.inference import images
 from tapnet.inference.images import read_image, read_images
 
@@ -150,3 +150,23 @@ def test_file_that_is_too_large_is_unreadable(tmp_path, monkeypatch):
     monkeypatch.setattr(images, "LARGEST_FILE", 1000)
     (tmp_path / "a.png").write_bytes(bytes(1001))
     assert read_image(tmp_path / "a.png", PHOTO).reason == "more than 1,000 bytes"
+
+
+def test_drawings_read_together_equal_those_read_alone():
+    """Sizes, inks and bounding boxes mixed: what is computed for many at a time does not depend on the others."""
+    generator, images = np.random.default_rng(3), []
+    for side in (28, 28, 28, 40, 28, 40, 300):
+        gray = np.full((side, side + 2 * (side > 28)), 255 if generator.random() < 0.5 else 0, np.uint8)
+        top, left = generator.integers(1, side // 2, 2)
+        gray[top : top + side // 3, left : left + side // 2] = generator.integers(60, 200)
+        images.append(gray)
+    images.append(np.where(np.arange(28) % 2, 127, 128).astype(np.uint8)[:, None].repeat(28, axis=1))
+    together = [example.pixels for _, example in read_images(images, DRAWING, workers=0)]
+    np.testing.assert_array_equal(together, [read_image(image, DRAWING).pixels for image in images])
+
+
+def test_image_beyond_the_pixels_allowed_is_not_decoded(monkeypatch):
+    monkeypatch.setattr("tapnet.data.decoding._eight_bits", lambda _: pytest.fail("decoded"))
+    found = read_image(np.zeros((10, 11), np.uint8), DRAWING, most_pixels=109)
+    assert isinstance(found, TooLarge)
+    assert found.reason == "11×10 pixels, more than 109"

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from tapnet.data.source import Raw, Unreadable
+from tapnet.data.source import Raw, TooLarge, Unreadable
 from tapnet.errors import UserError
 
 MOST_PIXELS = 40_000_000  # of one image: with a copy of it, 320 MB while it is decoded
@@ -63,17 +63,22 @@ class LoadedImage:
         return on_white(self.upright(small)).convert("RGB")
 
 
-def with_image(raw: Raw | Image.Image, use: Callable[[LoadedImage], T], side: int | None = None) -> T | Unreadable:
+def with_image(
+    raw: Raw | Image.Image, use: Callable[[LoadedImage], T], side: int | None = None, most_pixels: int | None = None
+) -> T | Unreadable:
     """Return what `use` makes of the image, or the reason why it cannot be read.
 
     `side` is a height and width that `use` can do with: a JPEG of more than LARGE_PIXELS is decoded at 1/2, 1/4 or 1/8
-    of its size, but not below it, in a fraction of the time. Without `side`, only one of more than MOST_PIXELS is.
+    of its size, but not below it, in a fraction of the time. Without `side`, only one of more than MOST_PIXELS is. An
+    image of more than `most_pixels` is not decoded at all.
     """
     most, least = (MOST_PIXELS, LARGE_SIDE) if side is None else (LARGE_PIXELS, side)
     if isinstance(raw, Unreadable):
         return raw
     try:
         with _open(raw) as image:
+            if most_pixels is not None and image.width * image.height > most_pixels:
+                return TooLarge(f"{image.width}×{image.height} pixels, more than {most_pixels:,}")
             if image.width * image.height > most:
                 image.draft(image.mode, (least, least))
             pixels = image.width * image.height

@@ -6,7 +6,7 @@ settings, and `fit` and `predict` read images by the same settings.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ FILTERS = {each.name.lower(): each for each in Image.Resampling}
 FITS = ("squash", "crop")
 INKS = ("bright", "dark")
 _PAPER = 40  # gray levels this close to the background count as background
+_SMALL = 256 * 256  # pixels of a drawing of which many may be in memory
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,14 @@ class Decoded:
 
     pixels: Pixels
     resized: bool
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A drawing that is decoded, but not yet of the requested shape."""
+
+    gray: Pixels
+    loaded: LoadedImage
 
 
 @dataclass(frozen=True)
@@ -99,19 +108,54 @@ class Preprocessing:
 
     def apply(self, loaded: LoadedImage) -> Decoded:
         """Return the pixels of an image; the full-size image is copied at most once."""
-        image, size = loaded.image, loaded.stored_size(self.width, self.height)
-        resized = image.size != size
+        return self.finish([self.prepare(loaded)])[0]
+
+    def prepare(self, loaded: LoadedImage) -> Decoded | Drawing:
+        """Return the pixels of an image; a small drawing is left to `finish`, which takes many at a time."""
+        image = loaded.image
         if self.centred or self.full_contrast:
-            image, inverted = Image.fromarray(_bright_ink(_gray(image), self.centred)), False
-        else:
-            inverted = self.ink is not None and _has_bright_border(image) == (self.ink == "bright")
+            drawing = Drawing(_gray(image), loaded)
+            return drawing if drawing.gray.size <= _SMALL else self.finish([drawing])[0]
+        inverted = self.ink is not None and _has_bright_border(image) == (self.ink == "bright")
+        pixels = self._fit(image, loaded)
+        return Decoded(255 - pixels if inverted else pixels, self._resizes(loaded))
+
+    def finish(self, prepared: Sequence[Decoded | Drawing]) -> list[Decoded]:
+        """Return the pixels of what `prepare` returned; drawings of one size are computed together."""
+        finished: dict[int, Decoded] = {}
+        sizes: dict[tuple[int, ...], dict[int, Drawing]] = {}
+        for number, each in enumerate(prepared):
+            if isinstance(each, Decoded):
+                finished[number] = each
+            else:
+                sizes.setdefault(each.gray.shape, {})[number] = each
+        for drawings in sizes.values():
+            finished |= zip(drawings, self._finish_drawings(list(drawings.values())), strict=True)
+        return [finished[number] for number in range(len(prepared))]
+
+    def _finish_drawings(self, drawings: Sequence[Drawing]) -> list[Decoded]:
+        first = drawings[0].gray[None]
+        inks = _bright_inks(first if len(drawings) == 1 else np.stack([each.gray for each in drawings]), self.centred)
+        pixels = np.stack([self._fit(ink, each.loaded) for ink, each in zip(inks, drawings, strict=True)])
+        if self.full_contrast:
+            brightest = pixels.max(axis=(1, 2, 3), keepdims=True)
+            pixels = np.rint(pixels * (255 / np.maximum(brightest, 1))).astype(np.uint8)
+        return [Decoded(*each) for each in zip(pixels, (self._resizes(each.loaded) for each in drawings), strict=True)]
+
+    def _resizes(self, loaded: LoadedImage) -> bool:
+        return loaded.image.size != loaded.stored_size(self.width, self.height)
+
+    def _fit(self, image: Image.Image | Pixels, loaded: LoadedImage) -> Pixels:
+        """Return the stored image, or a drawing made of it, resized and upright."""
+        if isinstance(image, np.ndarray):
+            if (*image.shape, 1) == self.shape and loaded.orientation is None:
+                return image[..., None]
+            image = Image.fromarray(image)
+        size = loaded.stored_size(self.width, self.height)
         if image.size != size:
             resize = ImageOps.fit if self.fit == "crop" else Image.Image.resize
             image = resize(image, size, FILTERS[self.filter])
-        pixels = _as_array(on_white(loaded.upright(image)), "L" if self.channels == 1 else "RGB").reshape(self.shape)
-        if self.full_contrast:
-            pixels = np.asarray(np.rint(pixels * (255 / max(int(pixels.max()), 1))), dtype=np.uint8)
-        return Decoded(255 - pixels if inverted else pixels, resized)
+        return _as_array(on_white(loaded.upright(image)), "L" if self.channels == 1 else "RGB").reshape(self.shape)
 
 
 def decode(raw: Raw | Image.Image, preprocessing: Preprocessing) -> Decoded | Unreadable:
@@ -140,25 +184,36 @@ def _has_bright_border(image: Image.Image) -> bool:
     """Return whether most pixels on the border are bright, without copying the others."""
     width, height = image.size
     sides = ((0, 0, width, 1), (0, height - 1, width, height), (0, 0, 1, height), (width - 1, 0, width, height))
-    return _are_bright(np.concatenate([_gray(image.crop(side)).ravel() for side in sides]))
+    return bool(_are_bright(np.concatenate([_gray(image.crop(side)).ravel() for side in sides])[None])[0])
 
 
-def _are_bright(border: Pixels) -> bool:
-    """Return whether the median of an even number of gray levels is above 127; `numpy.median` is slow for so few."""
-    half = len(border) // 2
-    return int(np.partition(border, (half - 1, half))[half - 1 : half + 1].sum(dtype=int)) > 2 * 127
+def _are_bright(borders: Pixels) -> NDArray[np.bool_]:
+    """Return for each row of gray levels, of even length, whether its median is above 127; `numpy.median` is slow."""
+    half = borders.shape[1] // 2
+    middle = np.partition(borders, (half - 1, half), axis=1)[:, half - 1 : half + 1]
+    return np.asarray(middle.sum(axis=1, dtype=int) > 2 * 127)
 
 
-def _bright_ink(gray: Pixels, centred: bool) -> Pixels:
-    """Return a drawing with bright ink on black; `centred`, the bounding box of the ink in a black square."""
-    border = np.concatenate((gray[0], gray[-1], gray[:, 0], gray[:, -1]))
-    ink = 255 - gray if _are_bright(border) else gray
-    rows, columns = (np.flatnonzero((ink > _PAPER).any(axis=axis)) for axis in (1, 0))
-    if not centred or not len(rows):
+def _bright_inks(grays: Pixels, centred: bool) -> list[Pixels]:
+    """Return drawings (n, height, width) with bright ink on black; `centred`, their ink in black squares."""
+    borders = np.concatenate((grays[:, 0], grays[:, -1], grays[:, :, 0], grays[:, :, -1]), axis=1)
+    inverted = _are_bright(borders).astype(np.uint8) * 255
+    inks = grays ^ inverted[:, None, None]
+    if not centred:
+        return list(inks)
+    marked = inks > _PAPER
+    return list(map(_in_square, inks, np.any(marked, axis=2), np.any(marked, axis=1)))
+
+
+def _in_square(ink: Pixels, marked_rows: NDArray[np.bool_], marked_columns: NDArray[np.bool_]) -> Pixels:
+    """Return the bounding box of the ink in the middle of a black square; a drawing without ink as it is."""
+    rows, columns = marked_rows.nonzero()[0], marked_columns.nonzero()[0]
+    if not len(rows):
         return ink
     box = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-    side = max(box.shape)
+    height, width = box.shape
+    side = max(height, width)
     square = np.zeros((side, side), np.uint8)
-    top, left = ((side - length) // 2 for length in box.shape)
-    square[top : top + box.shape[0], left : left + box.shape[1]] = box
+    top, left = (side - height) // 2, (side - width) // 2
+    square[top : top + height, left : left + width] = box
     return square

@@ -26,6 +26,10 @@ class Unreadable(NamedTuple):
     reason: str
 
 
+class TooLarge(Unreadable):
+    """The image was not decoded, because it has more pixels than allowed."""
+
+
 Raw = bytes | NDArray[np.uint8] | Unreadable
 Read = Callable[[Collection[str]], Iterator[tuple[str, Raw]]]
 

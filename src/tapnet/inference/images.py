@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tapnet.data.decoding import LoadedImage, quiet_decoders, with_image
-from tapnet.data.preprocessing import Pixels, Preprocessing
+from tapnet.data.preprocessing import Decoded, Drawing, Pixels, Preprocessing
 from tapnet.data.readers.file_tree import LARGEST_FILE
 from tapnet.data.source import Unreadable
 from tapnet.errors import UserError
@@ -56,21 +56,43 @@ class Example:
     thumbnail: bytes = field(default=b"", repr=False)
 
 
-def read_image(image: ImageInput, preprocessing: Preprocessing, thumbnail: bool = False) -> Example | Unreadable:
-    """Return the image as the network takes it, or the reason why it cannot be read."""
+def read_image(
+    image: ImageInput, preprocessing: Preprocessing, thumbnail: bool = False, most_pixels: int | None = None
+) -> Example | Unreadable:
+    """Return the image as the network takes it, or the reason why not; `TooLarge` if beyond `most_pixels`."""
+    return _read_batch([image], preprocessing, thumbnail, most_pixels)[0]
+
+
+def _read_batch(
+    images: Iterable[ImageInput], preprocessing: Preprocessing, thumbnails: bool, most_pixels: int | None
+) -> list[Example | Unreadable]:
+    decoded = [_decode(image, preprocessing, thumbnails, most_pixels) for image in images]
+    prepared = [each[0] for each in decoded if not isinstance(each, Unreadable)]
+    pixels = (each.pixels for each in preprocessing.finish(prepared))
+    return [each if isinstance(each, Unreadable) else Example(next(pixels), *each[1:]) for each in decoded]
+
+
+def _decode(
+    image: ImageInput, preprocessing: Preprocessing, thumbnail: bool, most_pixels: int | None
+) -> tuple[Decoded | Drawing, str, bytes] | Unreadable:
+    """Return the prepared image, its digest and its thumbnail."""
     raw = _raw(image)
     if isinstance(raw, Unreadable):
         return raw
     digest = hashlib.sha256(raw if isinstance(raw, bytes) else _content(raw)).hexdigest()
 
-    def example(loaded: LoadedImage) -> Example:
-        return Example(preprocessing.apply(loaded).pixels, digest, _thumbnail(loaded) if thumbnail else b"")
+    def prepare(loaded: LoadedImage) -> tuple[Decoded | Drawing, str, bytes]:
+        return preprocessing.prepare(loaded), digest, _thumbnail(loaded) if thumbnail else b""
 
-    return with_image(raw, example, preprocessing.sufficient_side)
+    return with_image(raw, prepare, preprocessing.sufficient_side, most_pixels)
 
 
 def read_images(
-    images: Iterable[ImageInput], preprocessing: Preprocessing, thumbnails: bool = False, workers: int = WORKERS
+    images: Iterable[ImageInput],
+    preprocessing: Preprocessing,
+    thumbnails: bool = False,
+    workers: int = WORKERS,
+    most_pixels: int | None = None,
 ) -> Iterator[tuple[ImageInput, Example | Unreadable]]:
     """Yield each image with what `read_image` returns, in order; `workers` threads read a bounded number ahead.
 
@@ -79,9 +101,9 @@ def read_images(
     """
 
     def read(batch: list[ImageInput]) -> list[tuple[ImageInput, Example | Unreadable]]:
-        return [(image, read_image(image, preprocessing, thumbnails)) for image in batch]
+        return list(zip(batch, _read_batch(batch, preprocessing, thumbnails, most_pixels), strict=True))
 
-    batches = in_batches(images, _AT_A_TIME)
+    batches = in_batches(images, _AT_A_TIME if workers else _AHEAD)
     first = next(batches, [])
     with _quiet():
         if not workers or len(first) < _AT_A_TIME:
