@@ -15,7 +15,8 @@ from web_server import drawing, files, png
 from tapnet.errors import UserError
 from tapnet.inference import read_task, write_task
 from tapnet.web.app import create_app
-from tapnet.web.security import Rates, Refusal, Room
+from tapnet.web.problems import Problem
+from tapnet.web.security import Rates, Room
 from tapnet.web.settings import Limits, Settings
 
 BASE = "http://127.0.0.1:8000"
@@ -156,7 +157,7 @@ def test_bombs_among_the_thumbnails_of_a_task_file_are_not_decoded(client, rewri
 def test_uploads_have_a_limited_room_together():
     room = Room(100)
     room.take(60)
-    with pytest.raises(Refusal, match="other uploads"):
+    with pytest.raises(Problem, match="other uploads"):
         room.take(41)
     room.take(40)
 

@@ -147,7 +147,7 @@ def test_requests_that_wait_pass_the_network_as_one_batch(monkeypatch):
         assert busy.wait(60)  # the first of them is with the network
         waiting += [pool.submit(model.embed, [images[2 * n], images[2 * n + 1]]) for n in range(1, 12)]
         end = time.monotonic() + 60
-        while batcher._jobs.qsize() < 11 and time.monotonic() < end:
+        while len(batcher.waiting[model.sha256]) < 11 and time.monotonic() < end:
             time.sleep(0.01)
         free.set()
         together = [each.result() for each in waiting]

@@ -60,7 +60,7 @@ def _explain(parts: Services, task: str, upload: Upload, reject: float) -> Expla
     images = upload.images(parts.settings.limits)
     if len(images) != 1:
         raise Problem(422, f"Expected one image to explain, got {len(images)}.")
-    found, points = fitted.explain(*parts.engine.read(images, fitted.model)[0])
+    found, points = fitted.explain(parts.engine.read(images, fitted.model)[0].pixels)
     nearest = [Neighbor(id=fitted.example_ids[n.index], label=n.label, similarity=n.similarity) for n in found.nearest]
     return ExplanationBody(
         **prediction_body(found.ranked, reject),

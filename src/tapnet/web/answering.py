@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic_core import to_json
 
 from tapnet.data.preprocessing import Pixels
 from tapnet.inference.predictor import UNKNOWN, rank_classes
@@ -64,7 +64,7 @@ def _read(engine: Engine, question: Question, fitted: Callable[[str], Fitted]) -
     task = fitted(question.task)
     task.check_reject(question.reject)
     images = question.upload.images(engine.settings.limits)
-    return _ReadQuestion(question, task, [example.pixels for _, example in engine.read(images, task.model)])
+    return _ReadQuestion(question, task, [each.pixels for each in engine.read(images, task.model)])
 
 
 def _answer(read: Sequence[_ReadQuestion]) -> list[Answer]:
@@ -96,7 +96,7 @@ def _grouped(
 def _as_json(read: _ReadQuestion, rows: Sequence[Row]) -> Answer:
     ranked = rank_classes(np.stack(rows), read.fitted.task.classes, read.question.top)
     body = {"predictions": [prediction_body(each, read.question.reject) for each in ranked]}
-    return Answer(json.dumps(body, separators=(",", ":")).encode(), len(rows))
+    return Answer(to_json(body), len(rows))
 
 
 def prediction_body(ranked: Sequence[tuple[str, float]], reject: float) -> dict[str, Any]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import queue
-import threading
+from collections import defaultdict, deque
 from collections.abc import Iterable
-from concurrent.futures import Future
-from dataclasses import dataclass, fields
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +18,8 @@ Features = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class _Job:
-    model: EmbeddingModel
     pixels: list[NDArray[np.uint8]]
-    result: Future[Features]
+    features: Future[Features] = field(default_factory=Future)
 
 
 class Batcher:
@@ -29,57 +27,38 @@ class Batcher:
 
     def __init__(self) -> None:
         self.batches = self.images = 0
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="network", daemon=True)
-        self._thread.start()
+        self.waiting: defaultdict[str, deque[_Job]] = defaultdict(deque)  # by network
+        self._thread = ThreadPoolExecutor(1, "network")
 
     def embed(self, model: EmbeddingModel, pixels: list[NDArray[np.uint8]]) -> Features:
         """Return features (n, *feature_shape); waits for its turn."""
-        job = _Job(model, pixels, Future())
-        self._jobs.put(job)
-        return job.result.result()
+        job, waiting = _Job(pixels), self.waiting[model.sha256]
+        waiting.append(job)
+        self._thread.submit(self._embed_waiting, model, waiting)
+        return job.features.result()
 
     def close(self) -> None:
         """Finish what waits, then stop."""
-        self._jobs.put(None)
-        self._thread.join()
+        self._thread.shutdown()
 
-    def _run(self) -> None:
-        left: _Job | None = None
-        while (first := left or self._jobs.get()) is not None:
-            batch, left, stop = self._collect(first)
-            self._embed(batch)
-            if stop:
-                return
-
-    def _collect(self, first: _Job) -> tuple[list[_Job], _Job | None, bool]:
-        """Return jobs for one network, the first job for another one, and whether to stop afterwards."""
-        batch, size = [first], len(first.pixels)
-        while size < MOST:
-            try:
-                job = self._jobs.get_nowait()
-            except queue.Empty:
-                break
-            if job is None:
-                return batch, None, True
-            if job.model.sha256 != first.model.sha256:
-                return batch, job, False
-            batch.append(job)
-            size += len(job.pixels)
-        return batch, None, False
-
-    def _embed(self, batch: list[_Job]) -> None:
+    def _embed_waiting(self, model: EmbeddingModel, waiting: deque[_Job]) -> None:
+        """Embed what waits for a network: nothing, if earlier calls took it along."""
+        batch: list[_Job] = []
+        while waiting and sum(len(job.pixels) for job in batch) < MOST:
+            batch.append(waiting.popleft())
+        if not batch:
+            return
         pixels = [image for job in batch for image in job.pixels]
         try:
-            features = EmbeddingModel.embed(batch[0].model, pixels)
+            features = EmbeddingModel.embed(model, pixels)
         except Exception as error:
             for job in batch:
-                job.result.set_exception(error)
+                job.features.set_exception(error)
             return
         self.batches, self.images = self.batches + 1, self.images + len(pixels)
         ends = np.cumsum([len(job.pixels) for job in batch])
         for job, end in zip(batch, ends, strict=True):
-            job.result.set_result(features[end - len(job.pixels) : end])
+            job.features.set_result(features[end - len(job.pixels) : end])
 
 
 @dataclass(frozen=True)

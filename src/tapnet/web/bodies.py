@@ -5,9 +5,10 @@ from __future__ import annotations
 import unicodedata
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, Field
 
-from tapnet.web.records import StoredTask, Summary
+from tapnet.web.records import StoredClass, StoredTask, Summary
+from tapnet.web.settings import Limits
 
 LONGEST_NAME = 100
 MOST_DIMENSIONS = 100_000
@@ -27,13 +28,7 @@ def clean_name(text: str) -> str:
 Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME, examples=["robin"]), AfterValidator(clean_name)]
 
 
-class Body(BaseModel):
-    """A request that says no more than it may."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class NewTask(Body):
+class NewTask(BaseModel, extra="forbid"):
     """A task to create; with `example` it is not empty, but has five drawings of each of five things."""
 
     name: Name = "Untitled"
@@ -44,7 +39,7 @@ class NewTask(Body):
     example: bool = False
 
 
-class TaskChange(Body):
+class TaskChange(BaseModel, extra="forbid"):
     """What to change; what is left out stays."""
 
     name: Name | None = None
@@ -52,25 +47,10 @@ class TaskChange(Body):
     projection_dim: int | None = Field(None, ge=1, le=MOST_DIMENSIONS, description="null for all dimensions.")
 
 
-class NewClass(Body):
+class NewClass(BaseModel, extra="forbid"):
     """A class to add, or its new name."""
 
     name: Name
-
-
-class ExampleBody(BaseModel):
-    """An example; its thumbnail is at `/v1/tasks/{task}/examples/{id}/thumbnail`."""
-
-    id: str
-    sha256: str
-
-
-class ClassBody(BaseModel):
-    """A class with its examples."""
-
-    id: str
-    name: str
-    examples: list[ExampleBody]
 
 
 class TaskBody(BaseModel):
@@ -84,55 +64,19 @@ class TaskBody(BaseModel):
     revision: int
     created: float
     updated: float
-    classes: list[ClassBody]
+    classes: tuple[StoredClass, ...]
     can_undo: bool
     can_redo: bool
 
     @classmethod
     def of(cls, task: StoredTask) -> TaskBody:
-        classes = [
-            ClassBody(
-                id=each.id,
-                name=each.name,
-                examples=[ExampleBody(id=one.id, sha256=one.sha256) for one in each.examples],
-            )
-            for each in task.classes
-        ]
-        return cls(
-            id=task.id,
-            name=task.name,
-            network=task.network or task.asked_network,
-            method=task.method,
-            projection_dim=task.projection_dim,
-            revision=task.revision,
-            created=task.created,
-            updated=task.updated,
-            classes=classes,
-            can_undo=task.can_undo,
-            can_redo=task.can_redo,
-        )
-
-
-class SummaryBody(BaseModel):
-    """A task in a list."""
-
-    id: str
-    name: str
-    classes: int
-    examples: int
-    revision: int
-    created: float
-    updated: float
-
-    @classmethod
-    def of(cls, summary: Summary) -> SummaryBody:
-        return cls(**vars(summary))
+        return cls.model_validate(vars(task) | {"network": task.network or task.asked_network})
 
 
 class TaskList(BaseModel):
     """A page of the tasks, the last changed first."""
 
-    tasks: list[SummaryBody]
+    tasks: list[Summary]
     total: int
 
 
@@ -250,21 +194,10 @@ class Status(BaseModel):
     status: str
 
 
-class LimitsBody(BaseModel):
-    """What a client may ask for."""
-
-    upload_bytes: int
-    pixels: int
-    images: int
-    tasks: int
-    classes: int
-    examples: int
-
-
 class About(BaseModel):
     """What this server offers."""
 
     version: str
     networks: list[str]
     formats: list[str]
-    limits: LimitsBody
+    limits: Limits

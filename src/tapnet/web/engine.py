@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tapnet.checkpoint import bundled_checkpoints
-from tapnet.data.decoding import image_size
-from tapnet.data.source import Unreadable
+from tapnet.data.preprocessing import Pixels
+from tapnet.data.source import TooLarge, Unreadable
 from tapnet.errors import UserError
 from tapnet.inference import choose_network, load_network
 from tapnet.inference.examples import Examples
 from tapnet.inference.explanation import Explanation, explain_features
-from tapnet.inference.images import Example, ImageInput, read_images
+from tapnet.inference.images import Example, read_images
 from tapnet.inference.leave_one_out import LeaveOneOut, leave_one_out
 from tapnet.inference.planes import TaskPlanes, task_planes
 from tapnet.inference.task import Task, fit_task
@@ -59,10 +59,10 @@ class Fitted:
         """Raise UserError if the task cannot call images unknown."""
         TaskPredictor(self.task, self.model).check_options(reject=reject)
 
-    def explain(self, image: ImageInput, example: Example) -> tuple[Explanation, tuple[Coordinates, Coordinates]]:
+    def explain(self, pixels: Pixels) -> tuple[Explanation, tuple[Coordinates, Coordinates]]:
         """Return why an image is classified as it is, and where it lies in the two planes."""
-        features = self.model.embed([example.pixels])
-        return explain_features(self.task, self.planes.head, features, image), self.planes.locate(features)
+        features = self.model.embed([pixels])
+        return explain_features(self.task, self.planes.head, features, pixels), self.planes.locate(features)
 
 
 class Engine:
@@ -124,41 +124,21 @@ class Engine:
         if dim is not None and most and not 1 <= dim <= most:
             raise UserError(f"Expected `projection_dim` from 1 to {most}, got {dim}.")
 
-    def check_sizes(self, images: list[bytes]) -> None:
-        """Raise UserError unless every image says what it is, and a problem if it is too large; decode none."""
-        most = self.settings.limits.pixels
-        for number, image in enumerate(images):
-            size = image_size(image)
-            if isinstance(size, Unreadable):
-                raise UserError(f"{_which(number, images)} cannot be read: {size.reason}.")
-            if size[0] * size[1] > most:
-                sides = f"{size[0]}×{size[1]}"
-                raise Problem(413, f"{_which(number, images)} has {sides} pixels, more than {most:,}: reduce it.")
-
-    def read(
-        self, images: list[bytes], model: BatchedModel, thumbnails: bool = False
-    ) -> list[tuple[ImageInput, Example]]:
-        """Return images as the network takes them; raise UserError, or a problem, if one cannot be read."""
-        self.check_sizes(images)
-        found = []
-        for number, (image, example) in enumerate(
-            read_images(images, model.image_preprocessing, thumbnails, workers=0)
-        ):
-            if isinstance(example, Unreadable):
-                raise UserError(f"{_which(number, images)} cannot be read: {example.reason}.")
-            found.append((image, example))
-        return found
+    def read(self, images: list[bytes], model: BatchedModel, thumbnails: bool = False) -> list[Example]:
+        """Return images as the network takes them; raise a problem if one is too large or cannot be read."""
+        read = read_images(images, model.image_preprocessing, thumbnails, 0, self.settings.limits.pixels)
+        return [_readable(example, number, images) for number, (_, example) in enumerate(read)]
 
     def embed(self, images: list[bytes], network: str | None) -> tuple[BatchedModel, list[NewExample]]:
         """Return images ready to be stored, and the network; without one it is chosen by what they look like.
 
-        Raise UserError, or a problem, if an image cannot be read.
+        Raise a problem if an image is too large or cannot be read.
         """
-        if network is None:
-            self.check_sizes(images)
-            network = choose_network(images).name
-        model = self.model(network)
-        examples = [example for _, example in self.read(images, model, thumbnails=True)]
+        model = self.model(network or "drawings")
+        examples = self.read(images, model, thumbnails=True)  # first, so that nothing decodes what is too large
+        if network is None and (chosen := choose_network(images).name) != model.name:
+            model = self.model(chosen)
+            examples = self.read(images, model, thumbnails=True)
         features = model.embed([example.pixels for example in examples])
         return model, [
             NewExample(example.sha256, row.tobytes(), example.thumbnail)
@@ -203,5 +183,10 @@ class Engine:
         return Fitted(stored, task, model, tuple(each.id for _, each in rows))
 
 
-def _which(number: int, images: list[bytes]) -> str:
-    return "The image" if len(images) == 1 else f"Image {number + 1}"
+def _readable(example: Example | Unreadable, number: int, images: list[bytes]) -> Example:
+    which = "The image" if len(images) == 1 else f"Image {number + 1}"
+    if isinstance(example, TooLarge):
+        raise Problem(413, f"{which} has {example.reason}: reduce it.")
+    if isinstance(example, Unreadable):
+        raise Problem(422, f"{which} cannot be read: {example.reason}.")
+    return example

@@ -56,37 +56,34 @@ def describe_problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def install_handlers(app: FastAPI) -> None:
     """Let the application answer every exception by a problem."""
 
-    async def problem(_: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, Problem)
-        return problem_response(error.status, error.detail, error.retry_after)
+    async def answer(request: Request, error: Exception) -> JSONResponse:
+        problem = _as_problem(request, error)
+        if problem.status in (500, 503) and problem is not error:
+            log.error("%s %s: %s", request.method, request.url.path, problem.detail, exc_info=error)
+        headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+        return problem_response(problem.status, problem.detail, problem.retry_after, headers)
 
-    async def user_error(_: Request, error: Exception) -> JSONResponse:
-        return problem_response(422, str(error))
+    kinds = Problem, UserError, RequestValidationError, HTTPException, exc.OperationalError, exc.TimeoutError, Exception
+    for kind in kinds:
+        app.add_exception_handler(kind, answer)
 
-    async def invalid(_: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, RequestValidationError)
-        return problem_response(422, _sentence(error))
 
-    async def http_error(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, HTTPException)
-        detail = f"There is nothing at {request.url.path}." if error.status_code == 404 else f"{error.detail}."
-        return problem_response(error.status_code, detail, headers=dict(error.headers or {}))
-
-    async def unexpected(request: Request, error: Exception) -> JSONResponse:
-        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return problem_response(500, "The server made a mistake; its log says more.")
-
-    async def no_store(request: Request, error: Exception) -> JSONResponse:
-        log.error("%s %s: the store does not answer", request.method, request.url.path, exc_info=error)
-        return problem_response(503, "The store does not answer: try again.", retry_after=5)
-
-    app.add_exception_handler(Problem, problem)
-    for kind in (exc.OperationalError, exc.TimeoutError):  # locked or gone; all connections taken
-        app.add_exception_handler(kind, no_store)
-    app.add_exception_handler(UserError, user_error)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(HTTPException, http_error)
-    app.add_exception_handler(Exception, unexpected)
+def _as_problem(request: Request, error: Exception) -> Problem:
+    match error:
+        case Problem():
+            return error
+        case UserError():
+            return Problem(422, str(error))
+        case RequestValidationError():
+            return Problem(422, _sentence(error))
+        case HTTPException(status_code=404):
+            return Problem(404, f"There is nothing at {request.url.path}.")
+        case HTTPException():
+            return Problem(error.status_code, f"{error.detail}.")
+        case exc.OperationalError() | exc.TimeoutError():  # locked or gone; all connections taken
+            return Problem(503, "The store does not answer: try again.", retry_after=5)
+        case _:
+            return Problem(500, "The server made a mistake; its log says more.")
 
 
 def _sentence(error: RequestValidationError) -> str:

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class StoredExample:
-    """An example without its features."""
+    """An example; its thumbnail is at `/v1/tasks/{task}/examples/{id}/thumbnail`."""
 
     id: str
-    class_id: str
     sha256: str
 
 

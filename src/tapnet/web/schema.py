@@ -4,27 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sqlalchemy import (
-    Boolean,
-    Column,
-    Connection,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    Text,
-    inspect,
-    select,
-    text,
-)
+import sqlalchemy as sa
+from sqlalchemy import Boolean, Column, Connection, Float, ForeignKey, Integer, LargeBinary, String, Table, Text
 
 from tapnet.errors import UserError
 
-metadata = MetaData()
+metadata = sa.MetaData()
 _LOCK = 7_402_019  # of PostgreSQL, while migrations run
 
 schema_version = Table("schema_version", metadata, Column("version", Integer, primary_key=True))
@@ -65,7 +50,7 @@ examples = Table(
     Column("thumbnail", LargeBinary, nullable=False),  # a small JPEG
     Column("position", Integer, nullable=False),
     Column("present", Boolean, nullable=False),
-    Index("examples_of_task", "task_id", "position"),
+    sa.Index("examples_of_task", "task_id", "position"),
 )
 
 changes = Table(
@@ -91,10 +76,10 @@ def migrate(connection: Connection) -> int:
     Raise UserError if the database was written by a later version of the package.
     """
     if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-    if not inspect(connection).has_table(schema_version.name):
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+    if not sa.inspect(connection).has_table(schema_version.name):
         schema_version.create(connection)
-    found = connection.execute(select(schema_version.c.version)).scalar() or 0
+    found = connection.execute(sa.select(schema_version.c.version)).scalar() or 0
     newest = len(MIGRATIONS)
     if found > newest:
         raise UserError(

@@ -8,13 +8,13 @@ import hmac
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tapnet.web.problems import problem_response
+from tapnet.web.problems import Problem, problem_response
 from tapnet.web.settings import Settings
 
 COOKIE = "tapnet_session"
@@ -48,14 +48,6 @@ def is_token(given: str, settings: Settings) -> bool:
     return settings.token is not None and hmac.compare_digest(given.encode("utf-8", "replace"), settings.token.encode())
 
 
-class Refusal(Exception):
-    """Why a request goes no further."""
-
-    def __init__(self, status: int, detail: str, retry_after: int | None = None) -> None:
-        super().__init__(detail)
-        self.status, self.detail, self.retry_after = status, detail, retry_after
-
-
 class Gate:
     """Checks a request before the application sees it."""
 
@@ -75,7 +67,7 @@ class Gate:
             if scope["method"] not in _SAFE:
                 receive = body.replay(await body.read())
             return await self.app(scope, receive, send)
-        except Refusal as refusal:
+        except Problem as refusal:
             extra = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
             if refusal.status in (408, 413, 503):
                 extra["Connection"] = "close"  # what is left of the body is not read
@@ -90,13 +82,13 @@ class Gate:
     def _check(self, scope: Scope, headers: Headers) -> None:
         host = headers.get("host", "")
         if not self.settings.accepts_host(host):
-            raise Refusal(421, f"This server does not answer for the host {host!r}; --allow-host adds a name.")
+            raise Problem(421, f"This server does not answer for the host {host!r}; --allow-host adds a name.")
         if scope["method"] not in _SAFE:
             _check_origin(headers, host)
         if scope["path"] != "/v1/health":  # before the token, so that guesses of it are limited, too
             client = (scope.get("client") or ("",))[0]
             if wait := self._rates.wait(client):
-                raise Refusal(429, "Too many requests from this address: wait a moment.", max(1, round(wait)))
+                raise Problem(429, "Too many requests from this address: wait a moment.", max(1, round(wait)))
         if scope["path"] not in _OPEN:
             self._check_token(headers)
 
@@ -106,13 +98,10 @@ class Gate:
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and is_token(given.strip(), self.settings):
             return
-        try:
-            morsel = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            morsel = None
-        if morsel and hmac.compare_digest(morsel.value.encode(), session_of(self.settings.token).encode()):
+        session = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
+        if hmac.compare_digest(session.encode(), session_of(self.settings.token).encode()):
             return
-        raise Refusal(401, "Expected the server's token: `Authorization: Bearer TOKEN`, or log in at /login.")
+        raise Problem(401, "Expected the server's token: `Authorization: Bearer TOKEN`, or log in at /login.")
 
 
 class Rates:
@@ -142,7 +131,7 @@ class Room:
 
     def take(self, size: int) -> None:
         if self.taken + size > self.most:
-            raise Refusal(503, "The server is busy with other uploads: try again.", retry_after=1)
+            raise Problem(503, "The server is busy with other uploads: try again.", retry_after=1)
         self.taken += size
 
 
@@ -155,7 +144,7 @@ class LimitedBody:
     def check_declared(self, headers: Headers) -> None:
         declared = headers.get("content-length", "0")
         if not declared.isdecimal():
-            raise Refusal(400, f"Expected a length, got Content-Length: {declared}.")
+            raise Problem(400, f"Expected a length, got Content-Length: {declared}.")
         self._check_size(int(declared))
 
     async def read(self) -> bytes:
@@ -166,7 +155,7 @@ class LimitedBody:
                 while True:
                     message = await self.receive()
                     if message["type"] == "http.disconnect":
-                        raise Refusal(400, "The request ended before its body did.")
+                        raise Problem(400, "The request ended before its body did.")
                     parts.append(message.get("body", b""))
                     self.room.take(len(parts[-1]))
                     self.size += len(parts[-1])
@@ -174,7 +163,7 @@ class LimitedBody:
                     if not message.get("more_body"):
                         return b"".join(parts)
         except TimeoutError:
-            raise Refusal(408, f"The request took longer than {self.seconds:g} seconds to arrive.") from None
+            raise Problem(408, f"The request took longer than {self.seconds:g} seconds to arrive.") from None
 
     def forget(self) -> None:
         """Make room for other requests."""
@@ -195,16 +184,16 @@ class LimitedBody:
 
     def _check_size(self, size: int) -> None:
         if size > self.most:
-            raise Refusal(413, f"Expected at most {self.most:,} bytes in one request.")
+            raise Problem(413, f"Expected at most {self.most:,} bytes in one request.")
 
 
 def _check_origin(headers: Headers, host: str) -> None:
     """Refuse what a page of another site makes a browser send."""
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
     if origin is not None and _netloc(origin) != host.lower():
-        raise Refusal(403, f"Requests from pages of {origin} are refused.")
+        raise Problem(403, f"Requests from pages of {origin} are refused.")
     if site not in (None, "same-origin", "none"):
-        raise Refusal(403, "Requests from pages of other sites are refused.")
+        raise Problem(403, "Requests from pages of other sites are refused.")
 
 
 def _netloc(origin: str) -> str:

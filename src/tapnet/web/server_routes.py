@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import asdict
 from importlib.resources import files
 from typing import Annotated
 from urllib.parse import parse_qs
@@ -13,7 +11,7 @@ from fastapi.responses import FileResponse, RedirectResponse
 
 from tapnet._version import __version__
 from tapnet.data.decoding import readable_formats
-from tapnet.web.bodies import About, LimitsBody, Status
+from tapnet.web.bodies import About, Status
 from tapnet.web.example import random_drawing
 from tapnet.web.problems import Problem
 from tapnet.web.security import COOKIE, is_token, session_of
@@ -31,11 +29,11 @@ async def health() -> Status:
 
 
 @router.get("/ready")
-async def ready(parts: Parts) -> Status:
+def ready(parts: Parts) -> Status:
     """Say whether the server can answer: its store opens, and requests do not pile up."""
     if parts.engine.waiting >= parts.settings.limits.queue:
         raise Problem(503, "Too many requests wait.", retry_after=1)
-    await parts.stored(parts.store.check)
+    parts.store.check()
     return Status(status="ready")
 
 
@@ -49,15 +47,18 @@ async def metrics(parts: Parts) -> Response:
 @router.get("/about")
 async def about(parts: Parts) -> About:
     """Get the version, networks, image formats and limits of the server."""
-    values = asdict(parts.settings.limits)
-    limits = LimitsBody(**{key: values[key] for key in LimitsBody.model_fields})
-    return About(version=__version__, networks=parts.engine.networks, formats=list(readable_formats()), limits=limits)
+    return About(
+        version=__version__,
+        networks=parts.engine.networks,
+        formats=list(readable_formats()),
+        limits=parts.settings.limits,
+    )
 
 
 @router.get("/drawing", response_class=Response, responses={200: {"content": {"image/png": {}}}})
-async def drawing(name: Annotated[str, Query(max_length=100)] = "") -> Response:
+def drawing(name: Annotated[str, Query(max_length=100)] = "") -> Response:
     """Get one of the bundled drawings at random, as a PNG file: of the thing named, or of any."""
-    return Response(await asyncio.to_thread(random_drawing, name), media_type="image/png")
+    return Response(random_drawing(name), media_type="image/png")
 
 
 @pages.get("/")

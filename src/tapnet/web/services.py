@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from fastapi import Depends, Path, Request
 
@@ -16,8 +14,6 @@ from tapnet.web.gathering import Gatherer
 from tapnet.web.metrics import Metrics
 from tapnet.web.settings import Settings
 from tapnet.web.store import Store
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -37,10 +33,6 @@ class Services:
         """Return the predictions for a request, made together with those for others."""
         with self.engine.admitted():
             return await self._gatherer.ask(question, len(question.upload.body))
-
-    async def stored(self, call: Callable[[], T]) -> T:
-        """Return what a call to the store returns, made in a thread."""
-        return await asyncio.to_thread(call)
 
 
 async def services_of(request: Request) -> Services:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from tapnet.errors import UserError
 
@@ -84,15 +85,12 @@ class Settings:
 
     def to_environment(self) -> None:
         """Leave the settings where worker processes find them."""
-        os.environ[ENVIRONMENT] = json.dumps(asdict(self))
+        os.environ[ENVIRONMENT] = TypeAdapter(Settings).dump_json(self).decode()
 
-    @classmethod
-    def from_environment(cls) -> Settings:
+    @staticmethod
+    def from_environment() -> Settings:
         """Return the settings that `to_environment` left."""
-        values = json.loads(os.environ[ENVIRONMENT])
-        limits = Limits(**values.pop("limits"))
-        values |= {name: tuple(values[name]) for name in ("allow_hosts", "networks")}
-        return cls(**values, limits=limits)
+        return TypeAdapter(Settings).validate_json(os.environ[ENVIRONMENT])
 
     @property
     def database(self) -> str:

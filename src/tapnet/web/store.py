@@ -65,18 +65,10 @@ class Store:
             order = tasks.c.updated.desc(), tasks.c.id
             rows = connection.execute(select(tasks).order_by(*order).limit(limit).offset(offset)).all()
             ids = [row.id for row in rows]
-            counts = [count_rows(connection, table, ids) for table in (classes, examples)]
+            in_classes, in_examples = (count_rows(connection, table, ids) for table in (classes, examples))
             found = [
-                Summary(
-                    id=row.id,
-                    name=row.name,
-                    classes=counts[0].get(row.id, 0),
-                    examples=counts[1].get(row.id, 0),
-                    revision=row.revision,
-                    created=row.created,
-                    updated=row.updated,
-                )
-                for row in rows
+                Summary(each.id, each.name, in_classes.get(each.id, 0), in_examples.get(each.id, 0), *each[-3:])
+                for each in rows
             ]
             return found, total
 
@@ -175,11 +167,15 @@ class Store:
             journal.record(connection, task_id, journal.hide(example_ids=[example_id]))
             return stored_task(connection, task_id)
 
-    def undo(self, task_id: str) -> StoredTask:
-        return self._step(task_id, back=True)
+    def undo(self, task_id: str, back: bool = True) -> StoredTask:
+        """Take the last change back; with `back=False`, make the last one that was undone again."""
+        with self._change(task_id) as connection:
+            if not journal.step(connection, task_id, back):
+                raise Problem(409, f"There is nothing to {'undo' if back else 'redo'}.")
+            return stored_task(connection, task_id)
 
     def redo(self, task_id: str) -> StoredTask:
-        return self._step(task_id, back=False)
+        return self.undo(task_id, back=False)
 
     def thumbnail(self, task_id: str, example_id: str) -> bytes:
         """Return the small JPEG of an example."""
@@ -207,12 +203,6 @@ class Store:
             if not connection.execute(update(tasks).where(tasks.c.id == task_id).values(**values)).rowcount:
                 raise missing("task", task_id)
             yield connection
-
-    def _step(self, task_id: str, back: bool) -> StoredTask:
-        with self._change(task_id) as connection:
-            if not journal.step(connection, task_id, back):
-                raise Problem(409, f"There is nothing to {'undo' if back else 'redo'}.")
-            return stored_task(connection, task_id)
 
     def _insert_task(self, connection: Connection, name: str, network: str | None, method: str | None) -> str:
         connection.execute(select(schema_version).with_for_update())  # one at a time, so that the limit holds

@@ -6,18 +6,9 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
+from starlette.concurrency import run_in_threadpool
 
-from tapnet.web.bodies import (
-    Added,
-    ExampleList,
-    ListedExample,
-    NewClass,
-    NewTask,
-    SummaryBody,
-    TaskBody,
-    TaskChange,
-    TaskList,
-)
+from tapnet.web.bodies import Added, ExampleList, ListedExample, NewClass, NewTask, TaskBody, TaskChange, TaskList
 from tapnet.web.example import NAME, example_images
 from tapnet.web.problems import Problem, describe_problems
 from tapnet.web.records import StoredTask
@@ -35,78 +26,74 @@ async def create_task(body: NewTask, parts: Parts) -> TaskBody:
     """Create a task, empty or the ready example."""
     if body.example:
         return TaskBody.of(await parts.engine.run(partial(_ready_example, parts, body.name)))
-    if body.network is not None and body.network not in parts.engine.networks:
-        raise Problem(422, f"This server has the networks {', '.join(parts.engine.networks)}, got {body.network!r}.")
-    if body.method is not None:
-        await parts.engine.run(partial(parts.engine.check_method, body.network, body.method, None))
-    return TaskBody.of(await parts.stored(partial(parts.store.create_task, body.name, body.network, body.method)))
+    return TaskBody.of(await run_in_threadpool(_create, parts, body))
 
 
 @router.get("", tags=["tasks"])
-async def list_tasks(
+def list_tasks(
     parts: Parts,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
 ) -> TaskList:
     """List the tasks, the last changed first."""
-    found, total = await parts.stored(partial(parts.store.list_tasks, limit, offset))
-    return TaskList(tasks=[SummaryBody.of(each) for each in found], total=total)
+    found, total = parts.store.list_tasks(limit, offset)
+    return TaskList(tasks=found, total=total)
 
 
 @router.get("/{task}", tags=["tasks"])
-async def get_task(task: Id, parts: Parts) -> TaskBody:
+def get_task(task: Id, parts: Parts) -> TaskBody:
     """Get a task with its classes and examples."""
-    return TaskBody.of(await parts.stored(partial(parts.store.get_task, task)))
+    return TaskBody.of(parts.store.get_task(task))
 
 
 @router.patch("/{task}", tags=["tasks"])
-async def change_task(task: Id, body: TaskChange, parts: Parts) -> TaskBody:
+def change_task(task: Id, body: TaskChange, parts: Parts) -> TaskBody:
     """Rename a task, or change how it compares images."""
     values = body.model_dump(exclude_unset=True)
     if values.get("name", "") is None:
         raise Problem(422, "name: expected a name, got null.")
     if any(values.get(key) is not None for key in ("method", "projection_dim")):
-        stored = await parts.stored(partial(parts.store.get_task, task))
+        stored = parts.store.get_task(task)
         method, dim = values.get("method", stored.method), values.get("projection_dim", stored.projection_dim)
         network = stored.network or stored.asked_network
-        await parts.engine.run(partial(parts.engine.check_method, network, method, dim))
-    return TaskBody.of(await parts.stored(partial(parts.store.change_settings, task, values)))
+        parts.engine.check_method(network, method, dim)
+    return TaskBody.of(parts.store.change_settings(task, values))
 
 
 @router.delete("/{task}", status_code=204, tags=["tasks"])
-async def delete_task(task: Id, parts: Parts) -> None:
+def delete_task(task: Id, parts: Parts) -> None:
     """Delete a task with everything in it, for good."""
-    await parts.stored(partial(parts.store.delete_task, task))
+    parts.store.delete_task(task)
 
 
 @router.post("/{task}/undo", tags=["tasks"], responses=CREATED)
-async def undo(task: Id, parts: Parts) -> TaskBody:
+def undo(task: Id, parts: Parts) -> TaskBody:
     """Take the last change of classes or examples back."""
-    return TaskBody.of(await parts.stored(partial(parts.store.undo, task)))
+    return TaskBody.of(parts.store.undo(task))
 
 
 @router.post("/{task}/redo", tags=["tasks"], responses=CREATED)
-async def redo(task: Id, parts: Parts) -> TaskBody:
+def redo(task: Id, parts: Parts) -> TaskBody:
     """Make the last change that was undone again."""
-    return TaskBody.of(await parts.stored(partial(parts.store.redo, task)))
+    return TaskBody.of(parts.store.redo(task))
 
 
 @router.post("/{task}/classes", status_code=201, tags=["classes"], responses=CREATED)
-async def add_class(task: Id, body: NewClass, parts: Parts) -> TaskBody:
+def add_class(task: Id, body: NewClass, parts: Parts) -> TaskBody:
     """Add a class; it counts once it has an example."""
-    return TaskBody.of(await parts.stored(partial(parts.store.add_class, task, body.name)))
+    return TaskBody.of(parts.store.add_class(task, body.name))
 
 
 @router.patch("/{task}/classes/{class_id}", tags=["classes"], responses=CREATED)
-async def rename_class(task: Id, class_id: Id, body: NewClass, parts: Parts) -> TaskBody:
+def rename_class(task: Id, class_id: Id, body: NewClass, parts: Parts) -> TaskBody:
     """Rename a class."""
-    return TaskBody.of(await parts.stored(partial(parts.store.rename_class, task, class_id, body.name)))
+    return TaskBody.of(parts.store.rename_class(task, class_id, body.name))
 
 
 @router.delete("/{task}/classes/{class_id}", tags=["classes"])
-async def delete_class(task: Id, class_id: Id, parts: Parts) -> TaskBody:
+def delete_class(task: Id, class_id: Id, parts: Parts) -> TaskBody:
     """Delete a class with its examples; undo brings them back."""
-    return TaskBody.of(await parts.stored(partial(parts.store.delete_class, task, class_id)))
+    return TaskBody.of(parts.store.delete_class(task, class_id))
 
 
 @router.post(
@@ -123,14 +110,13 @@ async def add_examples(task: Id, class_id: Id, upload: Uploaded, parts: Parts) -
 
 
 @router.get("/{task}/examples", tags=["examples"])
-async def list_examples(task: Id, parts: Parts) -> ExampleList:
+def list_examples(task: Id, parts: Parts) -> ExampleList:
     """List the examples of all classes, with the addresses of their thumbnails."""
-    stored = await parts.stored(partial(parts.store.get_task, task))
+    stored = parts.store.get_task(task)
     return ExampleList(
         examples=[
             ListedExample(
-                id=each.id,
-                sha256=each.sha256,
+                **vars(each),
                 class_id=one.id,
                 class_name=one.name,
                 thumbnail=f"/v1/tasks/{task}/examples/{each.id}/thumbnail",
@@ -147,16 +133,24 @@ async def list_examples(task: Id, parts: Parts) -> ExampleList:
     response_class=Response,
     responses={200: {"content": {"image/jpeg": {}}}},
 )
-async def thumbnail(task: Id, example: Id, parts: Parts) -> Response:
+def thumbnail(task: Id, example: Id, parts: Parts) -> Response:
     """Get an example as a small JPEG."""
-    content = await parts.stored(partial(parts.store.thumbnail, task, example))
+    content = parts.store.thumbnail(task, example)
     return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=86400, immutable"})
 
 
 @router.delete("/{task}/examples/{example}", tags=["examples"])
-async def delete_example(task: Id, example: Id, parts: Parts) -> TaskBody:
+def delete_example(task: Id, example: Id, parts: Parts) -> TaskBody:
     """Delete an example; undo brings it back."""
-    return TaskBody.of(await parts.stored(partial(parts.store.delete_example, task, example)))
+    return TaskBody.of(parts.store.delete_example(task, example))
+
+
+def _create(parts: Services, body: NewTask) -> StoredTask:
+    if body.network is not None and body.network not in parts.engine.networks:
+        raise Problem(422, f"This server has the networks {', '.join(parts.engine.networks)}, got {body.network!r}.")
+    if body.method is not None:
+        parts.engine.check_method(body.network, body.method, None)
+    return parts.store.create_task(body.name, body.network, body.method)
 
 
 def _add(parts: Services, task: str, class_id: str, upload: Upload) -> tuple[StoredTask, list[str]]:

@@ -63,11 +63,11 @@ def stored_task(connection: Connection, task_id: str) -> StoredTask:
     row = connection.execute(select(tasks).where(tasks.c.id == task_id)).first()
     if row is None:
         raise missing("task", task_id)
-    columns = examples.c.id, examples.c.class_id, examples.c.sha256
+    columns = examples.c.class_id, examples.c.id, examples.c.sha256
     where = examples.c.task_id == task_id, examples.c.present
     by_class: dict[str, list[StoredExample]] = {}
     for each in connection.execute(select(*columns).where(*where).order_by(examples.c.position)):
-        by_class.setdefault(each.class_id, []).append(StoredExample(*each))
+        by_class.setdefault(each.class_id, []).append(StoredExample(each.id, each.sha256))
     where_class = classes.c.task_id == task_id, classes.c.present
     found = connection.execute(select(classes).where(*where_class).order_by(classes.c.position))
     stored = tuple(StoredClass(each.id, each.name, tuple(by_class.get(each.id, ()))) for each in found)

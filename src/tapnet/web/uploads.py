@@ -5,52 +5,34 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-import json
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
 from multipart import MultipartError, MultipartParser, parse_options_header
+from pydantic import BaseModel, Field, ValidationError
 
 from tapnet.web.problems import Problem
 from tapnet.web.settings import Limits
 
 _OTHER_FIELDS = 16  # of a form, besides the images
 
-IMAGES_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["images"],
-                    "properties": {"images": {"type": "array", "items": {"type": "string", "format": "binary"}}},
-                }
-            },
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["images"],
-                    "additionalProperties": False,
-                    "properties": {
-                        "images": {
-                            "type": "array",
-                            "minItems": 1,
-                            "items": {"type": "string", "format": "byte", "description": "A file in base64."},
-                        }
-                    },
-                }
-            },
-        },
-    }
-}
-FILE_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-    }
-}
+
+class EncodedImages(BaseModel, extra="forbid"):
+    """Image files in base64."""
+
+    images: list[str] = Field(min_length=1)
+
+
+def _described(**schemas: dict[str, Any]) -> dict[str, Any]:
+    """Return what OpenAPI says of a body of these types."""
+    return {"requestBody": {"required": True, "content": {kind: {"schema": each} for kind, each in schemas.items()}}}
+
+
+_FILE = {"type": "string", "format": "binary"}
+_FORM = {"type": "object", "required": ["images"], "properties": {"images": {"type": "array", "items": _FILE}}}
+IMAGES_BODY = _described(**{"multipart/form-data": _FORM, "application/json": EncodedImages.model_json_schema()})
+FILE_BODY = _described(**{"application/octet-stream": _FILE})
 
 
 @dataclass(frozen=True)
@@ -105,13 +87,12 @@ def _from_form(body: bytes, boundary: str, limits: Limits) -> list[bytes]:
 
 def _from_json(body: bytes) -> list[bytes]:
     try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        raise Problem(400, "The body is not JSON.") from None
-    images = value.get("images") if isinstance(value, dict) else None
-    if not isinstance(images, list) or not all(isinstance(each, str) for each in images):
-        raise Problem(422, 'Expected {"images": ["…"]} with files in base64.')
+        encoded = EncodedImages.model_validate_json(body).images
+    except ValidationError as error:
+        if error.errors()[0]["type"] == "json_invalid":
+            raise Problem(400, "The body is not JSON.") from None
+        raise Problem(422, 'Expected {"images": ["…"]} with files in base64.') from None
     try:
-        return [base64.b64decode(each.partition("base64,")[2] or each, validate=True) for each in images]
+        return [base64.b64decode(each.partition("base64,")[2] or each, validate=True) for each in encoded]
     except (binascii.Error, ValueError):
         raise Problem(422, "An image is not in base64.") from None
