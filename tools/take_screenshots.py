@@ -49,39 +49,35 @@ def draw(page: Page, strokes: tuple[list[tuple[float, float]], ...]) -> None:
     time.sleep(1.5)
 
 
+def opened(page: Page, address: str) -> Page:
+    """Open a task and wait for its map to come to rest."""
+    page.goto(address)
+    page.wait_for_selector(".confusion", state="attached")
+    time.sleep(3)
+    return page
+
+
 def main() -> None:
     store = tempfile.mkdtemp()
     with serving(store) as (address, _), sync_playwright() as driver:
         chromium = driver.chromium.launch(executable_path=browser.find(), args=browser.FLAGS)
-        wide = chromium.new_page(viewport={"width": 1440, "height": 1060}, device_scale_factor=1)
-        wide.goto(address)
-        wide.wait_for_selector(".confusion")
-        time.sleep(3)
+        wide = opened(chromium.new_page(viewport={"width": 1440, "height": 1060}), address)
         draw(wide, CAT)
         wide.screenshot(path=FIGURES / "web.png")
-        wide.locator("#space-embedding").click()
-        time.sleep(1.5)
-        wide.locator(".map-card").screenshot(path=FIGURES / "web-before.png")
-        wide.locator("#space-projection").click()
-        time.sleep(1.5)
-        wide.locator(".map-card").screenshot(path=FIGURES / "web-after.png")
+        for space, name in (("embedding", "web-before.png"), ("projection", "web-after.png")):
+            wide.locator(f"#space-{space}").click()
+            time.sleep(1.5)
+            wide.locator(".map-card").screenshot(path=FIGURES / name)
         task = wide.url.split("#")[1]
-        classes = httpx.get(f"{address}/v1/tasks/{task}").json()["classes"]
-        for each in classes[3:]:
+        for each in httpx.get(f"{address}/v1/tasks/{task}").json()["classes"][3:]:
             httpx.delete(f"{address}/v1/tasks/{task}/classes/{each['id']}")
         dark = chromium.new_page(viewport={"width": 1440, "height": 1060}, color_scheme="dark")
-        dark.goto(f"{address}/#{task}")
-        dark.wait_for_selector(".confusion")
-        time.sleep(3)
-        draw(dark, CAT)
+        draw(opened(dark, f"{address}/#{task}"), CAT)
         dark.screenshot(path=FIGURES / "web-dark.png")
-        phone = chromium.new_page(viewport={"width": 390, "height": 844}, device_scale_factor=2)
-        phone.goto(f"{address}/#{task}")
-        phone.wait_for_selector(".confusion", state="attached")
-        time.sleep(3)
+        touch = {"has_touch": True, "is_mobile": True, "device_scale_factor": 2}
+        phone = opened(chromium.new_page(viewport={"width": 390, "height": 844}, **touch), f"{address}/#{task}")
         draw(phone, CAT)
-        phone.locator("#try").scroll_into_view_if_needed()
-        phone.evaluate("document.getElementById('try').scrollIntoView(); scrollBy(0, -110)")
+        phone.evaluate("document.getElementById('try').scrollIntoView()")
         phone.screenshot(path=FIGURES / "web-phone.png")
         chromium.close()
     shutil.rmtree(store)

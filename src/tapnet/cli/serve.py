@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import sys
 import threading
 import webbrowser
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tapnet.cli.progress import OUT
 from tapnet.errors import UserError
+
+if TYPE_CHECKING:
+    from tapnet.web.settings import Settings
 
 _EXAMPLES = """examples:
   tapnet serve                                            opens http://127.0.0.1:8000
@@ -60,7 +64,6 @@ def run(args: argparse.Namespace) -> None:
         import uvicorn
 
         from tapnet.web.app import create_app
-        from tapnet.web.database import Database
         from tapnet.web.protocol import PunctualProtocol
     except ModuleNotFoundError as error:
         raise UserError(f"Serving needs {error.name}: pip install 'tapnet[web]'.") from None
@@ -89,6 +92,7 @@ def run(args: argparse.Namespace) -> None:
         "timeout_keep_alive": 15,
         "timeout_graceful_shutdown": 30,
     }
+    _check_startable(settings)
     shown = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
     address = f"http://{shown}:{settings.port}"
     OUT.print(f"Serving on {address}, tasks in {_without_password(settings.store)}. Press Ctrl-C to stop.")
@@ -100,11 +104,29 @@ def run(args: argparse.Namespace) -> None:
         return
     import tempfile
 
-    Database(settings.database).close()  # a wrong store is reported once, here
     settings.to_environment()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
         uvicorn.run("tapnet.web.app:from_environment", factory=True, workers=args.workers, **options)
+
+
+def _check_startable(settings: Settings) -> None:
+    """Raise UserError if the server could not start, before anything is printed and once for all workers."""
+    from tapnet.inference import load_network
+    from tapnet.web.database import Database
+
+    for network in ("drawings", *settings.networks):
+        load_network(network, settings.device)
+    Database(settings.database).close()
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family) as listener:
+        if os.name == "posix":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.host, settings.port))
+        except OSError as error:
+            reason = f"Cannot listen on {settings.host}:{settings.port}: {(error.strerror or str(error)).lower()}."
+            raise UserError(f"{reason} Choose another port or host.", parameter="port") from None
 
 
 def _without_password(store: str) -> str:

@@ -97,10 +97,5 @@ def _left_out(fitted: Fitted) -> LeaveOneOutBody | None:
     if found is None:
         return None
     confusion = Confusion.of(classes, [(classes[truth], classes[guess]) for truth, guess in found.pairs])
-    return LeaveOneOutBody(
-        hits=found.hits,
-        total=found.total,
-        accuracy=found.accuracy,
-        interval=found.interval,
-        confusion=confusion.counts.tolist(),
-    )
+    values = {key: getattr(found, key) for key in ("hits", "total", "accuracy", "interval")}
+    return LeaveOneOutBody(**values, confusion=confusion.counts.tolist())

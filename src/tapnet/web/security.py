@@ -59,13 +59,12 @@ class Gate:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         headers, send = Headers(scope=scope), _with_headers(scope, send)
-        limits = self.settings.limits
-        body = LimitedBody(receive, limits.upload_bytes, limits.body_seconds, self._bodies)
+        parts: list[bytes] = []  # of the body, which counts until the answer is sent
         try:
             self._check(scope, headers)
-            body.check_declared(headers)
             if scope["method"] not in _SAFE:
-                receive = body.replay(await body.read())
+                await self._read(receive, parts)
+                receive = _replay(b"".join(parts), receive)
             return await self.app(scope, receive, send)
         except Problem as refusal:
             extra = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
@@ -77,7 +76,7 @@ class Gate:
                 response = problem_response(refusal.status, refusal.detail, refusal.retry_after, extra)
             return await response(scope, receive, send)
         finally:
-            body.forget()
+            self._bodies.taken -= sum(map(len, parts))
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         host = headers.get("host", "")
@@ -91,6 +90,32 @@ class Gate:
                 raise Problem(429, "Too many requests from this address: wait a moment.", max(1, round(wait)))
         if scope["path"] not in _OPEN:
             self._check_token(headers)
+        declared = headers.get("content-length", "0")
+        if not declared.isdecimal():
+            raise Problem(400, f"Expected a length, got Content-Length: {declared}.")
+        self._check_size(int(declared))
+
+    def _check_size(self, size: int) -> None:
+        most = self.settings.limits.upload_bytes
+        if size > most:
+            raise Problem(413, f"Expected at most {most:,} bytes in one request.")
+
+    async def _read(self, receive: Receive, parts: list[bytes]) -> None:
+        """Read a body: not more bytes than allowed, not slower, and not more than there is room for."""
+        seconds, size, more = self.settings.limits.body_seconds, 0, True
+        try:
+            async with asyncio.timeout(seconds):
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Problem(400, "The request ended before its body did.")
+                    part, more = message.get("body", b""), message.get("more_body", False)
+                    self._bodies.take(len(part))
+                    parts.append(part)
+                    size += len(part)
+                    self._check_size(size)
+        except TimeoutError:
+            raise Problem(408, f"The request took longer than {seconds:g} seconds to arrive.") from None
 
     def _check_token(self, headers: Headers) -> None:
         if self.settings.token is None:
@@ -135,56 +160,14 @@ class Room:
         self.taken += size
 
 
-class LimitedBody:
-    """The body of a request: not more bytes than allowed, not slower, and not more than there is room for."""
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return what gives the application a body that was read, then whatever comes."""
+    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
 
-    def __init__(self, receive: Receive, most: int, seconds: float, room: Room) -> None:
-        self.receive, self.most, self.seconds, self.room, self.size = receive, most, seconds, room, 0
+    async def replayed() -> Message:
+        return next(messages, None) or await receive()
 
-    def check_declared(self, headers: Headers) -> None:
-        declared = headers.get("content-length", "0")
-        if not declared.isdecimal():
-            raise Problem(400, f"Expected a length, got Content-Length: {declared}.")
-        self._check_size(int(declared))
-
-    async def read(self) -> bytes:
-        """Return the whole body; refuse it if it is too large or too slow."""
-        parts = []
-        try:
-            async with asyncio.timeout(self.seconds):
-                while True:
-                    message = await self.receive()
-                    if message["type"] == "http.disconnect":
-                        raise Problem(400, "The request ended before its body did.")
-                    parts.append(message.get("body", b""))
-                    self.room.take(len(parts[-1]))
-                    self.size += len(parts[-1])
-                    self._check_size(self.size)
-                    if not message.get("more_body"):
-                        return b"".join(parts)
-        except TimeoutError:
-            raise Problem(408, f"The request took longer than {self.seconds:g} seconds to arrive.") from None
-
-    def forget(self) -> None:
-        """Make room for other requests."""
-        self.room.taken -= self.size
-
-    def replay(self, body: bytes) -> Receive:
-        """Return what gives the application the body that was read."""
-        given = False
-
-        async def receive() -> Message:
-            nonlocal given
-            if given:
-                return await self.receive()
-            given = True
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        return receive
-
-    def _check_size(self, size: int) -> None:
-        if size > self.most:
-            raise Problem(413, f"Expected at most {self.most:,} bytes in one request.")
+    return replayed
 
 
 def _check_origin(headers: Headers, host: str) -> None:

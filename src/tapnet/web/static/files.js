@@ -1,10 +1,23 @@
 // Files that were dropped, chosen or pasted: folders become classes, large images are reduced before they are sent.
 
+import { attempt } from "./dom.js";
+
 const LARGE = 1_000_000; // bytes
 const SIDE = 1024;
 const NAMES = /\.(avif|bmp|gif|heic|heif|jfif|jp2|jpe?g|p[bgnp]m|png|tga|tiff?|webp)$/i;
 
 export const isImage = (file) => file.type.startsWith("image/") || NAMES.test(file.name);
+
+export function acceptDrops(target, use) {
+  target.addEventListener("dragover", (event) => { event.preventDefault(); target.classList.add("dropping"); });
+  target.addEventListener("dragleave", () => target.classList.remove("dropping"));
+  target.addEventListener("drop", async (event) => {
+    event.preventDefault();
+    target.classList.remove("dropping");
+    const found = await dropped(event.dataTransfer);
+    await attempt(() => use(found));
+  });
+}
 
 // Returns {files, folders: Map of name to files} of a drop; entries must be taken before the first await.
 export async function dropped(transfer) {

@@ -1,0 +1,52 @@
+"""`tapnet serve` that cannot start says so in one sentence, before it says that it serves."""
+
+import socket
+
+import pytest
+import uvicorn
+
+from tapnet.cli import main
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch, capsys):
+    """Starts a server that is not to start, and returns the sentence."""
+    monkeypatch.setattr(uvicorn, "run", lambda *_, **__: pytest.fail("started"))
+
+    def serve(*flags):
+        assert main(["serve", "--no-open", "--store", str(tmp_path / "store"), *flags]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        return err
+
+    return serve
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_serve_on_a_port_in_use_names_it(refused, workers):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        assert f"Cannot listen on 127.0.0.1:{port}: address already in use." in refused(
+            "--port", str(port), "--workers", workers
+        )
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--device", "cuda:99"], "not on this machine"),
+        (["--network", "nosuch"], "nosuch"),
+        (["--host", "0.0.0.0"], "(--token)"),
+        (["--host", "no.such.host.invalid", "--token", "12345678"], "Cannot listen on no.such.host.invalid"),
+    ],
+)
+def test_serve_that_cannot_start_says_why(refused, flags, words, monkeypatch):
+    monkeypatch.delenv("TAPNET_TOKEN", raising=False)
+    assert words in refused("--workers", "2", *flags)
+
+
+def test_serve_over_a_file_says_so_before_it_serves(refused, tmp_path):
+    (tmp_path / "store").write_text("no folder")
+    assert "is a file, expected a folder" in refused()
