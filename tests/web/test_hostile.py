@@ -2,6 +2,7 @@
 
 import io
 import struct
+import warnings
 import zlib
 from contextlib import contextmanager
 from dataclasses import replace
@@ -309,3 +310,12 @@ def test_every_answer_carries_the_security_headers(client):
         assert "default-src 'none'" in headers["content-security-policy"]
         assert headers["x-frame-options"] == "DENY"
         assert headers["referrer-policy"] == "same-origin"
+
+
+def test_broken_image_leaves_the_warning_filters_as_they_were(client):
+    """The decoders are silenced while images are read, and no longer: an error does not keep the reading open."""
+    engine, before = client.app.state.services.engine, list(warnings.filters)
+    with pytest.raises(Problem) as kept:
+        engine.read([b"no image", drawing("cross", 1)], engine.model("drawings"))
+    assert warnings.filters == before
+    assert kept.value.status == 422

@@ -126,7 +126,10 @@ class Engine:
 
     def read(self, images: list[bytes], model: BatchedModel, thumbnails: bool = False) -> list[Example]:
         """Return images as the network takes them; raise a problem if one is too large or cannot be read."""
-        read = read_images(images, model.image_preprocessing, thumbnails, 0, self.settings.limits.pixels)
+        pixels = self.settings.limits.pixels
+        read = list(
+            read_images(images, model.image_preprocessing, thumbnails, 0, pixels)
+        )  # to the end, to clean up
         return [_readable(example, number, images) for number, (_, example) in enumerate(read)]
 
     def embed(self, images: list[bytes], network: str | None) -> tuple[BatchedModel, list[NewExample]]:
