@@ -127,9 +127,7 @@ class Engine:
     def read(self, images: list[bytes], model: BatchedModel, thumbnails: bool = False) -> list[Example]:
         """Return images as the network takes them; raise a problem if one is too large or cannot be read."""
         pixels = self.settings.limits.pixels
-        read = list(
-            read_images(images, model.image_preprocessing, thumbnails, 0, pixels)
-        )  # to the end, to clean up
+        read = list(read_images(images, model.image_preprocessing, thumbnails, 0, pixels))  # to the end, to clean up
         return [_readable(example, number, images) for number, (_, example) in enumerate(read)]
 
     def embed(self, images: list[bytes], network: str | None) -> tuple[BatchedModel, list[NewExample]]:
