@@ -41,6 +41,7 @@ def room(module):
 def imports_of(path):
     """Modules of ours that a file imports, at its top or inside a function."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        assert not getattr(node, "level", 0), "relative imports would not be seen here"
         if isinstance(node, ast.ImportFrom) and node.module == "tapnet":
             yield from (f"tapnet.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tapnet."):

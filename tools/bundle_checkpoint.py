@@ -97,7 +97,7 @@ def main() -> None:
 def temperatures(checkpoint: Checkpoint, root: str | None) -> dict[str, Any]:
     method, recipe = checkpoint.method(), checkpoint.header.recipe
     images = recipe.data.images(recipe.validation.split, root)
-    return calibrate(method, embed(method.backbone, images), images.labels)
+    return calibrate(method, (embed(method.backbone, images), images.labels))
 
 
 def scores(path: Path, images: ImageSet) -> list[Evaluation]:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from tapnet.checkpoint import BUNDLED, Checkpoint, read_checkpoint
 from tapnet.data import load_dataset
-from tapnet.evaluation.calibration import calibrate_on_sets
+from tapnet.evaluation.calibration import calibrate
 
 GRID = ((2, 5, 20), (1, 2, 5, 10), 30)  # ways, shots, episodes in each set
 NETWORKS = {"photos": "EfficientNet-Lite2", "photos-fast": "EfficientNet-Lite0"}
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def temperatures(checkpoint: Checkpoint, sets: list[tuple[Tensor, NDArray[np.int64]]]) -> dict[str, Any]:
-    return calibrate_on_sets(checkpoint.method(), sets, GRID)
+    return calibrate(checkpoint.method(), *sets, grid=GRID)
 
 
 def bundle(path: Path, checkpoint: Checkpoint, calibration: dict[str, Any], images: str) -> None:

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 from tapnet._version import __version__
 
 if TYPE_CHECKING:
-    from tapnet.backbones import make_backbone
-    from tapnet.checkpoint import load
-    from tapnet.data import load_dataset
-    from tapnet.data.batches import EpisodeBatchSampler, episode_images
-    from tapnet.data.episodes import EpisodeSampler
-    from tapnet.inference.classifier import TapNetClassifier
-    from tapnet.methods import PrototypicalNetwork, TapNet
+    from tapnet.backbones import make_backbone as make_backbone
+    from tapnet.checkpoint import load as load
+    from tapnet.data import load_dataset as load_dataset
+    from tapnet.data.batches import EpisodeBatchSampler as EpisodeBatchSampler
+    from tapnet.data.batches import episode_images as episode_images
+    from tapnet.data.episodes import EpisodeSampler as EpisodeSampler
+    from tapnet.inference.classifier import TapNetClassifier as TapNetClassifier
+    from tapnet.methods import PrototypicalNetwork as PrototypicalNetwork
+    from tapnet.methods import TapNet as TapNet
 
 _HOMES = {
     "EpisodeBatchSampler": "tapnet.data.batches",
@@ -28,18 +30,7 @@ _HOMES = {
     "make_backbone": "tapnet.backbones",
 }
 
-__all__ = [
-    "EpisodeBatchSampler",
-    "EpisodeSampler",
-    "PrototypicalNetwork",
-    "TapNet",
-    "TapNetClassifier",
-    "__version__",
-    "episode_images",
-    "load",
-    "load_dataset",
-    "make_backbone",
-]
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -221,10 +221,6 @@ def _closest(distances: Tensor, _: torch.Generator | None) -> Tensor:
     return torch.cat(chosen, dim=-1)
 
 
-def _farthest(distances: Tensor, generator: torch.Generator | None) -> Tensor:
-    return _closest(-distances, generator)
-
-
 def _optimal(distances: Tensor, _: torch.Generator | None) -> Tensor:
     tables = distances.reshape(-1, *distances.shape[-2:]).double().cpu().numpy()
     columns = [torch.from_numpy(linear_sum_assignment(table)[1]) for table in tables]
@@ -243,6 +239,6 @@ _STRATEGIES: dict[str, Callable[[Tensor, torch.Generator | None], Tensor]] = {
     "closest": _closest,
     "optimal": _optimal,
     "random": _random,
-    "farthest": _farthest,
+    "farthest": lambda distances, generator: _closest(-distances, generator),
 }
 SELECTION_STRATEGIES = tuple(_STRATEGIES)

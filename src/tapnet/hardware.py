@@ -18,22 +18,14 @@ PRECISIONS = {"float32": "32-true", "bf16": "bf16-mixed"}  # our name: Lightning
 
 def resolve_device(device: str = "auto") -> torch.device:
     """Return the device by name; `auto` is the first GPU if there is one."""
-    if device != "auto":
-        return _available_device(device)
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-
-
-def _available_device(name: str) -> torch.device:
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not available.get(name.partition(":")[0]):
-        devices = ", ".join(kind for kind, present in available.items() if present)
+    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    available = [kind for kind, is_there in present.items() if is_there]
+    if device != "auto" and device.partition(":")[0] not in available:
         raise UserError(
-            f"Device {name!r} is not on this machine, which has: {devices}. Choose one of them, or auto.",
+            f"Device {device!r} is not on this machine, which has: {', '.join(available)}. Choose one of them or auto.",
             parameter="device",
         )
-    return torch.device(name)
+    return torch.device(available[0] if device == "auto" else device)
 
 
 def resolve_precision(precision: str, device: torch.device) -> str:

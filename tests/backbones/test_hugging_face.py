@@ -1,3 +1,5 @@
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -46,9 +48,23 @@ def test_hugging_face_model_without_references_names_the_methods_that_need_none(
         model.fit(images, ["red", "blue"])
 
 
-def test_hugging_face_model_that_is_pickled_is_refused(tiny_vit, tmp_path):
-    import shutil
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "is damaged"),
+        ('{"image_mean": [0.5]}', "three numbers as image_mean"),
+        ('{"image_std": [0.5, "a", 0.5]}', "three numbers as image_std"),
+        ('{"image_mean": 0.5}', "three numbers as image_mean"),
+    ],
+)
+def test_hugging_face_model_with_strange_preprocessing_is_refused(tiny_vit, tmp_path, content, words):
+    folder = shutil.copytree(tiny_vit, tmp_path / "strange")
+    (folder / "preprocessor_config.json").write_text(content)
+    with pytest.raises(UserError, match=words):
+        load_network(f"hf:{folder}")
 
+
+def test_hugging_face_model_that_is_pickled_is_refused(tiny_vit, tmp_path):
     folder = shutil.copytree(tiny_vit, tmp_path / "pickled")
     (folder / "model.safetensors").unlink()
     torch.save({}, folder / "pytorch_model.bin")

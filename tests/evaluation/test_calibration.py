@@ -56,7 +56,7 @@ def test_calibration_lowers_the_error_of_its_own_classes():
     images = load_dataset("quickdraw", "val")
     features = network.embed(images.gather(np.arange(0, 4500, 9)))
     labels = images.labels[::9]
-    tables = calibrate(network.method, torch.from_numpy(features), labels)
+    tables = calibrate(network.method, (torch.from_numpy(features), labels))
     stored = network.calibration.tables["tapnet"]["temperatures"]
     assert np.log(np.array(tables["tapnet"]["temperatures"])[:3, :2] / np.array(stored)[:3, :2]).std() < 0.5
 
@@ -66,7 +66,7 @@ def test_calibration_is_that_of_the_projection_asked_for():
     features, labels = torch.rand(24, 32), np.repeat(np.arange(3), 8)
     ordered = method.with_options(**method.order_free_options)
     expected = fit_temperature(*logits_and_answers(ordered, features, labels, EpisodeSpec(2, 1, QUERY, GRID[2], SEED)))
-    assert calibrate(method, features, labels)["tapnet"]["temperatures"][0][0] == expected
+    assert calibrate(method, (features, labels))["tapnet"]["temperatures"][0][0] == expected
 
 
 def test_calibration_of_a_method_without_parameters_keeps_its_options():
@@ -74,7 +74,7 @@ def test_calibration_of_a_method_without_parameters_keeps_its_options():
     labels = np.repeat(np.arange(6), 20)
     features = torch.randn(120, 16) + 2 * torch.eye(6, 16)[labels]
     plain, warm = (
-        calibrate(PrototypicalNetwork(PrecomputedFeatures(16), temperature=each), features, labels)["protonet"]
+        calibrate(PrototypicalNetwork(PrecomputedFeatures(16), temperature=each), (features, labels))["protonet"]
         for each in (1.0, 4.0)
     )
     assert np.array(warm["temperatures"]) * 4 == pytest.approx(np.array(plain["temperatures"]), rel=0.01)

@@ -72,9 +72,16 @@ def halved(size: int, times: int) -> int:
     return size
 
 
-def four(values: Sequence[float] | float, name: str) -> tuple[float, ...]:
-    """Return one value per block, from four values or one for all."""
-    values = (values,) * BLOCKS if isinstance(values, int | float) else tuple(values)
-    if len(values) != BLOCKS:
-        raise UserError(f"`{name}` needs one value or {BLOCKS}, one per block, got {list(values)}.")
-    return values
+def block_sizes(channels: int, widths: Sequence[int], dropout: Sequence[float] | float) -> list[tuple[int, int, float]]:
+    """Return input channels, output channels and dropout rate of each block; one rate may be for all."""
+    rates = (dropout,) * BLOCKS if isinstance(dropout, int | float) else tuple(dropout)
+    if len(widths) != BLOCKS or any(width < 1 for width in widths):
+        raise UserError(f"`widths` needs {BLOCKS} values from 1 on, one per block, got {list(widths)}.")
+    if len(rates) != BLOCKS:
+        raise UserError(f"`dropout` needs one value or {BLOCKS}, one per block, got {list(rates)}.")
+    return list(zip((channels, *widths[:-1]), widths, rates, strict=True))
+
+
+def changed_options(**options: tuple[Any, Any]) -> str:
+    """Return the options whose value differs from their default, each given as (value, default), as text."""
+    return ", ".join(f"{name}={value}" for name, (value, default) in options.items() if value != default)

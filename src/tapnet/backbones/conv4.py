@@ -7,7 +7,17 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from tapnet.backbones.base import BLOCKS, Backbone, ImageShape, convolution, four, halved, halving, normalization
+from tapnet.backbones.base import (
+    BLOCKS,
+    Backbone,
+    ImageShape,
+    block_sizes,
+    changed_options,
+    convolution,
+    halved,
+    halving,
+    normalization,
+)
 from tapnet.errors import UserError
 
 Size = Literal["pooled", "strided", "kept"]  # how a block halves the height and width of its maps, if it does
@@ -33,16 +43,13 @@ class Conv4(Backbone):
         super().__init__()
         channels, height, width = image_shape
         self.image_shape = (channels, height, width)
-        inputs = (channels, *widths[:-1])
-        rates = four(dropout, "dropout")
-        if len(widths) != BLOCKS or any(width < 1 for width in widths):
-            raise UserError(f"`widths` needs {BLOCKS} values from 1 on, one per block, got {list(widths)}.")
+        blocks = block_sizes(channels, widths, dropout)
         if not 0 <= pooled_blocks <= BLOCKS:
             raise UserError(f"`pooled_blocks` is from 0 to {BLOCKS}, got {pooled_blocks}.")
-        self._options = {"average_top": average_top, "pooled_blocks": pooled_blocks, "strided": strided}
+        self.average_top, self.pooled_blocks, self.strided = average_top, pooled_blocks, strided
         halves: Size = "strided" if strided else "pooled"
         sizes: list[Size] = [halves if index < pooled_blocks else "kept" for index in range(BLOCKS)]
-        self.blocks = nn.Sequential(*map(_block, inputs, widths, rates, sizes))
+        self.blocks = nn.Sequential(*(_block(*block, size) for block, size in zip(blocks, sizes, strict=True)))
         self.top = nn.AvgPool2d(2) if average_top else nn.Identity()
         self.map_shape = (widths[-1], halved(height, pooled_blocks), halved(width, pooled_blocks))
         rows, columns = (size // (2 if average_top else 1) for size in self.map_shape[1:])
@@ -52,8 +59,8 @@ class Conv4(Backbone):
 
     def extra_repr(self) -> str:
         """Return the options that differ from their defaults and do not show in the weights."""
-        defaults = {"average_top": False, "pooled_blocks": BLOCKS, "strided": False}
-        return ", ".join(f"{name}={value}" for name, value in self._options.items() if value != defaults[name])
+        options = {"average_top": (self.average_top, False), "pooled_blocks": (self.pooled_blocks, BLOCKS)}
+        return changed_options(**options, strided=(self.strided, False))
 
     def maps(self, images: Tensor) -> Tensor:
         features: Tensor = self.blocks(images)

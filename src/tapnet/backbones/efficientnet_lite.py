@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tapnet.backbones.base import FEATURE_LENGTH, Backbone, ImageShape
+from tapnet.backbones.base import FEATURE_LENGTH, Backbone, ImageShape, changed_options
 from tapnet.errors import UserError
 
 MEAN, SCALE = 127 / 255, 128 / 255  # of pixel values in [0, 1]
@@ -120,8 +120,7 @@ class EfficientNetLite(Backbone):
 
     def extra_repr(self) -> str:
         """Return the options that differ from their defaults and do not show in the weights."""
-        options = {"power": (self.power, 1.0), "plain_share": (self.plain_share, 0.0)}
-        return ", ".join(f"{name}={value}" for name, (value, default) in options.items() if value != default)
+        return changed_options(power=(self.power, 1.0), plain_share=(self.plain_share, 0.0))
 
     def configuration(self) -> dict[str, Any]:
         return super().configuration() | {"mean": MEAN, "std": SCALE, "length": FEATURE_LENGTH}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,10 @@ class HuggingFace(Backbone):
         self.config: dict[str, Any] = self.network.config.to_diff_dict()  # type: ignore[union-attr, operator]
         constants = preprocessor(model)
         for name, default in (("mean", MEAN), ("std", STD)):
-            values = torch.tensor(constants.get(f"image_{name}") or default)
-            self.register_buffer(name, values.reshape(3, 1, 1), persistent=False)
+            values = constants.get(f"image_{name}") or default
+            if not isinstance(values, list | tuple) or len(values) != 3 or not all(map(_is_number, values)):
+                raise UserError(f"Expected three numbers as image_{name} of the model {model!r}, got {values!r}.")
+            self.register_buffer(name, torch.tensor(values).reshape(3, 1, 1), persistent=False)
         with torch.no_grad():
             self.dim = self.eval()(torch.zeros(1, *image_shape)).shape[1]
 
@@ -84,8 +87,15 @@ def preprocessor(model: str) -> dict[str, Any]:
     )
     if path is None:
         return {}
-    content: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-    return content
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}): fetch the model again.") from None
+    return content if isinstance(content, dict) else {}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def image_side(model: str) -> int:

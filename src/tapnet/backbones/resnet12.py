@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tapnet.backbones.base import BLOCKS, Backbone, ImageShape, convolution, four, halved, halving, normalization
+from tapnet.backbones.base import BLOCKS, Backbone, ImageShape, block_sizes, convolution, halved, halving, normalization
 from tapnet.errors import UserError
 
 
@@ -35,15 +35,10 @@ class ResNet12(Backbone):
         channels, height, width = image_shape
         self.image_shape = (channels, height, width)
         widths = self.default_widths if widths is None else tuple(widths)
-        if len(widths) != BLOCKS or any(width < 1 for width in widths):
-            raise UserError(f"`widths` needs {BLOCKS} values from 1 on, one per block, got {list(widths)}.")
+        blocks = block_sizes(channels, widths, dropout)
         if four_rotations and height != width:
             raise UserError(f"`four_rotations` needs square images, got {height}×{width}: leave it out.")
-        inputs = (channels, *widths[:-1])
-        rates = four(dropout, "dropout")
-        self.blocks = nn.Sequential(
-            *(_Block(i, o, rate, self.shortcut_kernel) for i, o, rate in zip(inputs, widths, rates, strict=True))
-        )
+        self.blocks = nn.Sequential(*(_Block(*block, self.shortcut_kernel) for block in blocks))
         self.flatten, self.four_rotations = flatten, four_rotations
         channels = widths[-1] * (4 if four_rotations else 1)
         self.map_shape = (channels, halved(height, BLOCKS), halved(width, BLOCKS))

@@ -39,7 +39,10 @@ class EpisodeSpec:
 
 @dataclass(frozen=True)
 class Episode:
-    """Positions in a dataset's label array; row k belongs to class `classes[k]`, whose label in the episode is k."""
+    """Positions in a dataset's label array; row k belongs to class `classes[k]`, whose label in the episode is k.
+
+    A batch of episodes of one shape has one more dimension in front.
+    """
 
     classes: Indices  # (way,)
     support: Indices  # (way, shot)
@@ -55,24 +58,9 @@ class Episode:
         """(way, shot, query)."""
         return len(self.classes), self.support.shape[1], self.query.shape[1]
 
-
-@dataclass(frozen=True)
-class EpisodeBatch:
-    """Several episodes of one shape, as one array each."""
-
-    classes: Indices  # (episodes, way)
-    support: Indices  # (episodes, way, shot)
-    query: Indices  # (episodes, way, query)
-
-    def __len__(self) -> int:
-        return len(self.classes)
-
-    def episode(self, index: int) -> Episode:
-        return Episode(self.classes[index], self.support[index], self.query[index])
-
-    def among(self, rows: Indices) -> EpisodeBatch:
+    def among(self, rows: Indices) -> Episode:
         """Return the same episodes as positions in a larger array, of which the sampler saw only these rows."""
-        return EpisodeBatch(self.classes, rows[self.support], rows[self.query])
+        return Episode(self.classes, rows[self.support], rows[self.query])
 
 
 class EpisodeSampler:
@@ -86,14 +74,13 @@ class EpisodeSampler:
     """
 
     def __init__(self, labels: ArrayLike, spec: EpisodeSpec, groups: ArrayLike | None = None) -> None:
-        self.spec, label_array = spec, np.asarray(labels)
-        self.classes, counts = np.unique(label_array, return_counts=True)
-        self._sizes = counts.astype(np.int64)
-        self._members = np.argsort(label_array, kind="stable").astype(np.int64)
-        self._offsets = np.concatenate([[0], np.cumsum(self._sizes)[:-1]]).astype(np.int64)
-        self._groups = _group_table(
-            np.arange(len(self.classes)) if groups is None else np.asarray(groups), self.classes
-        )
+        self.spec, self._images = spec, _Members.of(np.asarray(labels))
+        self.classes = self._images.keys
+        self._groups = _Members.of(np.arange(len(self.classes)) if groups is None else np.asarray(groups))
+        if len(self._groups.members) != len(self.classes):
+            raise UserError(
+                f"`groups` needs one entry per class, that is {len(self.classes)}, got {len(self._groups.members)}."
+            )
         self._check_enough_data(grouped=groups is not None)
 
     def _check_enough_data(self, grouped: bool) -> None:
@@ -103,16 +90,16 @@ class EpisodeSampler:
             raise NotEnoughDataError(
                 f"{spec.way}-way episodes need {spec.way} {kind}, the data has {len(self._groups.sizes)}: lower `way`."
             )
-        needed = spec.shot + spec.query
-        if self._sizes.min() < needed:
-            smallest = int(self._sizes.argmin())
+        needed, sizes = spec.shot + spec.query, self._images.sizes
+        if sizes.min() < needed:
             raise NotEnoughDataError(
                 f"{spec.shot}-shot {spec.query}-query episodes need {needed} images per class, class "
-                f"{self.classes[smallest]} has {self._sizes[smallest]}: lower `shot` or `query`."
+                f"{self.classes[sizes.argmin()]} has {sizes.min()}: lower `shot` or `query`."
             )
 
     def __getitem__(self, index: int) -> Episode:
-        return self.batch(index, index + 1).episode(0)
+        batch = self.batch(index, index + 1)
+        return Episode(batch.classes[0], batch.support[0], batch.query[0])
 
     def __iter__(self) -> Iterator[Episode]:
         index = 0
@@ -120,8 +107,8 @@ class EpisodeSampler:
             yield self[index]
             index += 1
 
-    def batch(self, start: int, stop: int, step: int = 1) -> EpisodeBatch:
-        """Return episodes start, start + step, … before stop, each equal to `self[i]`."""
+    def batch(self, start: int, stop: int, step: int = 1) -> Episode:
+        """Return a batch: episodes start, start + step, … before stop, each equal to `self[i]`."""
         if start < 0 or stop > 2**64:
             raise UserError(f"Episodes are numbered from 0 to 2**64 - 1, got {start}.")
         way, shot, taken = self.spec.way, self.spec.shot, self.spec.shot + self.spec.query
@@ -134,9 +121,9 @@ class EpisodeSampler:
         classes = self._groups.members[self._groups.offsets[groups] + within]
 
         rows = classes.reshape(-1)
-        picks = _draw(image_bits.reshape(count * way, taken), self._sizes[rows])
-        images = self._members[self._offsets[rows][:, None] + picks].reshape(count, way, taken)
-        return EpisodeBatch(self.classes[classes], images[..., :shot], images[..., shot:])
+        picks = _draw(image_bits.reshape(count * way, taken), self._images.sizes[rows])
+        images = self._images.members[self._images.offsets[rows][:, None] + picks].reshape(count, way, taken)
+        return Episode(self.classes[classes], images[..., :shot], images[..., shot:])
 
     def _bits(self, indices: range, count: int) -> NDArray[np.uint64]:
         """Return raw bits (episodes, count), each row from the generator keyed by seed and episode."""
@@ -151,18 +138,19 @@ class EpisodeSampler:
 
 
 @dataclass(frozen=True)
-class _Groups:
-    members: Indices  # class positions, group after group
-    offsets: Indices
+class _Members:
+    """The positions of each key in an array: of the images of a class, or the classes of a group."""
+
+    keys: NDArray[Any]
+    members: Indices  # positions, key after key
+    offsets: Indices  # where in `members` those of each key start
     sizes: Indices
 
-
-def _group_table(groups: NDArray[np.generic], classes: NDArray[np.generic]) -> _Groups:
-    if len(groups) != len(classes):
-        raise UserError(f"`groups` needs one entry per class, that is {len(classes)}, got {len(groups)}.")
-    _, group_of = np.unique(groups, return_inverse=True)
-    sizes = np.bincount(group_of).astype(np.int64)
-    return _Groups(np.argsort(group_of, kind="stable"), np.cumsum(sizes) - sizes, sizes)
+    @staticmethod
+    def of(array: NDArray[Any]) -> _Members:
+        keys, sizes = np.unique(array, return_counts=True)
+        sizes = sizes.astype(np.int64)
+        return _Members(keys, np.argsort(array, kind="stable").astype(np.int64), np.cumsum(sizes) - sizes, sizes)
 
 
 def _draw(bits: NDArray[np.uint64], sizes: Indices) -> Indices:

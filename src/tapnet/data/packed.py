@@ -227,11 +227,12 @@ def check_replaceable(folder: Path) -> None:
 
 def data_root(root: str | Path | None = None) -> Path:
     """Return the folder of packed datasets: `root`, else $TAPNET_DATA, else `tapnet` in the user's cache folder."""
-    if root is not None:
-        return Path(root).expanduser()
-    if os.environ.get("TAPNET_DATA"):
-        return Path(os.environ["TAPNET_DATA"]).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "tapnet"
+    return Path(root or os.environ.get("TAPNET_DATA") or user_cache()).expanduser()
+
+
+def user_cache() -> Path:
+    """Return `tapnet` in the user's cache folder."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tapnet"
 
 
 @cache

@@ -27,6 +27,7 @@ GRID = ((2, 5, 20, 60), (1, 2, 5, 20), 20)  # ways, shots, episodes of each pair
 SLOW_GRID = ((2, 5, 20), (1, 2, 5), 4)  # for methods that take one episode at a time, whose temperature varies less
 SEED = 2**32 + 1  # not the episodes that choose the checkpoint
 Logits = NDArray[np.float64]
+Labeled = tuple[Tensor, NDArray[np.int64]]  # features and labels
 Grid = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
@@ -46,21 +47,12 @@ class Calibration:
         return float(np.exp(np.interp(np.log(len(shots)), np.log(table["ways"]), by_way)))
 
 
-def calibrate(method: Method, features: Tensor, labels: NDArray[np.int64]) -> dict[str, Any]:
+def calibrate(method: Method, *sets: Labeled, grid: Grid | None = None) -> dict[str, Any]:
     """Return the table of a method and of those without parameters, from features of classes not trained on.
 
-    TapNet's is for the projection dimension of the network; `inference.task` scales it for tasks with another one.
-    """
-    return calibrate_on_sets(method, [(features, labels)])
-
-
-def calibrate_on_sets(
-    method: Method, sets: Sequence[tuple[Tensor, NDArray[np.int64]]], grid: Grid | None = None
-) -> dict[str, Any]:
-    """Return what `calibrate` returns, from the episodes of several sets of features and labels together.
-
-    Each episode is from one set; a set with fewer classes than a way has no episodes of that way. `grid` is (ways,
-    shots, episodes of each pair in each set).
+    Each episode is from one set of features and labels; a set with fewer classes than a way has no episodes of that
+    way. `grid` is (ways, shots, episodes of each pair in each set). TapNet's table is for the projection dimension of
+    the network; `inference.task` scales it for tasks with another one.
     """
     counts = [np.unique(labels, return_counts=True)[1] for _, labels in sets]
     others = () if method.task_features or method.feature_maps else PARAMETER_FREE
@@ -81,7 +73,7 @@ def calibrate_on_sets(
     return tables
 
 
-def _temperature(method: Method, sets: Sequence[tuple[Tensor, NDArray[np.int64]]], spec: EpisodeSpec) -> float:
+def _temperature(method: Method, sets: Sequence[Labeled], spec: EpisodeSpec) -> float:
     large = [(features, labels) for features, labels in sets if len(np.unique(labels)) >= spec.way]
     logits, answers = zip(*(logits_and_answers(method, *each, spec) for each in large), strict=True)
     return fit_temperature(np.concatenate(logits), np.concatenate(answers))
@@ -99,7 +91,7 @@ def calibrate_checkpoint(path: Path, images: ImageSet, features: Tensor | None =
     if features is None:
         features = embed(method.backbone, images, maps=method.feature_maps)  # shared by all processes
     if distributed.rank() == 0:
-        tables = calibrate(method, features.cpu(), images.labels)
+        tables = calibrate(method, (features.cpu(), images.labels))
         replace(checkpoint, header=replace(checkpoint.header, calibration=tables)).write(path)
 
 

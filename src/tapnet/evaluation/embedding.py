@@ -25,6 +25,7 @@ from tapnet.backbones import Backbone
 from tapnet.checkpoint import backbone_digest, tensors_digest
 from tapnet.data import ImageSet
 from tapnet.data.batches import to_float_tensor
+from tapnet.data.packed import user_cache
 from tapnet.hardware import keep_freed_memory, resolve_precision
 
 CACHE_BYTES = 2 * 2**30  # beyond this the least recently used files are deleted
@@ -82,8 +83,7 @@ def fused(backbone: Backbone) -> Backbone:
 
 def default_cache() -> Path:
     """Return the folder for features: in TAPNET_CACHE, else in the user's cache folder."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("TAPNET_CACHE") or Path(home) / "tapnet") / "features"
+    return Path(os.environ.get("TAPNET_CACHE") or user_cache()) / "features"
 
 
 def cached_features(backbone: Backbone, images: ImageSet, precision: str, folder: Path, maps: bool = False) -> Tensor:

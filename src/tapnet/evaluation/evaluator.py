@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from tapnet import distributed
 from tapnet.data import ImageSet
 from tapnet.data.batches import class_labels, to_float_tensor
-from tapnet.data.episodes import EpisodeBatch, EpisodeSampler, EpisodeSpec, Indices
+from tapnet.data.episodes import Episode, EpisodeSampler, EpisodeSpec, Indices
 from tapnet.errors import NonFiniteError, UserError
 from tapnet.evaluation.embedding import cached_features, embed
 from tapnet.evaluation.intervals import (
@@ -144,7 +144,7 @@ class Evaluator:
         """Return the number of episodes with this many images each that together have `values` feature values."""
         return max(1, values // (images * math.prod(self.method.feature_shape))) if self.method.batched else 1
 
-    def _batch_accuracies(self, batch: EpisodeBatch) -> Accuracies:
+    def _batch_accuracies(self, batch: Episode) -> Accuracies:
         with torch.inference_mode(not self.method.gradients_at_test):
             scores = self._scores(batch).detach()
         if scores.isnan().any():
@@ -153,7 +153,7 @@ class Evaluator:
         correct = (scores.argmax(dim=-1) == answers).double().mean(dim=-1)
         return correct.cpu().numpy()
 
-    def _scores(self, batch: EpisodeBatch) -> Tensor:
+    def _scores(self, batch: Episode) -> Tensor:
         """Return logits (episodes, query, way), up to a constant per query."""
         if isinstance(self.method, PrototypeMethod) and self.method.prototypes_suffice:
             head = self.method.adapt_to(self.prototypes(batch.support))
@@ -166,10 +166,10 @@ class Evaluator:
             return self.method.logits(support, labels.expand(count, -1), query)
         return torch.stack([self.method.logits(support[i], labels, query[i]) for i in range(count)])
 
-    def _linear_scores(self, head: LinearHead, batch: EpisodeBatch) -> Tensor:
-        size = self._batch_size(batch.query[0].size, _CACHE_VALUES) if self.device.type == "cpu" else len(batch)
+    def _linear_scores(self, head: LinearHead, batch: Episode) -> Tensor:
+        size = self._batch_size(batch.query[0].size, _CACHE_VALUES) if self.device.type == "cpu" else len(batch.query)
         scores = []
-        for start in range(0, len(batch), size):
+        for start in range(0, len(batch.query), size):
             part = slice(start, start + size)
             queries = head.project(self.gathered(batch.query[part]))
             scores.append(torch.baddbmm(head.bias[part].unsqueeze(-2), queries, head.weight[part].mT))

@@ -73,7 +73,7 @@ def _accuracies(evaluator: Evaluator, spec: EpisodeSpec, rotation: Tensor | None
         vectors, triangle = reflections(hidden)
         references = _coordinates(head.references, way, vectors, triangle, rotation)
         shift = torch.zeros(references.shape[:-1]) if head.shift is None else head.shift
-        for first in range(0, len(block), size):
+        for first in range(0, len(block.query), size):
             part = slice(first, first + size)
             queries = evaluator.gathered(block.query[part])
             queries = _coordinates(queries, way, vectors[part], triangle[part], rotation)

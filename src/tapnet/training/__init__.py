@@ -1,8 +1,8 @@
 """The training loop, and the folder of a run, which documents itself and survives faults."""
 
 from tapnet.training.faults import Diverged
-from tapnet.training.interruption import Interrupted
 from tapnet.training.loop import Step, train
+from tapnet.training.outcome import Interrupted
 from tapnet.training.run import Run
 from tapnet.training.run_folder import CURVE, Point, RunFolder, find_runs, read_curve
 from tapnet.training.schedule import learning_rate

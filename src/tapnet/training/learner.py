@@ -14,7 +14,7 @@ from torch import Tensor
 from tapnet import distributed
 from tapnet.data.episodes import EpisodeSampler
 from tapnet.distributed import all_reduce_sum, raise_together
-from tapnet.errors import NonFiniteError
+from tapnet.errors import NonFiniteError, UserError
 from tapnet.recipe import Recipe
 from tapnet.training.episode_loader import EpisodeLoader, derived_seed, seeded
 from tapnet.training.faults import Diverged, advice, gradients_are_finite, is_sound, save_episode
@@ -41,6 +41,25 @@ class Learner:
         self._recipe, self._fabric, self._precision, self._folder = recipe, fabric, precision, folder
         self._module, self._fabric_optimizer = fabric.setup(self.method, self.optimizer)
         self._module.mark_forward_method("loss")
+
+    def optimizer_tensors(self) -> dict[str, Tensor]:
+        """Return the optimizer's state as flat tensors, named by parameter."""
+        return {
+            f"{name}/{key}": value
+            for name, parameter in self.method.named_parameters()
+            for key, value in self.optimizer.state.get(parameter, {}).items()
+        }
+
+    def restore_optimizer(self, tensors: dict[str, Tensor]) -> None:
+        """Load the state that `optimizer_tensors` returned; each tensor gets the device and layout of its parameter."""
+        parameters = dict(self.method.named_parameters())
+        for full, value in tensors.items():
+            owner, _, key = full.rpartition("/")
+            parameter = parameters.get(owner)
+            if parameter is None or value.shape not in (parameter.shape, torch.Size()):
+                raise UserError(f"The optimizer state of the checkpoint does not fit its recipe: {full} differs.")
+            restored = value if value.dim() == 0 else torch.empty_like(parameter).copy_(value)
+            self.optimizer.state[parameter][key] = restored
 
     def step(self, first: int) -> tuple[float, float]:
         """Train on the meta-batch that starts with this episode.

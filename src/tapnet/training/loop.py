@@ -17,7 +17,7 @@ from tapnet.evaluation.class_overlap import class_overlap
 from tapnet.hardware import keep_freed_memory, resolve_device, resolve_precision
 from tapnet.recipe import Recipe
 from tapnet.training.final_evaluation import final_evaluation
-from tapnet.training.interruption import Interrupted, stop_requests
+from tapnet.training.outcome import Interrupted, stop_requests
 from tapnet.training.run import Run
 from tapnet.training.run_folder import Point, RunFolder
 

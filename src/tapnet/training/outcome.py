@@ -1,17 +1,49 @@
-"""How a run ended, recorded in its folder, and errors that say how to resume."""
+"""How a run ends: stopped by a signal, with an error that says how to resume, or finished; recorded in its folder."""
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from tapnet import distributed
-from tapnet.training.interruption import Interrupted
 from tapnet.training.provenance import now
 from tapnet.training.run_folder import RunFolder
+
+
+class Interrupted(Exception):
+    """The run was stopped and has saved its state in `folder`."""
+
+    def __init__(self, folder: Path, episode: int, checkpoint: str) -> None:
+        super().__init__(f"Stopped after episode {episode}; {folder / checkpoint} holds the state.")
+        self.folder, self.episode = folder, episode
+
+
+@contextmanager
+def stop_requests() -> Iterator[threading.Event]:
+    """Yield an event that the first Ctrl-C or SIGTERM sets, so that a run can end cleanly; a second one kills."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def request(number: int, _: object) -> None:
+        stop.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, request)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -25,7 +25,6 @@ from tapnet.training.averaging import WeightAverage
 from tapnet.training.episode_loader import seeded
 from tapnet.training.initialization import init_from
 from tapnet.training.learner import Learner
-from tapnet.training.optimizer_state import optimizer_tensors, restore_optimizer
 from tapnet.training.outcome import record_outcome
 from tapnet.training.provenance import provenance
 from tapnet.training.resume import check_resumable
@@ -129,7 +128,7 @@ class Run:
             raise UserError(f"{self.folder.path} was trained on other data than {self.recipe.data.name} has now.")
         checkpoint.check_weights(self.method)
         self.method.load_state_dict(checkpoint.weights)
-        restore_optimizer(self.method, self.optimizer, checkpoint.optimizer)
+        self.learner.restore_optimizer(checkpoint.optimizer)
         if self._average:
             self._average.restore(checkpoint.average)
         header = checkpoint.header
@@ -200,7 +199,7 @@ class Run:
     def save(self) -> None:
         if distributed.rank() == 0:
             average = self._average.tensors() if self._average else {}
-            optimizer = optimizer_tensors(self.method, self.optimizer)
+            optimizer = self.learner.optimizer_tensors()
             self.folder.save(Checkpoint(self._header(), self.method.state_dict(), optimizer, average))
         self._saved_at, self._saved_episode = time.monotonic(), self.episode
 
