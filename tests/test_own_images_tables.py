@@ -109,7 +109,13 @@ def test_table_of_unknown_classes_has_the_recorded_numbers(name, network, datase
 
 @pytest.mark.parametrize(
     ("network", "dataset"),
-    [("photos-fast", "grocery"), ("photos-fast", "cub"), ("photos-fast", "cifar"), ("drawings", "quickdraw")],
+    [
+        ("photos-fast", "grocery"),
+        ("photos-fast", "cub"),
+        ("photos-fast", "cifar"),
+        ("photos", "cub"),
+        ("drawings", "quickdraw"),
+    ],
 )
 def test_table_of_rejection_has_the_recorded_numbers(network, dataset, lines):
     found = rows(f"rejection-{network}-{dataset}")
