@@ -272,8 +272,13 @@ def _file_bytes(path: Path) -> Raw:
 
 
 def _zip_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Raw:
+    if too_large := _too_large(max(info.file_size, info.compress_size)):
+        return too_large
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # zipfile unpacks others without a limit
+        return Unreadable(f"packed by method {info.compress_type}, where stored and deflated can be read")
     try:
-        return _too_large(max(info.file_size, info.compress_size)) or archive.read(info)
+        with archive.open(info) as stream:
+            return stream.read(info.file_size)  # `read()` unpacks up to a gigabyte before it looks at the size
     except (*DAMAGES, RuntimeError, OSError) as error:  # RuntimeError: it is encrypted
         return Unreadable(f"damaged in the archive: {error}")
 
