@@ -92,6 +92,17 @@ def test_an_image_that_is_named_twice_is_one_row(photos, drawing_task):
     assert pq.read_table("out.parquet").column("file").to_pylist() == [image, "photos/broken.png"]
 
 
+def test_different_images_of_one_name_are_refused(photos, drawing_task):
+    for folder, image in zip(("one", "two"), photos.rglob("*/*.png"), strict=False):
+        Path(folder).mkdir()
+        shutil.copy(image, Path(folder, "a.png"))
+        Path(folder, "list.txt").write_text("a.png\n")
+    with pytest.raises(UserError, match=r"would both be called a\.png"):
+        plan_batch(drawing_task, ["one/list.txt", "two/list.txt"], "out.parquet")
+    Path("two/list.txt").write_text(str(Path("one/a.png").resolve()))
+    assert plan_batch(drawing_task, ["one/list.txt", "two/list.txt", "one/list.txt"], "out.parquet").total == 2
+
+
 def test_a_name_that_is_no_text_is_predicted_once(photos, drawing_task):
     shutil.copy(next(photos.rglob("*/*.png")), os.fsencode(photos) + b"/caf\xe9.png")
     list(plan(drawing_task).run())

@@ -12,7 +12,7 @@ from tapnet.inference.predictor import LOSE, Reject, open_predictor
 from tapnet.jobs.parts import PartFiles, Settings
 from tapnet.jobs.prediction import Part, PredictorFiles, predict_chunks
 from tapnet.jobs.sources import CHUNK, Chunk, read_chunks
-from tapnet.jobs.storage import stored_name
+from tapnet.jobs.storage import join, stored_name
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def plan_batch(
 
     The folder is made when the first image is predicted; each of its parts holds at most `chunk_size` images. An image
     that is named twice counts once. Raise UserError if the task, a source or the folder is unfit: missing, damaged,
-    without images, or with predictions of another task or by other options.
+    without images, with different images of one name, or with predictions of another task or by other options.
     """
     open_predictor(task, network).check_options(top, reject, lose)
     files, skipped = PredictorFiles.read(task, network), Skipped()
@@ -71,9 +71,19 @@ def plan_batch(
     chunks = list(read_chunks(sources, column, skipped, chunk_size))
     if not chunks:
         raise UserError(f"There is no image in {', '.join(map(str, sources))}.")
-    named, missing, done = set[str](), list[Chunk](), parts.done(retry_unreadable)
+    named, missing, done = dict[str, str](), list[Chunk](), parts.done(retry_unreadable)
     for chunk in chunks:
-        if len(rest := chunk.without(named).without(done)):
+        if len(rest := chunk.without(named.keys()).without(done)):
             missing.append(rest)
-        named.update(map(stored_name, chunk.files))
+        for file in chunk.files:
+            _check_same_image(file, named.setdefault(stored_name(file), chunk.base), chunk.base)
     return BatchPrediction(files, parts, missing, len(named), skipped)
+
+
+def _check_same_image(file: str, base: str, other: str) -> None:
+    """Raise UserError if a name means different files below two folders, as in lists that lie in different folders."""
+    if base != other and (first := join(base, file)) != (second := join(other, file)):
+        raise UserError(
+            f"{first} and {second} would both be called {file} in the output: list absolute paths, or give each list a "
+            "folder of its own."
+        )
