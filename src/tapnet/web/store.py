@@ -67,8 +67,16 @@ class Store:
             ids = [row.id for row in rows]
             in_classes, in_examples = (count_rows(connection, table, ids) for table in (classes, examples))
             found = [
-                Summary(each.id, each.name, in_classes.get(each.id, 0), in_examples.get(each.id, 0), *each[-3:])
-                for each in rows
+                Summary(
+                    id=row.id,
+                    name=row.name,
+                    classes=in_classes.get(row.id, 0),
+                    examples=in_examples.get(row.id, 0),
+                    revision=row.revision,
+                    created=row.created,
+                    updated=row.updated,
+                )
+                for row in rows
             ]
             return found, total
 
@@ -167,15 +175,13 @@ class Store:
             journal.record(connection, task_id, journal.hide(example_ids=[example_id]))
             return stored_task(connection, task_id)
 
-    def undo(self, task_id: str, back: bool = True) -> StoredTask:
-        """Take the last change back; with `back=False`, make the last one that was undone again."""
-        with self._change(task_id) as connection:
-            if not journal.step(connection, task_id, back):
-                raise Problem(409, f"There is nothing to {'undo' if back else 'redo'}.")
-            return stored_task(connection, task_id)
+    def undo(self, task_id: str) -> StoredTask:
+        """Take the last change back."""
+        return self._step(task_id, back=True)
 
     def redo(self, task_id: str) -> StoredTask:
-        return self.undo(task_id, back=False)
+        """Make the last change that was undone again."""
+        return self._step(task_id, back=False)
 
     def thumbnail(self, task_id: str, example_id: str) -> bytes:
         """Return the small JPEG of an example."""
@@ -203,6 +209,12 @@ class Store:
             if not connection.execute(update(tasks).where(tasks.c.id == task_id).values(**values)).rowcount:
                 raise missing("task", task_id)
             yield connection
+
+    def _step(self, task_id: str, back: bool) -> StoredTask:
+        with self._change(task_id) as connection:
+            if not journal.step(connection, task_id, back):
+                raise Problem(409, f"There is nothing to {'undo' if back else 'redo'}.")
+            return stored_task(connection, task_id)
 
     def _insert_task(self, connection: Connection, name: str, network: str | None, method: str | None) -> str:
         connection.execute(select(schema_version).with_for_update())  # one at a time, so that the limit holds
