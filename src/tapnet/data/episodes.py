@@ -56,7 +56,7 @@ class Episode:
     @property
     def sizes(self) -> tuple[int, int, int]:
         """(way, shot, query)."""
-        return len(self.classes), self.support.shape[1], self.query.shape[1]
+        return self.classes.shape[-1], self.support.shape[-1], self.query.shape[-1]
 
     def among(self, rows: Indices) -> Episode:
         """Return the same episodes as positions in a larger array, of which the sampler saw only these rows."""
