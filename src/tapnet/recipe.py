@@ -53,7 +53,7 @@ class Training:
     A step takes the mean gradient of `meta_batch` episodes; `episodes` counts all of them. A cosine schedule falls to
     zero `cycles` times, in cycles of equal length. With `ema_decay` an exponential moving average of the weights is
     validated and saved in place of the weights. With `divisions` the loss is the mean over so many ways to divide the
-    images of an episode into support and query, the first as drawn: less noise, at the cost of the head alone.
+    images of an episode into support and query, the first as drawn: less noise, and the images are embedded once.
     """
 
     way: Annotated[int, Field(ge=2)]

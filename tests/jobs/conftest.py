@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -62,14 +63,16 @@ def cluster(bucket):  # noqa: ARG001 (its address has to be in the environment o
     import_ray()  # sets the environment of all processes
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 would wait for everything else on a busy machine
     node = {"object_store_memory": 10**8, "include_dashboard": False}
+    sockets = tempfile.mkdtemp(prefix="ray-", dir="/tmp" if Path("/tmp").is_dir() else None)  # their paths are limited
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(services, "get_node", _patient(services.get_node))
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **node})
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "_temp_dir": sockets, **node})
         cluster.add_node(num_cpus=1, num_gpus=1, **node)
         ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
         yield cluster
         ray.shutdown()
         cluster.shutdown()
+    shutil.rmtree(sockets, ignore_errors=True)
 
 
 def _patient(get_node):

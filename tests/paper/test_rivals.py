@@ -86,7 +86,7 @@ def test_extra_parameters_of_a_result_are_those_of_the_network_that_was_measured
 def test_what_was_not_run_has_its_command():
     assert filled_table("rivals", []).commands[0] == (
         "tapnet train omniglot-60way-gradient --no-test && tapnet evaluate runs/omniglot-60way-gradient --way 5 "
-        "--shot 1 --query 5 --episodes 2000 --record results"
+        "--shot 1,5 --query 5 --episodes 2000 --record results"
     )
 
 

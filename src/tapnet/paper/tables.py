@@ -267,8 +267,9 @@ def _rivals(table: RivalTable) -> Callable[[Results], Filled]:
 
 
 def _rival_command(table: RivalTable, recipe: str) -> str:
-    way, shot = table.tasks[0]
-    task = f"--way {way} --shot {shot} --query {table.protocol['query']} --episodes {table.episodes} --record results"
+    way = table.tasks[0][0]
+    shots = ",".join(str(shot) for tested, shot in table.tasks if tested == way)
+    task = f"--way {way} --shot {shots} --query {table.protocol['query']} --episodes {table.episodes} --record results"
     return f"tapnet train {recipe} --no-test && tapnet evaluate runs/{recipe} {task}"
 
 
