@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from tapnet.backbones import make_backbone
+from tapnet.backbones.precomputed import PrecomputedFeatures
 from tapnet.data.batches import episode_images
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.methods import PrototypicalNetwork, TapNet, TapNetVariant
@@ -188,3 +189,10 @@ def test_runs_are_compared_on_the_same_episodes(evaluator):
 def test_an_unknown_ablation_lists_those_there_are():
     with pytest.raises(ValueError, match=r"selection, projection-references.*got 'nothing'"):
         find_ablation("nothing")
+
+
+def test_variant_of_a_network_keeps_all_of_its_options():
+    method = TapNet(PrecomputedFeatures(16), 4, selection="optimal", reference_shots=2.0, temperature=4.0).eval()
+    support, labels, queries = torch.randn(6, 16), torch.arange(3).repeat(2), torch.randn(5, 16)
+    expected = method.logits(support, labels, queries)
+    torch.testing.assert_close(as_variant(method).logits(support, labels, queries), expected)

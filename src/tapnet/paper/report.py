@@ -15,10 +15,11 @@ from tapnet.wording import difference, half_width
 
 _HEAD = """# Results
 
-Every cell of the paper that is TapNet's, and what was reached here, in percent, by the paper's protocol. *Episodes* and
-*hours* are those of training, with those of the networks it was initialized from. Where the paper's recipe was not run,
-ours is the recipe that was best on validation classes, with its network where that is another; `recipes/NAME.yaml` says
-where it departs from the paper.
+Every cell of the paper that is TapNet's, and what was reached here, in percent, by the paper's protocol; ± is the 95%
+interval over episodes. *Episodes* and *hours* are those of training, including the networks it was initialized from (a
+classifier's steps count as episodes); hours that were not recorded are a dash. Where the paper's recipe was not run,
+ours is the recipe that was best on validation classes, and a network other than the paper's is named;
+`recipes/NAME.yaml` says where it departs from the paper.
 """
 
 _NOTES = """## How to read the rest

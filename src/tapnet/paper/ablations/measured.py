@@ -204,5 +204,5 @@ def as_variant(method: TapNet) -> TapNetVariant:
         for name in ("projection_dim", "selection", "differentiable", "basis", "temperature")
     }
     variant = TapNetVariant(method.backbone, len(method.references), **options)
-    variant.references = method.references
+    variant.references, variant.reference_shots = method.references, method.reference_shots
     return variant.train(method.training)
