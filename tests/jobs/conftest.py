@@ -66,7 +66,8 @@ def cluster(bucket):  # noqa: ARG001 (its address has to be in the environment o
     sockets = tempfile.mkdtemp(prefix="ray-", dir="/tmp" if Path("/tmp").is_dir() else None)  # their paths are limited
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(services, "get_node", _patient(services.get_node))
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "temp_dir": sockets, **node})
+        patch.setenv("RAY_TMPDIR", sockets)
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **node})
         cluster.add_node(num_cpus=1, num_gpus=1, **node)
         ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
         yield cluster
