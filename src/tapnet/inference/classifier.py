@@ -21,9 +21,8 @@ from torch import Tensor
 from tapnet.errors import UserError
 from tapnet.inference.content import choose_network
 from tapnet.inference.examples import Examples
-from tapnet.inference.images import read_images
+from tapnet.inference.images import read_images, readable
 from tapnet.inference.networks import FEATURES, EmbeddingModel, load_network, vector_model
-from tapnet.inference.predictor import readable
 from tapnet.inference.task import fit_task, network_of, with_examples
 from tapnet.inference.task_file import read_task, with_network, write_task
 from tapnet.wording import pluralize

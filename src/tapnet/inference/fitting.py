@@ -16,11 +16,19 @@ from tapnet.errors import UserError
 from tapnet.inference.adaptation import method_for
 from tapnet.inference.content import NetworkChoice, choose_network
 from tapnet.inference.examples import Examples
-from tapnet.inference.images import Example, ImageInput, image_sha256, name_of
+from tapnet.inference.images import (
+    Example,
+    ImageInput,
+    ImagesByClass,
+    OnRead,
+    OnUnreadable,
+    image_sha256,
+    name_of,
+    read_labeled,
+)
 from tapnet.inference.leave_one_out import LeaveOneOut, leave_one_out
 from tapnet.inference.method_choice import MethodChoice, choose_method, resolve_method
 from tapnet.inference.networks import EmbeddingModel, load_network
-from tapnet.inference.predictor import ImagesByClass, OnRead, OnUnreadable, read_labeled
 from tapnet.inference.task import Task, check_names_differ, fit_task, network_of, with_examples, without
 from tapnet.inference.task_file import with_network
 

@@ -11,7 +11,7 @@ import io
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -45,6 +45,9 @@ class ImageFile(ABC):
 
 
 ImageInput = str | Path | ImageFile | bytes | Image.Image | NDArray[Any]
+ImagesByClass = Mapping[str, Sequence[ImageInput]]
+OnUnreadable = Callable[[ImageInput, str], None]
+OnRead = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,36 @@ def read_images(
             finally:
                 for future in waiting:
                     future.cancel()
+
+
+def readable(
+    read: Iterable[tuple[ImageInput, Example | Unreadable]], on_unreadable: OnUnreadable | None
+) -> Iterator[tuple[ImageInput, Example]]:
+    """Yield the images that could be read; give the others to `on_unreadable`, or raise UserError."""
+    for image, example in read:
+        if isinstance(example, Example):
+            yield image, example
+        elif on_unreadable is None:
+            raise unreadable_error(image, example.reason)
+        else:
+            on_unreadable(image, example.reason)
+
+
+def read_labeled(
+    images: ImagesByClass,
+    preprocessing: Preprocessing,
+    on_unreadable: OnUnreadable | None = None,
+    on_read: OnRead | None = None,
+    thumbnails: bool = False,
+) -> Iterator[tuple[str, ImageInput, Example]]:
+    """Yield the images that could be read, each with its class, as `readable` does; call `on_read` after each image."""
+    names = (name for name, each in images.items() for _ in each)
+    read = read_images(chain.from_iterable(images.values()), preprocessing, thumbnails)
+    for name, pair in zip(names, read, strict=True):
+        for image, example in readable([pair], on_unreadable):
+            yield name, image, example
+        if on_read:
+            on_read()
 
 
 def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

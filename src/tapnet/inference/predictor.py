@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tapnet.data.preprocessing import Preprocessing
-from tapnet.data.source import Unreadable
 from tapnet.errors import UserError
-from tapnet.inference.images import Example, ImageInput, in_batches, read_images, unreadable_error
+from tapnet.inference.images import Example, ImageInput, OnUnreadable, in_batches, read_images, readable
 
 UNKNOWN = "unknown"
 BATCH = 64
 AUTO, LOSE = "auto", 0.05  # reject by the task's own examples, losing this share of the known images
 Reject = float | str  # a probability, or AUTO
-ImagesByClass = Mapping[str, Sequence[ImageInput]]
-OnUnreadable = Callable[[ImageInput, str], None]
-OnRead = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -161,36 +156,6 @@ def open_predictor(path: str | Path, network: str | None = None, device: str = "
     from tapnet.inference.task_predictor import TaskPredictor
 
     return TaskPredictor.open(read_task(path), network, device)
-
-
-def readable(
-    read: Iterable[tuple[ImageInput, Example | Unreadable]], on_unreadable: OnUnreadable | None
-) -> Iterator[tuple[ImageInput, Example]]:
-    """Yield the images that could be read; give the others to `on_unreadable`, or raise UserError."""
-    for image, example in read:
-        if isinstance(example, Example):
-            yield image, example
-        elif on_unreadable is None:
-            raise unreadable_error(image, example.reason)
-        else:
-            on_unreadable(image, example.reason)
-
-
-def read_labeled(
-    images: ImagesByClass,
-    preprocessing: Preprocessing,
-    on_unreadable: OnUnreadable | None = None,
-    on_read: OnRead | None = None,
-    thumbnails: bool = False,
-) -> Iterator[tuple[str, ImageInput, Example]]:
-    """Yield the images that could be read, each with its class, as `readable` does; call `on_read` after each image."""
-    names = (name for name, each in images.items() for _ in each)
-    read = read_images(chain.from_iterable(images.values()), preprocessing, thumbnails)
-    for name, pair in zip(names, read, strict=True):
-        for image, example in readable([pair], on_unreadable):
-            yield name, image, example
-        if on_read:
-            on_read()
 
 
 def rank_classes(rows: NDArray[np.floating], classes: Sequence[str], top: int) -> list[tuple[tuple[str, float], ...]]:

@@ -10,17 +10,16 @@ import numpy as np
 
 from tapnet.errors import UserError
 from tapnet.inference.confusion import Confusion
-from tapnet.inference.images import Example, ImageInput, name_of
-from tapnet.inference.predictor import (
-    LOSE,
+from tapnet.inference.images import (
+    Example,
+    ImageInput,
     ImagesByClass,
     OnRead,
     OnUnreadable,
-    Prediction,
-    Predictor,
-    Reject,
+    name_of,
     read_labeled,
 )
+from tapnet.inference.predictor import LOSE, Prediction, Predictor, Reject
 
 THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
