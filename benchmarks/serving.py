@@ -87,8 +87,8 @@ def _throughput(load: Load, target: str, pairs: int, port: int, task: str, proce
     measured = [
         (_network(drawings), _reading(drawings), *_under_load(load, port, request, process)) for _ in range(pairs)
     ]
-    network, reading, served = ([row[index] for row in measured] for index in range(3))
-    waits = np.concatenate([row[3] for row in measured])
+    network, reading, served, latencies = (list(column) for column in zip(*measured, strict=True))
+    waits = np.concatenate(latencies)
     alone = float(np.median(_latencies(port, request, 1.0)))
     p50, p99 = (float(np.percentile(waits, share)) / alone for share in (50, 99))
     clock = "the same by the clock"

@@ -3,10 +3,12 @@
 import base64
 import io
 
+import numpy as np
 import pytest
 from PIL import Image
-from web_server import drawing, files
+from web_server import drawing, files, png
 
+from tapnet.data import decoding
 from tapnet.inference import open_predictor
 
 
@@ -166,3 +168,15 @@ def test_deleted_task_is_gone(client, taught):
     assert client.delete(taught).status_code == 204
     problem(client.get(taught), 404)
     assert client.get("/v1/tasks").json()["total"] == 0
+
+
+def test_first_photographs_are_decoded_to_choose_the_network_and_once_more_for_it(client, monkeypatch):
+    decoded, real = [], decoding._eight_bits
+    monkeypatch.setattr(decoding, "_eight_bits", lambda image: decoded.append(image) or real(image))
+    task = client.post("/v1/tasks", json={"name": "birds"}).json()
+    added = client.post(f"/v1/tasks/{task['id']}/classes", json={"name": "robin"}).json()["classes"][0]["id"]
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 48, 40, 3), np.uint8)
+    sent = files(*(png(Image.fromarray(each)) for each in pixels))
+    answer = client.post(f"/v1/tasks/{task['id']}/classes/{added}/examples", files=sent)
+    assert answer.json()["task"]["network"] == "photos"
+    assert len(decoded) == 2 * len(pixels)

@@ -63,6 +63,12 @@ def test_service_answers_about_a_real_task_as_described(described):
     search(described, {"task": task["id"], "class_id": first["id"], "example": last["examples"][0]["id"]})
 
 
+def test_description_says_that_images_in_json_are_base64(client):
+    described = client.get("/v1/openapi.json").json()["paths"]["/v1/tasks/{task}/predict"]["post"]["requestBody"]
+    images = described["content"]["application/json"]["schema"]["properties"]["images"]
+    assert images["items"] == {"type": "string", "format": "byte", "contentEncoding": "base64"}
+
+
 def test_answers_about_a_real_task_are_described(client, taught):
     """What guessing never finds: a task that is there. Each of its answers has a status that the description names."""
     described = client.get("/v1/openapi.json").json()["paths"]

@@ -282,6 +282,38 @@ def test_script_in_a_name_is_shown_as_text(empty):
     assert "owned" not in empty.title()
 
 
+def test_map_follows_the_task_again_after_a_view_failed(empty):
+    teach_by_dropping(empty)
+    expect(empty.locator("#score")).to_have_text(re.compile(r"\d+%"), timeout=WAIT)
+    failed = empty.evaluate(
+        """async () => {
+            const { changed, subscribe } = await import("/static/task.js");
+            let failing = true;
+            subscribe("map", () => { if (failing) throw new Error("a view failed"); });
+            const message = await changed().then(() => "", (error) => error.message);
+            failing = false;
+            return message;
+        }"""
+    )
+    assert failed == "a view failed"
+    name_classes(empty, "ring")
+    expect(empty.locator("#legend")).to_contain_text("ring", timeout=WAIT)
+
+
+def test_folder_that_cannot_be_read_is_said(empty):
+    empty.evaluate(
+        """() => {
+            const reader = { readEntries: (done, fail) => fail({ message: "The folder is locked." }) };
+            const folder = { isDirectory: true, name: "rings", createReader: () => reader };
+            const event = new Event("drop", { cancelable: true });
+            event.dataTransfer = { items: [{ kind: "file", webkitGetAsEntry: () => folder }], files: [] };
+            console.error = () => {};
+            document.getElementById("add-class").dispatchEvent(event);
+        }"""
+    )
+    expect(empty.locator(".toast")).to_have_text("The folder is locked.", timeout=WAIT)
+
+
 def test_phone_shows_everything_without_scrolling_sideways(page):
     page.set_viewport_size({"width": 375, "height": 720})
     expect(page.locator("#score")).to_have_text(re.compile(r"\d+%"), timeout=WAIT)

@@ -1,11 +1,14 @@
-"""`tapnet serve` that cannot start says so in one sentence, before it says that it serves."""
+"""`tapnet serve` says where it serves; one that cannot start says so in one sentence instead."""
 
+import os
+import re
 import socket
 
 import pytest
 import uvicorn
 
-from tapnet.cli import main
+from tapnet.cli import main, serve
+from tapnet.web.settings import Settings
 
 
 @pytest.fixture
@@ -50,3 +53,22 @@ def test_serve_that_cannot_start_says_why(refused, flags, words, monkeypatch):
 def test_serve_over_a_file_says_so_before_it_serves(refused, tmp_path):
     (tmp_path / "store").write_text("no folder")
     assert "is a file, expected a folder" in refused()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_serve_on_any_free_port_prints_the_one_it_listens_on(tmp_path, monkeypatch, capsys, workers):
+    started = {}
+    monkeypatch.setattr(uvicorn, "run", lambda *_, **options: started.update(options))
+    monkeypatch.setattr(os, "environ", os.environ.copy())  # workers get their settings by it
+    flags = "--no-open", "--store", str(tmp_path / "store"), "--port", "0", "--workers", workers
+    assert main(["serve", *flags]) == 0
+    printed = re.search(r"http://127\.0\.0\.1:(\d+)", capsys.readouterr().out)
+    assert int(printed[1]) == started["port"] != 0
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("0.0.0.0", "http://127.0.0.1:80"), ("::", "http://[::1]:80"), ("localhost", "http://localhost:80")],
+)
+def test_serve_shows_an_address_that_a_browser_takes(host, address):
+    assert serve._shown_address(Settings(host=host, port=80, token="12345678")) == address

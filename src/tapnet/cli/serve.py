@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import webbrowser
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,7 @@ def run(args: argparse.Namespace) -> None:
         threads=args.threads,
         limits=Limits(**{name: getattr(args, name) for name in _LIMITS}),
     )
+    settings = replace(settings, port=_check_startable(settings))
     options: dict[str, Any] = {
         "host": settings.host,
         "port": settings.port,
@@ -92,9 +94,7 @@ def run(args: argparse.Namespace) -> None:
         "timeout_keep_alive": 15,
         "timeout_graceful_shutdown": 30,
     }
-    _check_startable(settings)
-    shown = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
-    address = f"http://{shown}:{settings.port}"
+    address = _shown_address(settings)
     OUT.print(f"Serving on {address}, tasks in {_without_password(settings.store)}. Press Ctrl-C to stop.")
     sys.stdout.flush()
     if not args.no_open:
@@ -110,8 +110,11 @@ def run(args: argparse.Namespace) -> None:
         uvicorn.run("tapnet.web.app:from_environment", factory=True, workers=args.workers, **options)
 
 
-def _check_startable(settings: Settings) -> None:
-    """Raise UserError if the server could not start, before anything is printed and once for all workers."""
+def _check_startable(settings: Settings) -> int:
+    """Return the port, a free one in place of 0; raise UserError if the server could not start.
+
+    Before anything is printed, and once for all workers.
+    """
     from tapnet.inference import load_network
     from tapnet.web.database import Database
 
@@ -127,6 +130,13 @@ def _check_startable(settings: Settings) -> None:
         except OSError as error:
             reason = f"Cannot listen on {settings.host}:{settings.port}: {(error.strerror or str(error)).lower()}."
             raise UserError(f"{reason} Choose another port or host.", parameter="port") from None
+        return int(listener.getsockname()[1])
+
+
+def _shown_address(settings: Settings) -> str:
+    """Return the address of the page as a browser on this machine takes it."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
 
 
 def _without_password(store: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -10,12 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tapnet.checkpoint import bundled_checkpoints
+from tapnet.data.decoding import image_size
 from tapnet.data.preprocessing import Pixels
 from tapnet.data.source import TooLarge, Unreadable
 from tapnet.errors import UserError
@@ -135,16 +138,19 @@ class Engine:
 
         Raise a problem if an image is too large or cannot be read.
         """
-        model = self.model(network or "drawings")
-        examples = self.read(images, model, thumbnails=True)  # first, so that nothing decodes what is too large
-        if network is None and (chosen := choose_network(images).name) != model.name:
-            model = self.model(chosen)
-            examples = self.read(images, model, thumbnails=True)
+        model = self.model(network or self._choose(images))
+        examples = self.read(images, model, thumbnails=True)
         features = model.embed([example.pixels for example in examples])
         return model, [
             NewExample(example.sha256, row.tobytes(), example.thumbnail)
             for example, row in zip(examples, features, strict=True)
         ]
+
+    def _choose(self, images: list[bytes]) -> str:
+        """Return the name of the network for images like these; those that are too large are not decoded."""
+        sizes = [image_size(image) for image in images]
+        small = [not isinstance(each, Unreadable) and math.prod(each) <= self.settings.limits.pixels for each in sizes]
+        return choose_network(list(compress(images, small))).name
 
     def fitted(self, task_id: str) -> Fitted:
         """Return the task fitted to what is stored; kept until the task changes."""

@@ -16,12 +16,13 @@ from tapnet.web.problems import Problem
 from tapnet.web.settings import Limits
 
 _OTHER_FIELDS = 16  # of a form, besides the images
+_BASE64: dict[str, Any] = {"format": "byte", "contentEncoding": "base64"}  # for OpenAPI 3.0 and 3.1
 
 
 class EncodedImages(BaseModel, extra="forbid"):
     """Image files in base64."""
 
-    images: list[str] = Field(min_length=1)
+    images: list[Annotated[str, Field(json_schema_extra=_BASE64)]] = Field(min_length=1)
 
 
 def _described(**schemas: dict[str, Any]) -> dict[str, Any]:

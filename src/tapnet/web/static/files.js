@@ -14,8 +14,7 @@ export function acceptDrops(target, use) {
   target.addEventListener("drop", async (event) => {
     event.preventDefault();
     target.classList.remove("dropping");
-    const found = await dropped(event.dataTransfer);
-    await attempt(() => use(found));
+    await attempt(async () => use(await dropped(event.dataTransfer)));
   });
 }
 

@@ -55,20 +55,24 @@ async function refreshMap() {
   mapWanted = true;
   if (mapRunning) return;
   mapRunning = true;
-  while (mapWanted) {
-    mapWanted = false;
-    const id = task.id;
-    if (task.classes.filter((each) => each.examples.length).length < 2) {
-      setMap(null);
-      continue;
-    }
-    try {
-      const found = await call("GET", address("/map"));
+  try {
+    while (mapWanted) {
+      mapWanted = false;
+      const { id } = task;
+      const found = await fetchMap();
       if (id === task.id) setMap(found);
-    } catch (error) {
-      if (error.status !== 409) toast(error.message);
-      setMap(null);
     }
+  } finally {
+    mapRunning = false;
   }
-  mapRunning = false;
+}
+
+async function fetchMap() {
+  if (task.classes.filter((each) => each.examples.length).length < 2) return null;
+  try {
+    return await call("GET", address("/map"));
+  } catch (error) {
+    if (error.status !== 409) toast(error.message);
+    return null;
+  }
 }
