@@ -27,7 +27,10 @@ def ask_all(questions, sizes=None):
     async def run():
         with ThreadPoolExecutor(4) as pool:
             gatherer = Gatherer(pool, answer)
-            first = [asyncio.ensure_future(gatherer.ask(f"first {n}", 1)) for n in range(gathering.BATCHES)]
+            first = [
+                asyncio.ensure_future(gatherer.ask(f"first {n}", gathering.SECOND_BYTES))
+                for n in range(gathering.BATCHES)
+            ]
             await asyncio.sleep(0)
             others = [asyncio.ensure_future(gatherer.ask(*pair)) for pair in zip(questions, sizes, strict=True)]
             await asyncio.sleep(0)
@@ -54,6 +57,29 @@ def test_batches_are_bounded():
     assert sorted(batches) == [["a"], ["b"], ["c"]] or sorted(batches) == [["a"], ["b", "c"]]
     many = [str(n) for n in range(2 * gathering.MOST_REQUESTS)]
     assert {len(batch) for batch in ask_all(many)[1]} == {gathering.MOST_REQUESTS}
+
+
+@pytest.mark.parametrize(("size", "beside"), [(1, 0), (gathering.SECOND_BYTES // 2, 1)])
+def test_second_batch_starts_beside_the_first_only_for_many_bytes(size, beside):
+    batches, free = [], threading.Event()
+
+    def answer(batch):
+        batches.append(batch)
+        free.wait(60)
+        return batch
+
+    async def run():
+        with ThreadPoolExecutor(4) as pool:
+            gatherer = Gatherer(pool, answer)
+            asked = [asyncio.ensure_future(gatherer.ask(n, size)) for n in range(3)]
+            await asyncio.sleep(0)
+            begun = gatherer._running
+            free.set()
+            assert await asyncio.gather(*asked) == [0, 1, 2]
+            return begun
+
+    assert asyncio.run(run()) == 1 + beside
+    assert sorted(batches) == [[0], [1, 2]]
 
 
 def test_large_question_does_not_wait_for_the_batches():

@@ -17,6 +17,7 @@ Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
 BATCHES = 2  # at a time: one reads images while the other is with the network
+SECOND_BYTES = 100_000  # that have to wait for a second batch to start beside one: less is cheaper in one after it
 MOST_REQUESTS, MOST_BYTES = 32, 400_000  # of one batch; a larger request goes alone, beside the batches
 
 
@@ -46,9 +47,15 @@ class Gatherer(Generic[Question, Answer]):
         return await waiting.answer
 
     def _start(self) -> None:
-        while self._waiting and self._running < BATCHES:
+        while self._waiting and self._has_room():
             self._running += 1
             self._run(self._take()).add_done_callback(self._finish)
+
+    def _has_room(self) -> bool:
+        """Return whether a batch may start: the only one, or one of many bytes beside others."""
+        if not self._running:
+            return True
+        return self._running < BATCHES and sum(each.size for each in self._waiting) >= SECOND_BYTES
 
     def _finish(self, _: object) -> None:
         self._running -= 1
