@@ -15,7 +15,7 @@ LAYERS = {
         [
             ("_version", "atomic_write", "errors", "trusted"),
             ("tensor_checks",),
-            ("earlier_names", "functional", "hardware", "plotting", "registry", "wording"),
+            ("checkpoint_files", "earlier_names", "functional", "hardware", "plotting", "registry", "wording"),
             ("backbones", "data", "distributed"),
             ("methods",),
             ("recipe",),

@@ -24,14 +24,17 @@ from torch import Tensor
 from tapnet._version import __version__
 from tapnet.atomic_write import write_atomically
 from tapnet.backbones import METRIC, PRETRAINED, Backbone, ImageShape
-from tapnet.errors import NotFoundError, UserError
+from tapnet.checkpoint_files import BEST as BEST
+from tapnet.checkpoint_files import BUNDLED as BUNDLED
+from tapnet.checkpoint_files import LAST as LAST
+from tapnet.checkpoint_files import bundled_checkpoints as bundled_checkpoints
+from tapnet.checkpoint_files import find_checkpoint as find_checkpoint
+from tapnet.errors import UserError
 from tapnet.methods import Method
 from tapnet.recipe import Data, Recipe
 from tapnet.recipe_file import recipe_from
 
 FORMAT = 1
-BEST, LAST = "best.safetensors", "last.safetensors"
-BUNDLED = Path(__file__).parent / "checkpoints"
 HEADER, TASK = "tapnet", "tapnet-task"  # one key of metadata, sorted JSON: safetensors writes several in random order
 _OPTIMIZER, _AVERAGE = "optimizer/", "average/"
 
@@ -158,25 +161,6 @@ def content_digest(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
     return hashlib.sha256(words.encode() + tensors_digest(tensors).encode()).hexdigest()
 
 
-def bundled_checkpoints() -> dict[str, Path]:
-    """Return the checkpoints that come with the package, by name."""
-    return {path.stem: path for path in sorted(BUNDLED.glob("*.safetensors"))}
-
-
-def find_checkpoint(path: str | Path) -> Path:
-    """Return the file of a checkpoint: a path, the best one of a run folder, or a bundled one by name."""
-    bundled, name, path = bundled_checkpoints(), str(path), Path(path)
-    path = path / BEST if path.is_dir() else path
-    if not path.is_file() and name in bundled:
-        return bundled[name]
-    if not path.is_file():
-        raise NotFoundError(
-            f"There is no checkpoint {path}: expected a .safetensors file, the folder of a run, or one of the bundled "
-            f"{', '.join(bundled)}."
-        )
-    return path
-
-
 def read_checkpoint(path: str | Path) -> Checkpoint:
     """Return the checkpoint in a file, the best one of a run folder, or a bundled one by name."""
     path = find_checkpoint(path)
@@ -210,12 +194,25 @@ def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def read_header(path: Path) -> Header:
     """Return the header of a checkpoint without reading its tensors."""
+    return _header(_header_values(_metadata(path), path), path)
+
+
+def written_by(path: Path) -> str | None:
+    """Return the version of tapnet that wrote a checkpoint whose header cannot be read; `None` if it is damaged."""
+    try:
+        values = json.loads(_metadata(path)[HEADER])
+    except (KeyError, ValueError, RecursionError):
+        return None
+    version = values.get("version") if isinstance(values, dict) else None
+    return version if isinstance(version, str) and isinstance(values.get("recipe"), dict) else None
+
+
+def _metadata(path: Path) -> dict[str, str]:
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
+            return file.metadata() or {}
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path} is damaged or not a safetensors file ({error}).") from None
-    return _header(_header_values(metadata, path), path)
 
 
 def _header_values(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from tapnet.trusted import trusted_way
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_LONGEST = 1e18  # in float32 the squared distance of two longer features may be infinite
+
 
 def full_precision(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function to compute in float32 or float64: half-precision tensors are widened and autocast is off.
@@ -111,3 +113,15 @@ def check_not_nan(tensor: Tensor, name: str) -> None:
     """Raise NonFiniteError if the sum is NaN: one pass over the values, no copy; opposite infinities count, too."""
     if trusted_way() is None and bool(tensor.detach().sum().isnan()):
         raise NonFiniteError(f"The {name} contain NaN: the features or references have diverged.")
+
+
+def check_features(features: Tensor) -> Tensor:
+    """Return the features (n, ...); raise NonFiniteError if some are not finite, or so long that distances overflow."""
+    wrong = ~(torch.linalg.vector_norm(features.flatten(1), dim=1) <= _LONGEST)  # NaN is not below anything
+    if wrong.any():
+        raise NonFiniteError(
+            f"The features of {int(wrong.sum())} of {len(features)} images contain NaN, infinity or values too large "
+            f"to compare (expected a norm of at most {_LONGEST:g}): the network has diverged, or vectors of your own "
+            "need to be scaled down."
+        )
+    return features

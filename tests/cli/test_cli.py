@@ -1,10 +1,15 @@
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from tapnet import __version__
 from tapnet.checkpoint import BEST, LAST, load
@@ -476,3 +481,62 @@ def test_train_does_not_resume_with_another_method(tmp_path, capsys):
 def test_evaluate_leaves_out_the_interval_over_classes_when_asked(run_folder, capsys):
     assert main(["evaluate", str(run_folder), "--episodes", "4", "--no-class-interval", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ci95_bootstrap"] is None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["fit", "nowhere", "--out", "a.task"],
+        ["table", "nosuch"],
+        ["serve", "--port", "99999999"],
+        ["figure", "nosuch"],
+        ["figure", "projection", "nowhere"],
+        ["evaluate", "nowhere"],
+        ["compare", "nowhere", "drawings"],
+    ],
+)
+def test_cheap_checks_come_before_pytorch(arguments, tmp_path):
+    code = (
+        "import sys\n"
+        "from tapnet.cli import main\n"
+        "try: done = main(sys.argv[1:])\n"
+        "except SystemExit as stop: done = stop.code\n"
+        "print(done, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1] == "2 False", done.stderr
+
+
+def test_tables_of_the_command_are_those_of_the_package():
+    from tapnet.cli.table import TABLES
+    from tapnet.paper import tables
+
+    assert set(TABLES) == set(tables.TABLES)
+
+
+def test_runs_says_when_another_version_wrote_a_run(run_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    header = json.loads(safe_open(run_folder / LAST, framework="np").metadata()["tapnet"])
+    header["recipe"]["training"]["warp_drive"] = 9
+    header["version"] = "9.9.9"
+    (tmp_path / "newer").mkdir()
+    save_file({"a": np.zeros(1)}, tmp_path / "newer" / LAST, {"tapnet": json.dumps(header)})
+    (tmp_path / "junk").mkdir()
+    (tmp_path / "junk" / LAST).write_bytes(b"junk")
+    assert main(["runs", ".", "--json"]) == 0
+    junk, newer = json.loads(capsys.readouterr().out)
+    assert (junk["state"], newer["state"]) == ("damaged", "other version")
+    assert main(["runs", "."]) == 0
+    printed = capsys.readouterr()
+    assert "0/" not in printed.out
+    assert "`training.warp_drive` is not a key of a recipe" in printed.err
+    assert "It was written by tapnet 9.9.9." in printed.err
+
+
+def test_train_describes_the_run_on_one_line_outside_a_terminal(tmp_path):
+    arguments = ["train", "quickdraw", "--out", str(tmp_path / "run"), "--no-test", "--device", "cpu", "--set", *SMALL]
+    done = subprocess.run(
+        [sys.executable, "-m", "tapnet", *arguments], capture_output=True, text=True, env=os.environ | {"COLUMNS": "40"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"quickdraw: tapnet with conv4 on quickdraw, .* per class$", done.stdout.splitlines()[0])

@@ -638,6 +638,8 @@ def test_fit_compares_the_methods_and_says_how_to_take_another(drawing_folders, 
     assert {row.split()[-1] for row in rows[1:]} == {"tapnet", "protonet", "centroid", "logistic"}
     again = f"Another method: tapnet fit {drawing_folders / 'fit'} --network drawings --method "
     assert printed[start + 6].startswith(again)
+    assert not printed[start + 6].endswith(f"--out {out}"), "it would overwrite the task that was just written"
+    assert shlex.split(printed[start + 6])[-1].startswith(str(tmp_path / "a-"))
 
 
 def test_fit_names_the_method_that_it_chose_and_why(drawing_folders, tmp_path, capsys):
@@ -784,3 +786,40 @@ def test_task_of_feature_vectors_refuses_images_before_anything_is_printed(drawi
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "fitted to feature vectors: give such vectors, not images." in printed.err
+
+
+def test_sort_into_keeps_images_of_one_name_in_two_lists(drawing_folders, drawing_task, tmp_path):
+    images = sorted((drawing_folders / "new").glob("*/*.png"))[:2]
+    for folder, image in zip("ab", images, strict=True):
+        (tmp_path / folder).mkdir()
+        shutil.copy(image, tmp_path / folder / "x.png")
+        (tmp_path / folder / "list.txt").write_text("x.png\n")
+    lists = [tmp_path / folder / "list.txt" for folder in "ab"]
+    assert run("predict", drawing_task, *lists, "--sort-into", tmp_path / "sorted") == 0
+    assert {path.read_bytes() for path in (tmp_path / "sorted").glob("*/*")} == {path.read_bytes() for path in images}
+
+
+def test_folders_inside_that_of_a_class_are_named(drawing_folders, drawing_task, tmp_path, capsys):
+    for path in (drawing_folders / "new").glob("*/*.png"):
+        (tmp_path / "in" / path.parent.name / path.stem).mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, tmp_path / "in" / path.parent.name / path.stem)
+    assert run("score", drawing_task, tmp_path / "in") == 0
+    first = min((tmp_path / "in").iterdir())
+    said = capsys.readouterr().err
+    assert f"Images of 8 folders inside that of a class count for it: {first.name}/3, {first.name}/4" in said
+    assert f"and 5 more. If these are the classes, give the folder that holds them, such as {first}." in said
+
+
+def test_choices_of_fit_are_those_of_the_method():
+    from tapnet.cli.fit import SELECTIONS
+    from tapnet.functional import SELECTION_STRATEGIES
+
+    assert set(SELECTIONS) == set(SELECTION_STRATEGIES) - {"random"}
+
+
+def test_info_of_another_file_is_one_sentence(tmp_path, capsys):
+    (tmp_path / "junk.task").write_bytes(b"junk " * 100)
+    assert run("info", tmp_path / "junk.task") == 2
+    said = capsys.readouterr().err
+    assert said.endswith("expected a file that `tapnet fit`, `train` or `export` wrote.\n")
+    assert "header" not in said

@@ -1,3 +1,4 @@
+import copy
 import math
 from dataclasses import replace
 
@@ -44,12 +45,31 @@ def test_a_method_without_fixed_features_is_evaluated_episode_by_episode(blobs, 
     np.testing.assert_array_equal(by_features, by_images)
 
 
-@pytest.mark.parametrize("kind", ["tapnet", "protonet", "centroid", "logistic"])
-def test_features_that_are_not_numbers_are_refused_whatever_the_method(blobs, small_tapnet, kind):
+@pytest.mark.parametrize("scale", [torch.nan, torch.inf, 1e25, 1e36])
+@pytest.mark.parametrize("kind", ["tapnet", "protonet", "matching", "tpn", "tadam-alpha", "centroid", "logistic"])
+def test_features_that_are_not_finite_or_overflow_are_refused_whatever_the_method(blobs, small_tapnet, kind, scale):
     method = small_tapnet if kind == "tapnet" else METHODS[kind](small_tapnet.backbone).eval()
-    features = torch.full((len(blobs), 16), torch.nan)
-    with pytest.raises((NonFiniteError, ValueError), match=r"NaN"):
+    features = scale * torch.randn(len(blobs), *method.feature_shape)
+    with pytest.raises(NonFiniteError, match=r"NaN, infinity or values too large"):
         Evaluator(method, blobs, features=features).accuracies(EpisodeSpec(5, 2, 3, 4))
+
+
+@pytest.mark.parametrize("scale", [torch.nan, 1e25])
+def test_a_network_whose_features_overflow_is_refused(blobs, small_tapnet, scale):
+    network = copy.deepcopy(small_tapnet)
+    with torch.no_grad():
+        for parameter in list(network.backbone.parameters())[-2:]:  # scale and shift of the last normalization
+            parameter.fill_(scale)
+    with pytest.raises(NonFiniteError, match=r"the network has diverged"):
+        Evaluator(network, blobs).accuracies(EpisodeSpec(5, 2, 3, 4))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_logits_that_are_not_finite_are_refused(blobs, small_tapnet, value):
+    method = EpisodeByEpisode(small_tapnet).eval()
+    method.logits = lambda *episode: torch.full((len(episode[-1]), 5), value)
+    with pytest.raises(NonFiniteError, match=r"EpisodeByEpisode returned logits of NaN or infinity"):
+        Evaluator(method, blobs).accuracies(EpisodeSpec(5, 2, 3, 4))
 
 
 def test_two_evaluations_are_identical(blobs, small_tapnet):

@@ -206,7 +206,7 @@ def test_description_of_a_checkpoint_names_its_recipe(name):
 @pytest.mark.parametrize("content", [b"", b"nonsense"])
 def test_description_refuses_other_files(content, tmp_path):
     (tmp_path / "a.bin").write_bytes(content)
-    with pytest.raises(UserError, match="neither a task nor a checkpoint"):
+    with pytest.raises(UserError, match=r"neither a task nor a checkpoint: expected .* wrote\.$"):
         describe(tmp_path / "a.bin")
     with pytest.raises(UserError, match="There is no file"):
         describe(tmp_path / "nowhere")

@@ -9,7 +9,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tapnet.data import load_dataset
-from tapnet.errors import UserError
+from tapnet.errors import NonFiniteError, UserError
 from tapnet.inference import open_predictor
 from tapnet.inference.classifier import TapNetClassifier
 from tapnet.inference.images import read_image
@@ -204,3 +204,11 @@ def test_earlier_name_of_the_method_still_works_with_a_warning():
     with pytest.warns(FutureWarning, match="`head` is now called `method`"):
         earlier = TapNetClassifier(head="logistic").fit(vectors, list("aabbcc"))
     assert earlier.task_.method == "logistic"
+
+
+def test_vectors_so_large_that_distances_overflow_are_refused():
+    vectors, labels = np.random.default_rng(0).standard_normal((6, 8)), [0, 0, 0, 1, 1, 1]
+    with pytest.raises(NonFiniteError, match=r"6 of 6 images .* too large to compare"):
+        TapNetClassifier().fit(1e25 * vectors, labels)
+    with pytest.raises(NonFiniteError, match=r"too large to compare"):
+        TapNetClassifier().fit(vectors, labels).predict(1e25 * vectors)

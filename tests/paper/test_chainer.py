@@ -261,3 +261,10 @@ def test_options_that_do_not_fit_are_refused(arrays, tmp_path, capsys, options, 
 
 def test_a_missing_file_is_refused(tmp_path, capsys):
     refused(tmp_path, capsys, "No such file")
+
+
+def test_import_does_not_write_into_a_run_that_has_just_begun(run_folder, tmp_path, capsys):
+    (tmp_path / "last.safetensors").write_bytes(b"")
+    assert main(["import-chainer", str(run_folder.parent / "authors.npz"), "--out", str(tmp_path)]) == 2
+    assert "already holds a run" in capsys.readouterr().err
+    assert not (tmp_path / "best.safetensors").exists()

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> None:
     OUT.print(f"{pluralize(added, 'image')} added to {args.task}{named}")
     if known:
         OUT.print(f"Left out, since the task has {'it' if known == 1 else 'them'}: {pluralize(known, 'image')}.")
-    progress.finish(images.skipped)
+    progress.finish(images)
 
 
 def _images(args: argparse.Namespace) -> LabeledFolder:

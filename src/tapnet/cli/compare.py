@@ -8,7 +8,7 @@ import sys
 
 from rich.console import Console
 
-from tapnet.cli.evaluate import candidates
+from tapnet.cli.evaluate import candidates, check_found
 from tapnet.cli.options import add_device, add_episodes, episode_spec, output_file
 from tapnet.cli.progress import episode_progress
 from tapnet.cli.tables import print_table
@@ -35,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    check_found(args.checkpoints)
+
     from tapnet.evaluation.comparison import compare
     from tapnet.evaluation.comparison_report import NOTE, tables, title, write
 

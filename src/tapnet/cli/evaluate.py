@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from tapnet.checkpoint_files import find_checkpoint
 from tapnet.cli.options import (
     add_device,
     add_episodes,
@@ -72,6 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    check_found(args.checkpoints)
+
     from tapnet import distributed
     from tapnet.evaluation.candidates import check_seeds
 
@@ -160,6 +163,12 @@ def _record(measured: list[_Measured], folder: Path) -> None:
         state = str(RunFolder(Path(found.name)).metadata().get("state", "unknown"))  # unknown of a single file
         path = record(folder, found.header, each.result, found.overlap.as_dict(), state, found.training_seconds)
         print(f"Kept as {path}", file=sys.stderr)
+
+
+def check_found(checkpoints: Sequence[str]) -> None:
+    """Raise UserError if there is no such checkpoint, before PyTorch is imported."""
+    for checkpoint in checkpoints:
+        find_checkpoint(checkpoint)
 
 
 def candidates(args: argparse.Namespace) -> Iterator[Candidate]:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tapnet.checkpoint_files import find_checkpoint
 from tapnet.cli.options import add_task, output_folder
 from tapnet.errors import NotFoundError, UserError
 
@@ -54,6 +55,10 @@ def run(args: argparse.Namespace) -> None:
         return
     if args.source is None:
         raise UserError(f"Expected the source of {args.name}: the folder of a run, or a recorded result.")
+    if args.name == "projection":
+        find_checkpoint(args.source)
+    elif not Path(args.source).exists():
+        raise NotFoundError(f"There is nothing at {args.source}: expected the folder of a run, or a recorded result.")
 
     from tapnet.plotting import save
 

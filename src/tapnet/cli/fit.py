@@ -13,6 +13,7 @@ from tapnet.wording import pluralize
 if TYPE_CHECKING:
     from tapnet.inference.leave_one_out import LeaveOneOut
 
+SELECTIONS = ("optimal", "closest", "farthest")  # of `functional`, whose import would delay the help
 _EXAMPLES = """examples:
   tapnet fit my_classes/ --out birds.task       my_classes/robin/*.jpg, my_classes/wren/*.jpg …
   tapnet fit --labels labels.csv --out birds.task     rows such as robin/1.jpg,robin
@@ -31,14 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--method",
         type=_method,
         default="auto",
-        help="auto (default: the best for the network), the network's own such as tapnet, centroid, logistic or "
-        "protonet",
+        help="auto (default: the best for the network), centroid, logistic, protonet, or the network's own, such as "
+        "tapnet for drawings",
     )
     parser.add_argument("--head", dest="method", type=_method, help=argparse.SUPPRESS)  # its name in earlier versions
     parser.add_argument(
-        "--selection",
-        choices=("optimal", "closest", "farthest"),
-        help="how classes take references, of TapNet (default: optimal)",
+        "--selection", choices=SELECTIONS, help="how classes take references, of TapNet (default: optimal)"
     )
     parser.add_argument(
         "--projection-dim", type=int, help="of TapNet's projection (default: the network's own, else all)"
@@ -63,8 +62,6 @@ def _method(text: str) -> str:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.inference import compare_methods, fit, propose_method, propose_network, write_task
-
     folder = labeled_images(args.folder, args.labels)
     if len(folder.classes) < 2:
         (only,) = folder.classes
@@ -72,6 +69,9 @@ def run(args: argparse.Namespace) -> None:
         if args.folder and any(path.is_dir() for path in (args.folder / only).glob("*")):
             words.append(f"If its folders are the classes, give {args.folder / only}.")
         raise UserError(" ".join([*words, *folder.skipped.lines()]))
+
+    from tapnet.inference import compare_methods, fit, propose_method, propose_network, write_task
+
     choice = None if args.network else propose_network(folder.classes)
     names = "selection", "projection_dim", "reference_shots"
     options = {name: value for name in names if (value := getattr(args, name)) is not None}
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> None:
         found = compare_methods(task, args.network, args.device, progress.show)
     _show(found, args)
     OUT.print(f"Try: tapnet predict {args.out} IMAGES")
-    progress.finish(folder.skipped)
+    progress.finish(folder)
 
 
 def _show(found: dict[str, LeaveOneOut], args: argparse.Namespace) -> None:
@@ -120,4 +120,5 @@ def _show(found: dict[str, LeaveOneOut], args: argparse.Namespace) -> None:
         best = max(others, key=lambda name: found[name].accuracy)
         source = ["--labels", args.labels] if args.labels else [args.folder]
         network = ["--network", args.network] if args.network else []
-        OUT.print(f"Another method: {command('fit', *source, *network, '--method', best, '--out', args.out)}")
+        out = args.out.with_stem(f"{args.out.stem}-{best}")  # beside the task that was just written
+        OUT.print(f"Another method: {command('fit', *source, *network, '--method', best, '--out', out)}")

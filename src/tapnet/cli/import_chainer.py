@@ -22,11 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.checkpoint import BEST
+    from tapnet.checkpoint import BEST, LAST
     from tapnet.paper.chainer import import_chainer
     from tapnet.recipe_file import load_recipe
 
-    if (args.out / BEST).exists():
+    if any((args.out / name).exists() for name in (BEST, LAST)):
         raise FileExistsError(f"{args.out} already holds a run: choose another --out.")
     checkpoint = import_chainer(args.file, load_recipe(args.recipe), args.image_size)
     checkpoint.write(args.out / BEST)

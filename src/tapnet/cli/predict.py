@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> None:
         return
     from tapnet.inference import Skipped, open_predictor
     from tapnet.inference.folders import copy_into_class
-    from tapnet.jobs.sources import read_chunks
+    from tapnet.jobs.sources import local_path, read_chunks
 
     check_no_batch_options(args)
     form, skipped, progress = _format(args), Skipped(), ImageProgress()
@@ -95,11 +95,11 @@ def run(args: argparse.Namespace) -> None:
             f"Unknown images: threshold from {pluralize(len(predictor.hashes), 'example')}, set so that about "
             f"{100 * args.lose:g}% of known images are lost."
         )
-    total, copied = 0, dict[str, Path]()
+    total = 0
     for chunk in read_chunks(args.images, args.column, skipped):
         total += len(chunk)
         if args.sort_into:
-            copied |= _to_copy(chunk)
+            _check_local(chunk)
     if not total:
         raise UserError(" ".join([f"There is no image in {', '.join(args.images)}.", *skipped.lines()]))
     kept: list[Prediction] = []
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> None:
             for batch in batches:
                 kept.extend(batch) if args.sort else writer.write(batch)
                 for prediction in batch if args.sort_into else ():
-                    copy_into_class(copied[str(prediction.image)], prediction.label, args.sort_into)
+                    copy_into_class(local_path(prediction.image), prediction.label, args.sort_into)
                 done += len(batch)
                 progress.advance(len(batch))
         except KeyboardInterrupt:
@@ -149,10 +149,7 @@ def _stream(path: Path | None) -> Iterator[TextIO]:
         yield stream
 
 
-def _to_copy(chunk: Chunk) -> dict[str, Path]:
-    """Return the paths of the images; raise UserError if one is in a bucket or in a table."""
-    paths = chunk.local_paths()
-    if len(paths) < len(set(chunk.files)):
-        elsewhere = next(file for file in chunk.files if file not in paths)
+def _check_local(chunk: Chunk) -> None:
+    """Raise UserError if an image is in a bucket or in a table."""
+    if elsewhere := chunk.not_local():
         raise UserError(f"--sort-into copies files of this machine, got {elsewhere}: leave it out.")
-    return paths

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tapnet.wording import pluralize
 
 if TYPE_CHECKING:
-    from tapnet.inference.folders import Skipped
+    from tapnet.inference.folders import LabeledFolder, Skipped
     from tapnet.inference.images import ImageInput
 
 OUT = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)  # commands and paths stay on one line
@@ -54,9 +54,9 @@ class ImageProgress:
         console = ERRORS if self._bar is None else self._bar.console
         console.print(f"{name_of(image)}: {reason}")
 
-    def finish(self, skipped: Skipped | None = None) -> None:
+    def finish(self, found: Skipped | LabeledFolder) -> None:
         """Print what was left out; exit with code 1 if an image could not be read."""
-        for line in skipped.lines() if skipped else ():
+        for line in found.lines():
             ERRORS.print(line)
         if self.broken:
             ERRORS.print(f"{pluralize(self.broken, 'image')} could not be read.")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tapnet.cli.options import percent
+from tapnet.cli.progress import ERRORS
 from tapnet.cli.tables import print_table
 from tapnet.errors import NotFoundError
 from tapnet.wording import half_width
@@ -42,9 +43,13 @@ def print_runs(found: Sequence[Summary]) -> None:
     for each in found:
         tests = "\n".join(map(_result, each.evaluation))
         validation = _result(each.validation) if each.validation else "—"
-        episodes, started = f"{each.episode}/\n{each.episodes}", each.started[:16].replace("T", "\n")
+        episodes = "—" if each.problem else f"{each.episode}/\n{each.episodes}"
+        started = each.started[:16].replace("T", "\n")
         rows.append((str(each.folder), each.state, episodes, validation, tests or "—", started))
     print_table(("run", "state", "episodes", "validation", "test", "started"), rows)
+    for each in found:
+        if each.problem:
+            ERRORS.print(each.problem)
 
 
 def _result(result: dict[str, Any]) -> str:

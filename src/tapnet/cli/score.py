@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> None:
     if args.out:
         confusion_figure(found.confusion, args.out)
         ERRORS.print(f"Figure: {args.out}")
-    progress.finish(folder.skipped)
+    progress.finish(folder)
 
 
 def _show(found: Score) -> None:

@@ -61,13 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    try:
-        import uvicorn
-
-        from tapnet.web.app import create_app
-        from tapnet.web.protocol import PunctualProtocol
-    except ModuleNotFoundError as error:
-        raise UserError(f"Serving needs {error.name}: pip install 'tapnet[web]'.") from None
     from tapnet.web.settings import Limits, Settings
 
     if args.workers < 1:
@@ -83,6 +76,13 @@ def run(args: argparse.Namespace) -> None:
         threads=args.threads,
         limits=Limits(**{name: getattr(args, name) for name in _LIMITS}),
     )
+    try:
+        import uvicorn
+
+        from tapnet.web.app import create_app
+        from tapnet.web.protocol import PunctualProtocol
+    except ModuleNotFoundError as error:
+        raise UserError(f"Serving needs {error.name}: pip install 'tapnet[web]'.") from None
     settings = replace(settings, port=_check_startable(settings))
     options: dict[str, Any] = {
         "host": settings.host,

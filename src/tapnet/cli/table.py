@@ -7,35 +7,39 @@ from pathlib import Path
 
 from tapnet.cli.progress import ERRORS
 from tapnet.cli.tables import print_table
-from tapnet.errors import NotFoundError
+from tapnet.errors import NotFoundError, UserError
 
 _RESULTS = Path("results")
-_TABLES = """tables:
-  main-omniglot-mini    Table 1: Omniglot and miniImageNet
-  main-tiered           Table 2: tieredImageNet
-  episode-composition   supplement, Table 1: training classes against queries
-  hyperparameters       supplement, Table 2: settings of meta-training
-  references            supplement, section 2.3: settings of the references
-  network-sizes         supplement, Table 3: miniImageNet by the size of the network
-  network-sizes-tiered  supplement, Table 4: tieredImageNet with Conv4
-  parameters            supplement, Table 5: number of parameters
-  rivals                every method on Omniglot, from our runs
-  rivals-mini-imagenet  methods on miniImageNet, from our runs
-
+TABLES = {
+    "main-omniglot-mini": "Table 1: Omniglot and miniImageNet",
+    "main-tiered": "Table 2: tieredImageNet",
+    "episode-composition": "supplement, Table 1: training classes against queries",
+    "hyperparameters": "supplement, Table 2: settings of meta-training",
+    "references": "supplement, section 2.3: settings of the references",
+    "network-sizes": "supplement, Table 3: miniImageNet by the size of the network",
+    "network-sizes-tiered": "supplement, Table 4: tieredImageNet with Conv4",
+    "parameters": "supplement, Table 5: number of parameters",
+    "rivals": "every method on Omniglot, from our runs",
+    "rivals-mini-imagenet": "methods on miniImageNet, from our runs",
+}
+_TABLES = "tables:\n" + "".join(f"  {name:<22}{summary}\n" for name, summary in TABLES.items())
+_NOTE = """
 A row with the name of a recipe is ours, made for smaller machines; the recipe says where it departs from the paper.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _TABLES
+    parser.epilog = _TABLES + _NOTE
     parser.add_argument("name", nargs="?", metavar="NAME", help="see below; without one, list the tables")
     parser.add_argument("--results", type=Path, default=_RESULTS, help="folder of recorded results")
 
 
 def run(args: argparse.Namespace) -> None:
     if args.name is None:
-        print(_TABLES, end="")
+        print(_TABLES + _NOTE, end="")
         return
+    if args.name not in TABLES:
+        raise UserError(f"A table is one of {', '.join(TABLES)}, got {args.name!r}.")
 
     from tapnet.paper.results import read_ablations, read_results
     from tapnet.paper.tables import filled_table

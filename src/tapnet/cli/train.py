@@ -145,9 +145,10 @@ def train_with_progress(
     with ExitStack() as shown:
 
         def begin(done: int, origin: str) -> None:
-            console.print(_describe(recipe) + (f"; {origin}" if origin and not done else ""), highlight=False)
+            lines = [_describe(recipe) + (f"; {origin}" if origin and not done else "")]
             if recipe.validation.split == "test":
-                console.print(_VALIDATES_ON_TEST, highlight=False)
+                lines.append(_VALIDATES_ON_TEST)
+            console.print(*lines, sep="\n", highlight=False, soft_wrap=not console.is_terminal)
             progress.update(bar, completed=done)
             shown.enter_context(progress)
 

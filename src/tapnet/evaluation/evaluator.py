@@ -29,6 +29,7 @@ from tapnet.evaluation.intervals import (
 )
 from tapnet.hardware import resolve_precision
 from tapnet.methods import LinearHead, Method, PrototypeMethod
+from tapnet.tensor_checks import check_features
 
 Progress = Callable[[int, int], None]  # episodes done, of how many
 
@@ -84,7 +85,7 @@ class Evaluator:
         self.method, self.images, self.cache = method, images, cache
         self.device = next(method.parameters()).device
         self.precision = resolve_precision(precision, self.device)
-        self._features = features
+        self._features = None if features is None else check_features(features)
 
     @property
     def features(self) -> Tensor:
@@ -92,7 +93,8 @@ class Evaluator:
         if self._features is None:
             job = self.method.backbone, self.images, self.precision
             maps = self.method.feature_maps
-            self._features = cached_features(*job, self.cache, maps) if self.cache else embed(*job, maps)
+            features = cached_features(*job, self.cache, maps) if self.cache else embed(*job, maps)
+            self._features = check_features(features)
         return self._features
 
     def evaluate(
@@ -147,8 +149,8 @@ class Evaluator:
     def _batch_accuracies(self, batch: Episode) -> Accuracies:
         with torch.inference_mode(not self.method.gradients_at_test):
             scores = self._scores(batch).detach()
-        if scores.isnan().any():
-            raise NonFiniteError(f"{type(self.method).__name__} returned NaN logits: it has diverged.")
+        if not scores.abs().amax().isfinite():  # faster than to look at each
+            raise NonFiniteError(f"{type(self.method).__name__} returned logits of NaN or infinity: it has diverged.")
         answers = class_labels(batch.query.shape[1], batch.query.shape[2], scores.device)
         correct = (scores.argmax(dim=-1) == answers).double().mean(dim=-1)
         return correct.cpu().numpy()

@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
-from torch import Tensor
+from torch import Tensor, from_numpy
 
 from tapnet.errors import UserError
 from tapnet.inference.content import choose_network
@@ -25,6 +25,7 @@ from tapnet.inference.images import read_images, readable
 from tapnet.inference.networks import FEATURES, EmbeddingModel, load_network, vector_model
 from tapnet.inference.task import fit_task, network_of, with_examples
 from tapnet.inference.task_file import read_task, with_network, write_task
+from tapnet.tensor_checks import check_features
 from tapnet.wording import pluralize
 
 AUTO = "auto"
@@ -182,6 +183,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.precision_ = "float32" if vectors_only else load_network(self.network_, self.device).precision
         if not are_images(X):
             vectors = validate_data(self, X, reset=reset, dtype=np.float64)
+            check_features(from_numpy(vectors))
             return vectors, tuple(sha256(row.tobytes()).hexdigest() for row in vectors), (b"",) * len(vectors)
         network = self._network()
         read = read_images(X, network.image_preprocessing, thumbnails=thumbnail)

@@ -40,8 +40,13 @@ def _reader(path: Path) -> tuple[str, Callable[[Path], dict[str, Any]]]:
     try:
         with safe_open(path, framework="np") as file:
             return ("task", _task) if TASK in (file.metadata() or {}) else ("checkpoint", _checkpoint)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged, or neither a task nor a checkpoint ({error}).") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error}).") from None
+    except (SafetensorError, ValueError):
+        raise UserError(
+            f"{path} is damaged, or neither a task nor a checkpoint: expected a file that `tapnet fit`, `train` or "
+            "`export` wrote."
+        ) from None
 
 
 def _task(path: Path) -> dict[str, Any]:

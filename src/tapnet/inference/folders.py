@@ -16,6 +16,7 @@ from pathlib import Path
 from tapnet.data.decoding import is_image_name
 from tapnet.data.source import normalize_name
 from tapnet.errors import NotFoundError, UserError
+from tapnet.wording import pluralize
 
 _SPLITS = frozenset("train training val valid validation test testing".split())  # noqa: SIM905
 _OF_THE_SYSTEM = frozenset({".DS_Store", "Thumbs.db", "desktop.ini"})
@@ -50,13 +51,30 @@ class Skipped:
 
 @dataclass(frozen=True)
 class LabeledFolder:
-    """The image files of every class, sorted by name, and what was left out."""
+    """The image files of every class, sorted by name, what was left out, and folders inside those of the classes."""
 
     classes: dict[str, list[Path]]
     skipped: Skipped
+    inner: tuple[Path, ...] = ()  # they hold images, which count for the class
 
     def __len__(self) -> int:
         return sum(map(len, self.classes.values()))
+
+    def lines(self) -> list[str]:
+        """Return what a user may not expect: images that count for the class above their folder, and what is left out.
+
+        "Images of 2 folders inside that of a class count for it: birds/robin, birds/wren. …"
+        """
+        if not self.inner:
+            return self.skipped.lines()
+        named = ", ".join(normalize_name("/".join(path.parts[-2:])) for path in self.inner[:_NAMED])
+        more = f" and {len(self.inner) - _NAMED} more" if len(self.inner) > _NAMED else ""
+        note = f"Images of {pluralize(len(self.inner), 'folder')} inside that of a class count for it: {named}{more}."
+        holder = self.inner[0].parent
+        return [
+            f"{note} If these are the classes, give the folder that holds them, such as {holder}.",
+            *self.skipped.lines(),
+        ]
 
 
 def class_folders(root: str | Path) -> LabeledFolder:
@@ -80,8 +98,10 @@ def class_folders(root: str | Path) -> LabeledFolder:
     if not folders:
         raise UserError(f"{root} holds no folders: expected one folder per class, such as {root.name}/robin/*.jpg.")
     classes: dict[str, list[Path]] = {}
+    inner: list[Path] = []
     for folder in folders:
         files = sorted(_walk(folder, skipped), key=_order)
+        inner += sorted({folder / path.relative_to(folder).parts[0] for path in files if path.parent != folder})
         if files:
             classes.setdefault(normalize_name(folder.name), []).extend(files)
         else:
@@ -89,7 +109,7 @@ def class_folders(root: str | Path) -> LabeledFolder:
     if not classes:
         raise UserError(f"No folder in {root} holds an image: expected one folder of images per class.")
     _check_splits(root, list(classes))
-    return LabeledFolder(classes, skipped)
+    return LabeledFolder(classes, skipped, tuple(inner))
 
 
 def _check_splits(root: Path, names: list[str]) -> None:

@@ -37,6 +37,7 @@ from tapnet.hardware import resolve_device, resolve_precision
 from tapnet.inference.background import read_background
 from tapnet.inference.images import Example, in_batches
 from tapnet.methods import METHODS, PARAMETER_FREE, Method, method_name
+from tapnet.tensor_checks import check_features
 
 HUGGING_FACE = "hf:"
 FEATURES = "features"  # stands for a network where features came from elsewhere
@@ -78,7 +79,7 @@ class EmbeddingModel:
         """Return features (n, *feature_shape) of prepared images (height, width, channels)."""
         parts = [np.zeros((0, *self.method.feature_shape), np.float32)]
         for images in in_batches(pixels, self._batch):
-            parts.append(self._features(np.stack(images)).cpu().numpy())
+            parts.append(check_features(self._features(np.stack(images))).cpu().numpy())
         return np.concatenate(parts)
 
     def embed_examples(

@@ -55,10 +55,10 @@ class Task:
         return exact.logits(torch.from_numpy(features).double()).numpy()
 
     def probabilities(self, features: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Return (n, way), each row summing to 1; raise NonFiniteError if the features are not numbers."""
+        """Return (n, way), each row summing to 1; raise NonFiniteError if the logits are not finite."""
         logits = self.logits(features)
-        if np.isnan(logits).any():
-            raise NonFiniteError("The features of an image are not numbers: the network has diverged.")
+        if not np.isfinite(logits).all():
+            raise NonFiniteError("The logits of an image are NaN or infinite: the network has diverged.")
         scaled: NDArray[np.float64] = softmax(logits / self.temperature, axis=1)
         return scaled
 

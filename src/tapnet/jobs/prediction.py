@@ -37,7 +37,7 @@ class PredictorFiles:
         content = path.read_bytes()
         if path.suffix.lower() == ".onnx":
             return cls(path.name, content)
-        from tapnet.checkpoint import bundled_checkpoints, find_checkpoint
+        from tapnet.checkpoint_files import bundled_checkpoints, find_checkpoint
         from tapnet.inference.networks import HUGGING_FACE
         from tapnet.inference.task_file import read_task
 

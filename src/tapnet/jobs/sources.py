@@ -51,17 +51,21 @@ class Chunk:
             is_path = not is_address(file) and location == storage.absolute(file)
             yield Path(file) if is_path else StoredImage(file, location)
 
-    def local_paths(self) -> dict[str, Path]:
-        """Return the path of each image by name; those in buckets and in rows of tables have none."""
+    def not_local(self) -> str | None:
+        """Return the name of an image in a bucket or in a row of a table, if there is one."""
         if self.rows is not None:
-            return {}
-        locations = {file: storage.join(self.base, file) for file in self.files}
-        return {file: Path(location) for file, location in locations.items() if not is_address(location)}
+            return self.files[0]
+        return next((file for file in self.files if is_address(storage.join(self.base, file))), None)
 
     @property
     def is_remote(self) -> bool:
         """Whether each image is fetched from a bucket by itself."""
         return self.rows is None and is_address(storage.join(self.base, self.files[0]))
+
+
+def local_path(image: ImageInput) -> Path:
+    """Return the path of an image of `Chunk.images` that is a file of this machine."""
+    return Path(image.location if isinstance(image, StoredImage) else str(image))
 
 
 def read_chunks(

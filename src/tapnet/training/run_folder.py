@@ -25,7 +25,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from tapnet.atomic_write import write_atomically
-from tapnet.checkpoint import BEST, LAST, Checkpoint, read_checkpoint, read_header
+from tapnet.checkpoint import BEST, LAST, Checkpoint, read_checkpoint, read_header, written_by
 from tapnet.errors import NotFoundError, UserError
 from tapnet.recipe import Recipe
 from tapnet.recipe_file import load_recipe
@@ -213,12 +213,13 @@ class Summary:
     """One line of a list of runs."""
 
     folder: Path
-    state: str  # running, finished, interrupted, failed, or killed
+    state: str  # running, finished, interrupted, failed, killed, damaged, or other version
     episode: int
     episodes: int
     validation: dict[str, Any] | None
     evaluation: list[dict[str, Any]]
     started: str
+    problem: str = ""  # why its state cannot be read
 
 
 def find_runs(root: Path) -> list[Summary]:
@@ -237,8 +238,11 @@ def summary(folder: Path) -> Summary:
     results = [each for each in listed if _is_result(each)] if isinstance(listed, list) else []
     try:
         header = read_header(folder / LAST)
-    except (ValueError, OSError):
-        return Summary(folder, "damaged", 0, 0, None, results, started)
+    except (ValueError, OSError) as error:
+        version = written_by(folder / LAST)
+        state = "damaged" if version is None else "other version"
+        words = f"{error} It was written by tapnet {version}." if version else str(error)
+        return Summary(folder, state, 0, 0, None, results, started, words)
     validation = header.validation if _is_result(header.validation) else None
     return Summary(folder, state, header.episode, header.recipe.training.episodes, validation, results, started)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tapnet.data.readers import file_tree as trees
 from tapnet.data.readers.file_tree import Zip, open_file_tree
 from tapnet.data.source import Unreadable
+from tapnet.errors import UserError
 
 FILES = {"a/one.txt": b"1", "a/b/two.txt": b"22", "ümlaut/three.txt": b"3" * 30}
 
@@ -120,6 +121,20 @@ def test_zip_member_that_unpacks_to_more_than_it_says_takes_little_memory(tmp_pa
     finally:
         tracemalloc.stop()
     assert isinstance(content, Unreadable)
+    assert peak < 1_000_000
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_list_in_a_zip_that_would_unpack_without_a_limit_is_refused(tmp_path, method):
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", method) as archive:
+        archive.writestr("list.csv", bytes(10_000_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match=rf"list.csv in .* is packed by method {method}, where stored"):
+            open_file_tree(tmp_path / "bomb.zip").read_text("list.csv")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
     assert peak < 1_000_000
 
 

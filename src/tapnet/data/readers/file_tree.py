@@ -164,6 +164,8 @@ class Zip(FileTree):
     def open(self, name: str) -> Iterator[IO[bytes]]:
         with self._opened() as (archive, members):
             check_not_encrypted(members[name], self.path)
+            if unbounded := _unbounded(members[name]):
+                raise UserError(f"{name} in {self.path} is {unbounded.reason}: make the archive again.")
             with archive.open(members[name]) as stream:
                 yield stream
 
@@ -274,13 +276,20 @@ def _file_bytes(path: Path) -> Raw:
 def _zip_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Raw:
     if too_large := _too_large(max(info.file_size, info.compress_size)):
         return too_large
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # zipfile unpacks others without a limit
-        return Unreadable(f"packed by method {info.compress_type}, where stored and deflated can be read")
+    if unbounded := _unbounded(info):
+        return unbounded
     try:
         with archive.open(info) as stream:
             return stream.read(info.file_size)  # `read()` unpacks up to a gigabyte before it looks at the size
     except (*DAMAGES, RuntimeError, OSError) as error:  # RuntimeError: it is encrypted
         return Unreadable(f"damaged in the archive: {error}")
+
+
+def _unbounded(info: zipfile.ZipInfo) -> Unreadable | None:
+    """Return the reason to leave out a member that `zipfile` would unpack without a limit."""
+    if info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        return None
+    return Unreadable(f"packed by method {info.compress_type}, where stored and deflated can be read")
 
 
 def _tar_bytes(stream: IO[bytes]) -> Raw:
