@@ -321,6 +321,9 @@ def test_phone_shows_everything_without_scrolling_sideways(page):
     for name in ("#query-canvas", "#map", "#add-class-button", "#undo"):
         page.locator(name).scroll_into_view_if_needed()
         assert page.locator(name).bounding_box()["width"] <= 375
+    assert page.locator(".confusion-box").evaluate("box => box.scrollWidth <= box.clientWidth")  # all five classes
+    button, thumbs = (page.locator(name).first.bounding_box() for name in (".thumb button", ".thumbs"))
+    assert button["y"] >= thumbs["y"]  # beyond it, the list would cut it off
 
 
 def press_until_focused(page, selector):
