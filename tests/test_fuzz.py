@@ -16,7 +16,8 @@ from tapnet.checkpoint import Checkpoint, Header, read_checkpoint, read_header
 from tapnet.cli import main
 from tapnet.recipe_file import recipe_from
 from tapnet.training.faults import episode_loss
-from tapnet.training.run_folder import read_curve, summary
+from tapnet.training.run_folder import read_curve
+from tapnet.training.run_summary import summarize_run
 
 RECIPE = recipe_from(
     {
@@ -127,7 +128,7 @@ def test_a_run_folder_of_any_content_can_be_listed(tmp_path_factory, facts, resu
     (folder / "run.json").write_text(json.dumps(facts))
     (folder / "evaluation.json").write_text(json.dumps({"results": results}))
     (folder / "last.safetensors").write_bytes(b"")
-    assert summary(folder).state == "damaged"
+    assert summarize_run(folder).state == "damaged"
     with contextlib.redirect_stdout(io.StringIO()):
         assert main(["runs", str(folder)]) == 0
 

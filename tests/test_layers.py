@@ -13,7 +13,7 @@ LAYERS = {
     name: layer
     for layer, names in enumerate(
         [
-            ("_version", "atomic_write", "errors", "trusted"),
+            ("_version", "atomic_write", "errors", "trusted", "user_folders"),
             ("tensor_checks",),
             ("checkpoint_files", "earlier_names", "functional", "hardware", "plotting", "registry", "wording"),
             ("backbones", "data", "distributed"),

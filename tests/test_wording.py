@@ -1,6 +1,6 @@
 import pytest
 
-from tapnet.wording import pluralize
+from tapnet.wording import pluralize, with_interval
 
 
 @pytest.mark.parametrize(
@@ -17,3 +17,7 @@ from tapnet.wording import pluralize
 )
 def test_a_number_has_the_right_form_of_its_noun(number, noun, words):
     assert pluralize(number, noun) == words
+
+
+def test_an_accuracy_stands_with_its_interval_in_percent():
+    assert with_interval(0.6833, 0.0009) == "68.33 ± 0.09"

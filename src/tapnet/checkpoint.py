@@ -43,7 +43,7 @@ _Count = Annotated[int, pydantic.Field(ge=0)]
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningSums:
     """Sums over the episodes since the last point of the learning curve."""
 
     episodes: _Count = 0
@@ -67,7 +67,7 @@ class Header:
     image_shape: ImageShape
     episode: _Count  # training episodes done
     validation: dict[str, Any] | None = None  # accuracy, its interval and the episode at which it was best
-    since_point: Running = Running()
+    since_point: RunningSums = RunningSums()
     data: dict[str, str] = field(default_factory=dict)  # split: fingerprint
     hardware: dict[str, Any] = field(default_factory=dict)
     preprocessing: dict[str, Any] = field(default_factory=dict)  # of the training images; empty if unknown
@@ -151,8 +151,7 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
 
 def backbone_digest(backbone: Backbone) -> str:
     """Return the sha-256 of the weights and the configuration of a backbone."""
-    words = json.dumps(backbone.configuration(), sort_keys=True)
-    return hashlib.sha256(words.encode() + tensors_digest(backbone.state_dict()).encode()).hexdigest()
+    return content_digest(backbone.configuration(), backbone.state_dict())
 
 
 def content_digest(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:

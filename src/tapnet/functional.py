@@ -92,8 +92,13 @@ def projected_distances(
         queries, references = (residuals(vectors, errors) for vectors in (queries, references))
     else:
         queries, references = (null_coordinates(vectors, errors, dim) for vectors in (queries, references))
-    distances = torch.cdist(queries, references, compute_mode="donot_use_mm_for_euclid_dist")
+    distances = euclidean_distances(queries, references)
     return distances.square() if squared else distances
+
+
+def euclidean_distances(queries: Tensor, points: Tensor) -> Tensor:
+    """Distances (..., n, m) of queries (..., n, dim) and points (..., m, dim), never as a difference of squares."""
+    return torch.cdist(queries, points, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 @full_precision

@@ -12,7 +12,6 @@ import torch
 
 from tapnet.errors import UserError
 
-DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = {"float32": "32-true", "bf16": "bf16-mixed"}  # our name: Lightning Fabric's
 
 
@@ -26,6 +25,11 @@ def resolve_device(device: str = "auto") -> torch.device:
             parameter="device",
         )
     return torch.device(available[0] if device == "auto" else device)
+
+
+def device_of(module: torch.nn.Module) -> torch.device:
+    """Return the device of the parameters of a module; the CPU if it has none."""
+    return next(module.parameters(), torch.empty(0)).device
 
 
 def resolve_precision(precision: str, device: torch.device) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -14,7 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 from tapnet.earlier_names import with_current_key, with_current_names
 from tapnet.errors import NotFoundError, UserError
 from tapnet.methods import METHODS
-from tapnet.recipe import Data, Part, Recipe, Training, Validation
+from tapnet.recipe import Recipe
+from tapnet.wording import one_line
 
 
 def bundled_recipes() -> list[Path]:
@@ -53,7 +54,7 @@ def load_recipe(name_or_path: str, changes: Sequence[str] = (), method: str | No
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not a YAML file: {' '.join(str(error).split())}.") from None
+        raise UserError(f"{path} is not a YAML file: {one_line(error)}.") from None
     if not isinstance(values, dict):
         raise UserError(
             f"{path} needs the keys of a recipe, got {'nothing' if values is None else type(values).__name__}."
@@ -96,7 +97,7 @@ def _apply(values: dict[str, Any], change: str) -> None:
     try:
         values[leaf] = yaml.safe_load(value)
     except yaml.YAMLError as error:
-        raise UserError(f"{change}: the value is not YAML ({' '.join(str(error).split())}).") from None
+        raise UserError(f"{change}: the value is not YAML ({one_line(error)}).") from None
 
 
 def recipe_from(values: Any, source: str, changes: Sequence[str] = ()) -> Recipe:
@@ -130,7 +131,7 @@ def _describe(problem: Any) -> str:
 def _suggestion(location: Sequence[str]) -> str:
     """Return a question with the key that is spelled most like this one, or the list of valid keys."""
     *group, leaf = location
-    groups = {"data": Data, "backbone": Part, "method": Part, "training": Training, "validation": Validation}
-    names = [field.name for field in dataclasses.fields(groups[group[0]] if group else Recipe)]
+    part = get_type_hints(Recipe)[group[0]] if group else Recipe
+    names = [field.name for field in dataclasses.fields(part)]
     close = difflib.get_close_matches(leaf, names, n=1)
     return f"did you mean `{'.'.join([*group, *close])}`?" if close else f"valid keys: {', '.join(names)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from inspect import Parameter, signature
+from inspect import signature
 from typing import Any, TypeVar
 
 from tapnet.errors import UserError
@@ -14,10 +14,9 @@ T = TypeVar("T")
 def build(what: str, kind: Callable[..., T], first: object, options: Mapping[str, Any]) -> T:
     """Return `kind(first, **options)`; raise UserError that names unknown, missing or wrong options."""
     parameters = list(signature(kind).parameters.values())[1:]
-    known = [each.name for each in parameters if each.kind != Parameter.VAR_KEYWORD]
-    unknown = [name for name in options if name not in known] if len(known) == len(parameters) else []
-    needed = [each.name for each in parameters if each.name in known and each.default is each.empty]
-    missing = [name for name in needed if name not in options]
+    known = [each.name for each in parameters]
+    unknown = [name for name in options if name not in known]
+    missing = [each.name for each in parameters if each.default is each.empty and each.name not in options]
     if unknown:
         raise UserError(f"{what} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}.")
     if missing:

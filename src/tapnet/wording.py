@@ -19,6 +19,11 @@ def half_width(value: float | None) -> str:
     return "—" if value is None else f"± {100 * value:.2f}"
 
 
+def with_interval(accuracy: float, ci95: float) -> str:
+    """Return an accuracy in percent with the half-width of its interval: 68.33 ± 0.09."""
+    return f"{100 * accuracy:.2f} {half_width(ci95)}"
+
+
 def one_line(error: BaseException) -> str:
     """Return what an error says, on one line."""
     return " ".join(str(error).split())

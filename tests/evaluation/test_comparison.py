@@ -8,9 +8,10 @@ from tapnet.checkpoint import Header
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.candidates import Candidate
 from tapnet.evaluation.class_overlap import ClassOverlap
-from tapnet.evaluation.comparison import compare, extra_parameters, holm, paired_p_value, seed_spread
+from tapnet.evaluation.comparison import compare, extra_parameters, seed_spread
 from tapnet.evaluation.comparison_report import html, markdown, short_names, write
 from tapnet.evaluation.evaluator import Evaluator
+from tapnet.evaluation.intervals import holm, paired_p_value
 from tapnet.methods import PrototypicalNetwork
 from tapnet.recipe_file import load_recipe
 

@@ -175,5 +175,5 @@ def test_references_start_with_the_norm_asked_for():
 @pytest.mark.parametrize("option", ["temperature", "initial_norm"])
 @pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan")])
 def test_tapnet_refuses_scales_that_are_not_positive(option, value):
-    with pytest.raises(UserError, match=f"`{option}` needs to be a positive number, got {value}"):
+    with pytest.raises(UserError, match=f"`{option}` needs to be a finite number above 0, got {value}"):
         TapNet(PrecomputedFeatures(16), num_references=3, **{option: value})

@@ -6,9 +6,10 @@ from torch import nn
 from tapnet.backbones import make_backbone
 from tapnet.backbones.precomputed import PrecomputedFeatures
 from tapnet.data.batches import episode_images
+from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.methods import PrototypicalNetwork, TapNet, TapNetVariant
-from tapnet.paper.ablations import ABLATIONS, EpisodeSpec, find_ablation, measure_runs
+from tapnet.paper.ablations import ABLATIONS, find_ablation
 from tapnet.paper.ablations.measured import (
     BatchStatistics,
     FourRotations,
@@ -17,7 +18,7 @@ from tapnet.paper.ablations.measured import (
     random_selection_accuracies,
 )
 from tapnet.paper.ablations.rows import paired
-from tapnet.paper.ablations.trained import recipes_of_compositions
+from tapnet.paper.ablations.trained import measure_runs, recipes_of_compositions
 from tapnet.recipe_file import load_recipe
 
 TASK = EpisodeSpec(way=5, shot=2, query=3, episodes=12, seed=1)

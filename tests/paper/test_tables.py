@@ -4,7 +4,7 @@ import pytest
 
 from tapnet.paper.parameters import PARAMETERS, count_parameters
 from tapnet.paper.published import ACCURACIES, HYPERPARAMETERS
-from tapnet.paper.tables import TABLES, filled_table, kept
+from tapnet.paper.tables import TABLES, filled_table, saved_after
 from tapnet.recipe_file import bundled_recipes, load_recipe
 
 
@@ -33,7 +33,7 @@ def test_every_row_has_one_cell_a_column(name):
 
 @pytest.mark.parametrize("name", ACCURACIES)
 def test_every_recipe_of_our_own_exists(name):
-    assert set(ACCURACIES[name].more) <= {path.stem for path in bundled_recipes()}
+    assert set(ACCURACIES[name].own_recipes) <= {path.stem for path in bundled_recipes()}
 
 
 def ours(name, results, row="TapNet, ours"):
@@ -171,5 +171,5 @@ def test_an_unknown_table_lists_those_there_are():
 
 def test_a_network_that_did_not_begin_at_random_says_so():
     begun = {"episodes": 4000, "state": "finished", "origin": "begun with first after 7 episodes; digest abc"}
-    kept_after = kept({"trained": begun, "recipe": {"training": {"episodes": 4800}}})
+    kept_after = saved_after({"trained": begun, "recipe": {"training": {"episodes": 4800}}})
     assert kept_after == "4,000 of 4,800 training episodes (initialized from first after 7 episodes)"

@@ -14,7 +14,8 @@ from tapnet.errors import UserError
 from tapnet.recipe_file import load_recipe, recipe_from
 from tapnet.training import Diverged, Run, train
 from tapnet.training.faults import episode_loss
-from tapnet.training.run_folder import EVALUATION, METADATA, PREVIOUS, RunFolder, find_runs, read_curve
+from tapnet.training.run_folder import EVALUATION, METADATA, PREVIOUS, RunFolder, read_curve
+from tapnet.training.run_summary import find_runs
 
 
 def recipe(**training):

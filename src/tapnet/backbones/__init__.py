@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from tapnet.backbones.base import Backbone, ImageShape
@@ -13,7 +12,7 @@ from tapnet.backbones.resnet12 import ResNet12, ResNet12Small
 from tapnet.errors import UserError
 from tapnet.registry import build
 
-BACKBONES: dict[str, Callable[..., Backbone]] = {
+BACKBONES: dict[str, type[Backbone]] = {
     "conv4": Conv4,
     "resnet12": ResNet12,
     "resnet12-small": ResNet12Small,
@@ -22,7 +21,7 @@ BACKBONES: dict[str, Callable[..., Backbone]] = {
     "hf": HuggingFace,
 }
 
-PRETRAINED = ("efficientnet-lite0", "efficientnet-lite2", "hf")  # frozen: checkpoints leave out their weights
+PRETRAINED = tuple(name for name, kind in BACKBONES.items() if kind.pretrained)  # checkpoints leave out their weights
 METRIC = "backbone.metric.weight"  # the exception: a linear layer that is learned over pretrained features
 
 __all__ = [

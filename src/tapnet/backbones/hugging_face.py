@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from tapnet.backbones.base import FEATURE_LENGTH, Backbone, ImageShape
 from tapnet.errors import UserError
+from tapnet.wording import one_line
 
 MEAN = STD = (0.5, 0.5, 0.5)  # unless the model's preprocessing says otherwise
 _OF_THE_LIBRARY = ("transformers_version", "torch_dtype", "dtype", "architectures")
@@ -72,10 +73,9 @@ def _load_vision_model(model: str) -> nn.Module:
             model, trust_remote_code=False, use_safetensors=True, attn_implementation="eager"
         )
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
         raise UserError(
             f"The model {model!r} cannot be loaded; expected a vision model with safetensors weights, without code of "
-            f"its own, from the hub or a folder: {reason}"
+            f"its own, from the hub or a folder: {one_line(error)}"
         ) from None
     return getattr(loaded, "vision_model", loaded)
 

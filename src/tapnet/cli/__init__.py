@@ -17,27 +17,28 @@ from contextlib import suppress
 
 from tapnet._version import __version__
 from tapnet.errors import UserError
+from tapnet.wording import one_line
 
 COMMANDS: dict[str, str] = {
     "quickstart": "train on the bundled drawings, evaluate, save two plots",
     "train": "train a method by a recipe",
     "sweep": "train many variants: a grid or list of recipes, changes and seeds",
-    "evaluate": "accuracy of a checkpoint on classes it has never seen",
-    "compare": "several checkpoints on the same episodes, with paired differences",
+    "evaluate": "measure the accuracy of a checkpoint on classes it has never seen",
+    "compare": "compare checkpoints on the same episodes, with paired differences",
     "recipes": "list the recipes",
-    "import-chainer": "a checkpoint of the authors' Chainer code as one of ours",
+    "import-chainer": "convert a checkpoint of the authors' Chainer code",
     "fit": "learn the classes in a folder of your own images",
-    "predict": "the class of each of your images, by a fitted task",
+    "predict": "classify images with a fitted task",
     "add": "add images or classes to a fitted task",
     "remove": "remove classes or images from a fitted task",
-    "score": "accuracy, mistakes and thresholds of a fitted task on labeled images",
-    "explain": "why a task classifies an image as it does",
-    "export": "a fitted task as one ONNX file",
-    "serve": "a page on which to teach a classifier, and the HTTP service behind it",
-    "info": "what a task, checkpoint or ONNX file holds",
-    "ablate": "what each part of the method does for the accuracy",
-    "table": "a table of the paper with our results beside it",
-    "figure": "a figure of the paper, drawn from one of our runs",
+    "score": "evaluate a fitted task on labeled images: accuracy, mistakes, thresholds",
+    "explain": "explain why a task classifies an image as it does",
+    "export": "export a fitted task to one ONNX file",
+    "serve": "start the web page for teaching a classifier, and its HTTP service",
+    "info": "show what a task, checkpoint or ONNX file contains",
+    "ablate": "measure what each part of the method contributes to the accuracy",
+    "table": "print a table of the paper with our results beside it",
+    "figure": "draw a figure of the paper from one of our runs",
     "data": "list, prepare, check, download and show datasets",
     "runs": "list runs with their state and result",
 }
@@ -128,4 +129,4 @@ def _flag(error: Exception, args: argparse.Namespace) -> str:
 def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    return " ".join(str(error).split())
+    return one_line(error)

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from tapnet.checkpoint import Header
     from tapnet.data.episodes import EpisodeSpec
     from tapnet.evaluation.candidates import Candidate
-    from tapnet.paper.ablations import Ablation, Row
+    from tapnet.paper.ablations import Ablation
+    from tapnet.paper.ablations.rows import Row
 
 _EXAMPLES = """examples:
   tapnet ablate                                            list the ablations
@@ -45,13 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=output_folder, help="folder of the trained runs (default: runs/ablate-NAME)")
     add_episodes(parser, None, "2000, or fewer where each takes long")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--record", type=output_folder, metavar="DIR", help="keep the result in DIR/ablations")
+    parser.add_argument("--record", type=output_folder, metavar="DIR", help="record the result in DIR/ablations")
     add_device(parser, precision="auto")
     add_engine(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.paper.ablations import ABLATIONS, find_ablation, task_words
+    from tapnet.paper.ablations import ABLATIONS, find_ablation
+    from tapnet.paper.ablations.rows import task_words
     from tapnet.paper.results import ablation_result, record_ablation
 
     if args.name is None:
@@ -73,7 +75,7 @@ def run(args: argparse.Namespace) -> None:
     else:
         _print_rows(rows, f"{args.name}: {task_words(result['task'])}, {task.episodes} episodes", ablation.note)
     if args.record:
-        print(f"Kept as {record_ablation(args.record, result)}", file=sys.stderr)
+        print(f"Recorded in {record_ablation(args.record, result)}", file=sys.stderr)
 
 
 def _check_options(ablation: Ablation, args: argparse.Namespace) -> None:
@@ -99,7 +101,7 @@ def _train_and_measure(
     ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec
 ) -> tuple[Header, Candidate, list[Row]]:
     """Train the variants; return the same as `_measure`, for the first of them."""
-    from tapnet.paper.ablations import check_measurable, measure_runs, recipes_by_folder, train_variants
+    from tapnet.paper.ablations.trained import check_measurable, measure_runs, recipes_by_folder, train_variants
     from tapnet.recipe_file import load_recipe
 
     assert ablation.recipes is not None
@@ -138,7 +140,7 @@ def _print_list(ablations: dict[str, Ablation]) -> None:
 
 
 def _print_rows(rows: list[Row], title: str, note: str) -> None:
-    from tapnet.paper.ablations import subsample_rows
+    from tapnet.paper.ablations.rows import subsample_rows
 
     is_paired = any(row.difference is not None for row in rows)
     headings = ["variant", "accuracy", "over episodes", *(("difference", "paired interval") if is_paired else ())]

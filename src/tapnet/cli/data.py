@@ -62,15 +62,13 @@ def _add_pack_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ink", choices=("bright", "dark"), help="drawings: bright ink on black (default), or as drawn"
     )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="folder: which classes are train, val and test (default: 0)"
-    )
+    parser.add_argument("--seed", type=int, default=0, help="folder: the seed that splits the classes (default: 0)")
     parser.add_argument("--skip-bad", action="store_true", help="skip images that cannot be read")
     parser.add_argument("--overwrite", action="store_true", help="replace the set of that name")
 
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--split", default="test", help="which classes (default: test)")
+    parser.add_argument("--split", default="test", help="the split to take classes from (default: test)")
     parser.add_argument(
         "--out", required=True, type=Path, metavar="PNG", help="the sheet; the episode is saved beside it"
     )
@@ -82,7 +80,7 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--way", type=int, help="classes of the episode (default: 5, or as many as there are)")
     parser.add_argument("--shot", type=int, default=1, help="labeled images per class (default: 1)")
     parser.add_argument("--query", type=int, help="further images per class (default: 5, or as many as there are)")
-    parser.add_argument("--seed", type=int, default=0, help="which episodes (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of the episodes (default: 0)")
     parser.add_argument("--episode", type=int, default=0, help="which episode of the seed (default: 0)")
 
 
@@ -92,7 +90,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _list(args: argparse.Namespace) -> None:
     from tapnet.data import DATASETS, own_sets
-    from tapnet.data.packed import data_root, is_packed
+    from tapnet.data.packed import is_packed
+    from tapnet.user_folders import data_root
 
     root = data_root(args.root)
     if root.exists() and not root.is_dir():
@@ -149,8 +148,8 @@ def _command(name: str, ready: bool) -> str:
 
 def _pack(args: argparse.Namespace, dataset: Dataset, path: Path) -> None:
     from tapnet.data.checking import differences, summarize
-    from tapnet.data.packed import data_root
     from tapnet.data.packing import Callbacks, prepare
+    from tapnet.user_folders import data_root
 
     try:
         with _progress("packing") as progress:
@@ -170,15 +169,10 @@ def _pack_options(args: argparse.Namespace) -> PackOptions:
 
 
 def _check(args: argparse.Namespace) -> None:
-    from tapnet.data import DATASETS, own_sets
+    from tapnet.data import DATASETS, open_dataset
     from tapnet.data.checking import check
-    from tapnet.data.packed import data_root, open_packed
 
-    root = data_root(args.root)
-    choices = [*DATASETS, *own_sets(root)]
-    if args.name not in choices:
-        raise UserError(f"Datasets are {', '.join(choices)}, got {args.name!r}.")
-    packed = DATASETS[args.name].open(root) if args.name in DATASETS else open_packed(root / args.name)
+    packed = open_dataset(args.name, args.root)
     with _progress("comparing images") as progress:
         findings = check(DATASETS[packed.manifest.dataset], packed, progress)
     _print_findings(findings, f"{args.name} in {packed.folder}")
@@ -186,8 +180,8 @@ def _check(args: argparse.Namespace) -> None:
 
 def _download(args: argparse.Namespace) -> None:
     from tapnet.data.downloading import DOWNLOADS, download
-    from tapnet.data.packed import data_root
     from tapnet.data.packing import name_for
+    from tapnet.user_folders import data_root
 
     dataset = _preparable(args.name)
     if args.name not in DOWNLOADS:

@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--no-class-interval", action="store_true", help="leave out the interval over classes: faster")
     parser.add_argument("--no-cache", action="store_true", help="compute the features even if they are cached")
-    parser.add_argument("--record", type=output_folder, metavar="DIR", help="keep the result for `tapnet table`")
+    parser.add_argument("--record", type=output_folder, metavar="DIR", help="record the result for `tapnet table`")
     add_device(parser, precision="float32")
     add_processes(parser)
 
@@ -162,7 +162,7 @@ def _record(measured: list[_Measured], folder: Path) -> None:
         found = each.candidate
         state = str(RunFolder(Path(found.name)).metadata().get("state", "unknown"))  # unknown of a single file
         path = record(folder, found.header, each.result, found.overlap.as_dict(), state, found.training_seconds)
-        print(f"Kept as {path}", file=sys.stderr)
+        print(f"Recorded in {path}", file=sys.stderr)
 
 
 def check_found(checkpoints: Sequence[str]) -> None:
@@ -183,11 +183,11 @@ def candidates(args: argparse.Namespace) -> Iterator[Candidate]:
 def candidate(checkpoint: str, args: argparse.Namespace) -> Candidate:
     """Return a checkpoint with an evaluator by the options; print which classes are not unseen."""
     from tapnet.evaluation.candidates import Candidate
-    from tapnet.evaluation.embedding import default_cache
     from tapnet.training.outcome import training_seconds
     from tapnet.training.run_folder import RunFolder
+    from tapnet.user_folders import feature_cache
 
-    cache = None if getattr(args, "no_cache", False) else default_cache()
+    cache = None if getattr(args, "no_cache", False) else feature_cache()
     found = Candidate.open(
         checkpoint, evaluation_data(args), args.device, args.precision, cache, allow_overlap=args.allow_overlap
     )

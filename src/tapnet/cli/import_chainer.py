@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
+from tapnet.cli.progress import OUT
 
 _EXAMPLES = """examples:
   tapnet import-chainer save/TapNet_miniImageNet_ResNet12 --out runs/authors
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> None:
     recipe = checkpoint.header.recipe
     channels, height, width = checkpoint.header.image_shape
     bias = " with a bias" if "reference_bias" in checkpoint.weights else ""
-    Console(highlight=False, soft_wrap=True).print(
+    OUT.print(
         f"{args.out / BEST}: {recipe.backbone.name} for images of {channels}×{height}×{width}, {recipe.training.way} "
         f"references{bias}.\nTry: tapnet evaluate {args.out}"
     )

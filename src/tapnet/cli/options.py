@@ -74,7 +74,7 @@ def add_task(parser: argparse.ArgumentParser, several: bool = False) -> None:
     """Add the options of a task; with `several`, --way and --shot take more than one number."""
     parser.add_argument("--dataset", help="default: the dataset of the checkpoint's recipe")
     parser.add_argument("--root", help="folder of the prepared datasets")
-    parser.add_argument("--split", default="test", help="which classes (default: test)")
+    parser.add_argument("--split", default="test", help="the split to take classes from (default: test)")
     parser.add_argument(
         "--rotations", type=int, help="4: images rotated by 90, 180, 270 degrees are classes too; 1: not"
     )
@@ -83,8 +83,8 @@ def add_task(parser: argparse.ArgumentParser, several: bool = False) -> None:
     more = ", or several: 1,5" if several else ""
     parser.add_argument("--shot", type=kind, default=five, help=f"labeled images per class (default: 5{more})")
     parser.add_argument("--query", type=int, default=15, help="images to classify per class (default: 15)")
-    parser.add_argument("--allow-overlap", action="store_true", help="also on classes that the backbone was trained on")
-    parser.add_argument("--seed", type=int, default=0, help="which episodes (default: 0)")
+    parser.add_argument("--allow-overlap", action="store_true", help="allow classes of the backbone's pretraining")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of the episodes (default: 0)")
 
 
 def input_path(text: str) -> Path:

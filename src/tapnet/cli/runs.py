@@ -16,7 +16,7 @@ from tapnet.errors import NotFoundError
 from tapnet.wording import half_width
 
 if TYPE_CHECKING:
-    from tapnet.training.run_folder import Summary
+    from tapnet.training.run_summary import RunSummary
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.training.run_folder import find_runs
+    from tapnet.training.run_summary import find_runs
 
     found = find_runs(args.folder)
     if args.json:
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
     print_runs(found)
 
 
-def print_runs(found: Sequence[Summary]) -> None:
+def print_runs(found: Sequence[RunSummary]) -> None:
     """Print one row per run."""
     rows = []
     for each in found:

@@ -20,7 +20,7 @@ from tapnet.wording import pluralize
 if TYPE_CHECKING:
     from tapnet.jobs.sweep import Outcome
     from tapnet.recipe import Recipe
-    from tapnet.training.run_folder import Summary
+    from tapnet.training.run_summary import RunSummary
 
 _EXAMPLES = """examples:
   tapnet sweep my-sweep.yaml                         one run after another; the same command continues
@@ -114,8 +114,8 @@ def _on_cluster(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace,
             ) from None
 
 
-def _summaries(folders: list[Path]) -> list[Summary]:
+def _summaries(folders: list[Path]) -> list[RunSummary]:
     from tapnet.jobs.sweep import can_resume
-    from tapnet.training.run_folder import summary
+    from tapnet.training.run_summary import summarize_run
 
-    return [summary(folder) for folder in folders if can_resume(folder)]
+    return [summarize_run(folder) for folder in folders if can_resume(folder)]

@@ -52,14 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="folder of the run (default: runs/NAME)")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change the recipe")
     parser.add_argument("--method", metavar="NAME", help="train this method in place of the recipe's")
-    parser.add_argument("--resume", type=Path, metavar="DIR", help="resume a run, also beyond its end")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="resume a run; with --set, also a finished one")
     parser.add_argument(
         "--from",
         dest="weights",
         metavar="CHECKPOINT",
         help="initialize from this: a file, a run or a bundled name",
     )
-    parser.add_argument("--frozen-backbone", action="store_true", help="train the rest only, over cached features")
+    parser.add_argument("--frozen-backbone", action="store_true", help="train all but the backbone, on cached features")
     parser.add_argument("--no-test", action="store_true", help="do not evaluate on test classes at the end")
     parser.add_argument("--tensorboard", action="store_true", help="write the curve for TensorBoard, too")
     add_device(parser, precision="auto")
@@ -113,11 +113,12 @@ def run(args: argparse.Namespace) -> None:
 
 def _test_result(folder: Path) -> str:
     """Return a line with the accuracy on test classes in the run folder, or the reason why there is none."""
-    from tapnet.training.run_folder import RunFolder, summary
+    from tapnet.training.run_folder import RunFolder
 
-    if reason := RunFolder(folder).metadata().get("not_tested"):
+    run = RunFolder(folder)
+    if reason := run.metadata().get("not_tested"):
         return str(reason)
-    result = summary(folder).evaluation[0]
+    result = run.evaluation()[0]
     accuracy = f"{percent(result['accuracy'])} {half_width(result['ci95'])} over episodes"
     return f"Test classes, {result['way']}-way {result['shot']}-shot: {accuracy}"
 

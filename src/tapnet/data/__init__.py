@@ -10,10 +10,11 @@ from tapnet.data.catalog import DATASETS
 from tapnet.data.catalog.folder import FOLDER
 from tapnet.data.dataset import Dataset
 from tapnet.data.image_set import ImageSet
-from tapnet.data.packed import data_root, is_packed, open_packed
+from tapnet.data.packed import Packed, is_packed, open_packed
 from tapnet.errors import UserError
+from tapnet.user_folders import data_root
 
-__all__ = ["DATASETS", "Dataset", "ImageSet", "load_dataset"]
+__all__ = ["DATASETS", "Dataset", "ImageSet", "load_dataset", "open_dataset"]
 
 
 def load_dataset(
@@ -36,16 +37,20 @@ def load_dataset(
         )
     if isinstance(rotations, Mapping):
         rotations = rotations.get(split)
-    folder = data_root(root)
-    if name in DATASETS:
-        packed = DATASETS[name].open(folder)
-    elif name in (own := own_sets(folder)):
-        packed = open_packed(folder / name)
-    else:
-        raise UserError(f"Datasets are {', '.join([*DATASETS, *own])}, got {name!r}.")
+    packed = open_dataset(name, root)
     if rotations is None:
         rotations = DATASETS.get(packed.manifest.dataset, FOLDER).rotations.get(split, 1)
     return replace(packed.image_set(split, rotations), one_rotation_per_class=one_rotation_per_class)
+
+
+def open_dataset(name: str, root: str | Path | None = None) -> Packed:
+    """Return the packed dataset of this name in `root`; raise UserError if there is none."""
+    folder = data_root(root)
+    if name in DATASETS:
+        return DATASETS[name].open(folder)
+    if name in (own := own_sets(folder)):
+        return open_packed(folder / name)
+    raise UserError(f"Datasets are {', '.join([*DATASETS, *own])}, got {name!r}.")
 
 
 def own_sets(root: Path) -> list[str]:

@@ -68,6 +68,11 @@ class EpisodeImages(NamedTuple):
     def query_labels(self) -> Tensor:
         return class_labels(self.way, self.query, self.images.device)
 
+    @property
+    def split_labels(self) -> Tensor:
+        """The class of every image among those of its split."""
+        return torch.cat([self.classes.repeat_interleave(each) for each in (self.shot, self.query)])
+
 
 def episode_images(images: ImageSet, episode: Episode, device: torch.device = _CPU) -> EpisodeImages:
     """Return the images of an episode on the device, as floats in [0, 1]."""

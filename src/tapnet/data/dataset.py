@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
-from tapnet.data.packed import Packed, data_root, is_packed, open_packed
+from tapnet.data.packed import Packed, is_packed, open_packed
 from tapnet.data.readers import Format
 from tapnet.data.source import SPLITS, Source, Splits
 from tapnet.errors import NotFoundError
+from tapnet.user_folders import data_root
 
 
 @dataclass(frozen=True)

@@ -39,10 +39,7 @@ class EpisodeSpec:
 
 @dataclass(frozen=True)
 class Episode:
-    """Positions in a dataset's label array; row k belongs to class `classes[k]`, whose label in the episode is k.
-
-    A batch of episodes of one shape has one more dimension in front.
-    """
+    """Positions in a dataset's label array; row k belongs to class `classes[k]`, whose label in the episode is k."""
 
     classes: Indices  # (way,)
     support: Indices  # (way, shot)
@@ -56,11 +53,20 @@ class Episode:
     @property
     def sizes(self) -> tuple[int, int, int]:
         """(way, shot, query)."""
-        return self.classes.shape[-1], self.support.shape[-1], self.query.shape[-1]
+        return *self.support.shape, self.query.shape[1]
 
-    def among(self, rows: Indices) -> Episode:
+
+@dataclass(frozen=True)
+class EpisodeBatch:
+    """Episodes of one shape, as in `Episode` with one more dimension in front."""
+
+    classes: Indices  # (episodes, way)
+    support: Indices  # (episodes, way, shot)
+    query: Indices  # (episodes, way, query)
+
+    def among(self, rows: Indices) -> EpisodeBatch:
         """Return the same episodes as positions in a larger array, of which the sampler saw only these rows."""
-        return Episode(self.classes, rows[self.support], rows[self.query])
+        return EpisodeBatch(self.classes, rows[self.support], rows[self.query])
 
 
 class EpisodeSampler:
@@ -107,8 +113,8 @@ class EpisodeSampler:
             yield self[index]
             index += 1
 
-    def batch(self, start: int, stop: int, step: int = 1) -> Episode:
-        """Return a batch: episodes start, start + step, … before stop, each equal to `self[i]`."""
+    def batch(self, start: int, stop: int, step: int = 1) -> EpisodeBatch:
+        """Return the episodes start, start + step, … before stop, each equal to `self[i]`."""
         if start < 0 or stop > 2**64:
             raise UserError(f"Episodes are numbered from 0 to 2**64 - 1, got {start}.")
         way, shot, taken = self.spec.way, self.spec.shot, self.spec.shot + self.spec.query
@@ -123,7 +129,7 @@ class EpisodeSampler:
         rows = classes.reshape(-1)
         picks = _draw(image_bits.reshape(count * way, taken), self._images.sizes[rows])
         images = self._images.members[self._images.offsets[rows][:, None] + picks].reshape(count, way, taken)
-        return Episode(self.classes[classes], images[..., :shot], images[..., shot:])
+        return EpisodeBatch(self.classes[classes], images[..., :shot], images[..., shot:])
 
     def _bits(self, indices: range, count: int) -> NDArray[np.uint64]:
         """Return raw bits (episodes, count), each row from the generator keyed by seed and episode."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -223,16 +222,6 @@ def check_replaceable(folder: Path) -> None:
             f"{folder} holds what is not a prepared dataset and would be deleted ({abbreviate(sorted(others), 3)}): "
             "give another name, or another folder for prepared datasets."
         )
-
-
-def data_root(root: str | Path | None = None) -> Path:
-    """Return the folder of packed datasets: `root`, else $TAPNET_DATA, else `tapnet` in the user's cache folder."""
-    return Path(root or os.environ.get("TAPNET_DATA") or user_cache()).expanduser()
-
-
-def user_cache() -> Path:
-    """Return `tapnet` in the user's cache folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tapnet"
 
 
 @cache

@@ -13,9 +13,10 @@ from typing import Any
 
 from tapnet.checkpoint import Ancestor
 from tapnet.data import DATASETS, ImageSet
-from tapnet.data.packed import UnknownSplitError, data_root, is_packed, read_manifest
+from tapnet.data.packed import UnknownSplitError, is_packed, read_manifest
 from tapnet.methods import Method
 from tapnet.recipe import Data, Recipe
+from tapnet.user_folders import data_root
 from tapnet.wording import pluralize
 
 _WORDNET_ID = re.compile(r"n\d{8}")

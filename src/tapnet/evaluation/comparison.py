@@ -22,7 +22,7 @@ from tapnet.errors import UserError
 from tapnet.evaluation.candidates import Candidate, without_seed
 from tapnet.evaluation.class_overlap import ClassOverlap
 from tapnet.evaluation.evaluator import Evaluation, Progress
-from tapnet.evaluation.intervals import Accuracies, mean_and_ci95
+from tapnet.evaluation.intervals import Accuracies, holm, mean_and_ci95, paired_p_value
 from tapnet.methods import Method
 
 CORRECTION, LEVEL = "Holm", 0.05
@@ -238,20 +238,3 @@ def paired_differences(groups: Sequence[Group]) -> tuple[Pair, ...]:
         Pair(first.name, second.name, mean, ci95, p, corrected_p, corrected_p < LEVEL)
         for (first, second), (mean, ci95), p, corrected_p in rows
     )
-
-
-def paired_p_value(differences: Accuracies) -> float:
-    """Return the two-sided p-value of Student's paired test that the mean difference is zero."""
-    error = float(differences.std(ddof=1)) / math.sqrt(len(differences))
-    if error == 0:
-        return 1.0 if differences.mean() == 0 else 0.0
-    return float(2 * student.sf(abs(float(differences.mean())) / error, len(differences) - 1))
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number by Holm's step-down procedure (1979)."""
-    corrected, largest = [1.0] * len(p_values), 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        corrected[index] = largest
-    return corrected

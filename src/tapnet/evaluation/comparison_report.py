@@ -151,13 +151,18 @@ def figure(result: Comparison) -> Figure:
 def markdown(result: Comparison, plot: str | None = None) -> str:
     """Return a page with all tables, and the plot in the file of that name."""
     drawn = [f"![Accuracies with their intervals]({plot})"] if plot else []
-    accuracies, *others = map(_markdown_table, tables(result))
+    accuracies, *others = map(_section, tables(result))
     return "\n\n".join(["# Comparison", title(result), accuracies, *drawn, *others, NOTE]) + "\n"
 
 
-def _markdown_table(table: TextTable) -> str:
-    lines = [table.headings, ("---",) * len(table.headings), *table.rows]
-    return f"## {table.title}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def _section(table: TextTable) -> str:
+    return f"## {table.title}\n\n{markdown_table(table.headings, table.rows)}"
+
+
+def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def html(result: Comparison) -> str:

@@ -25,8 +25,7 @@ from tapnet.backbones import Backbone
 from tapnet.checkpoint import backbone_digest, tensors_digest
 from tapnet.data import ImageSet
 from tapnet.data.batches import to_float_tensor
-from tapnet.data.packed import user_cache
-from tapnet.hardware import keep_freed_memory, resolve_precision
+from tapnet.hardware import device_of, keep_freed_memory, resolve_precision
 
 CACHE_BYTES = 2 * 2**30  # beyond this the least recently used files are deleted
 BATCH = 256
@@ -43,7 +42,7 @@ class Embedder:
 
     def __init__(self, backbone: Backbone, precision: str = "float32", maps: bool = False) -> None:
         self.backbone, self.maps = fused(backbone), maps
-        self.device = next(backbone.parameters(), torch.empty(0)).device
+        self.device = device_of(backbone)
         self.half = resolve_precision(precision, self.device) == "bf16"
         self.feature_shape = backbone.map_shape if maps else (backbone.dim,)
         if self.device.type == "cpu":
@@ -81,20 +80,14 @@ def fused(backbone: Backbone) -> Backbone:
     return network
 
 
-def default_cache() -> Path:
-    """Return the folder for features: in TAPNET_CACHE, else in the user's cache folder."""
-    return Path(os.environ.get("TAPNET_CACHE") or user_cache()) / "features"
-
-
 def cached_features(backbone: Backbone, images: ImageSet, precision: str, folder: Path, maps: bool = False) -> Tensor:
     """Return what `embed` returns, from a file in the folder; without one, compute and write it."""
     feature_shape = backbone.map_shape if maps else (backbone.dim,)
-    device = next(backbone.parameters(), torch.empty(0)).device
     path = folder / f"{feature_key(backbone, images, precision, maps)}.safetensors"
     cached = _read(path, (len(images), *feature_shape))
     if not distributed.any_rank(cached is None):
         assert cached is not None
-        return cached.to(device)
+        return cached.to(device_of(backbone))
     features = embed(backbone, images, precision, maps)
     if distributed.rank() == 0:
         tensors = {"features": features.cpu().contiguous()}
@@ -112,7 +105,7 @@ def feature_key(backbone: Backbone, images: ImageSet, precision: str, maps: bool
         backbone_digest(backbone),
         [str(backbone), maps],
         [images.fingerprint, images.rotations, list(images.image_shape), len(images)],
-        [precision, next(backbone.parameters(), torch.empty(0)).device.type],
+        [precision, device_of(backbone).type],
         [__version__, torch.__version__],
     ]
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()

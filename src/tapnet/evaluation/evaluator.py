@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from tapnet import distributed
 from tapnet.data import ImageSet
 from tapnet.data.batches import class_labels, to_float_tensor
-from tapnet.data.episodes import Episode, EpisodeSampler, EpisodeSpec, Indices
+from tapnet.data.episodes import EpisodeBatch, EpisodeSampler, EpisodeSpec, Indices
 from tapnet.errors import NonFiniteError, UserError
 from tapnet.evaluation.embedding import cached_features, embed
 from tapnet.evaluation.intervals import (
@@ -27,7 +27,7 @@ from tapnet.evaluation.intervals import (
     mean_and_ci95,
     wide_ci95,
 )
-from tapnet.hardware import resolve_precision
+from tapnet.hardware import device_of, resolve_precision
 from tapnet.methods import LinearHead, Method, PrototypeMethod
 from tapnet.tensor_checks import check_features
 
@@ -83,7 +83,7 @@ class Evaluator:
         features: Tensor | None = None,
     ) -> None:
         self.method, self.images, self.cache = method, images, cache
-        self.device = next(method.parameters()).device
+        self.device = device_of(method)
         self.precision = resolve_precision(precision, self.device)
         self._features = None if features is None else check_features(features)
 
@@ -146,7 +146,7 @@ class Evaluator:
         """Return the number of episodes with this many images each that together have `values` feature values."""
         return max(1, values // (images * math.prod(self.method.feature_shape))) if self.method.batched else 1
 
-    def _batch_accuracies(self, batch: Episode) -> Accuracies:
+    def _batch_accuracies(self, batch: EpisodeBatch) -> Accuracies:
         with torch.inference_mode(not self.method.gradients_at_test):
             scores = self._scores(batch).detach()
         if not scores.abs().amax().isfinite():  # faster than to look at each
@@ -155,7 +155,7 @@ class Evaluator:
         correct = (scores.argmax(dim=-1) == answers).double().mean(dim=-1)
         return correct.cpu().numpy()
 
-    def _scores(self, batch: Episode) -> Tensor:
+    def _scores(self, batch: EpisodeBatch) -> Tensor:
         """Return logits (episodes, query, way), up to a constant per query."""
         if isinstance(self.method, PrototypeMethod) and self.method.prototypes_suffice:
             head = self.method.adapt_to(self.prototypes(batch.support))
@@ -168,7 +168,7 @@ class Evaluator:
             return self.method.logits(support, labels.expand(count, -1), query)
         return torch.stack([self.method.logits(support[i], labels, query[i]) for i in range(count)])
 
-    def _linear_scores(self, head: LinearHead, batch: Episode) -> Tensor:
+    def _linear_scores(self, head: LinearHead, batch: EpisodeBatch) -> Tensor:
         size = self._batch_size(batch.query[0].size, _CACHE_VALUES) if self.device.type == "cpu" else len(batch.query)
         scores = []
         for start in range(0, len(batch.query), size):

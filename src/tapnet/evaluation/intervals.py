@@ -1,8 +1,9 @@
-"""Intervals of a mean accuracy: over episodes, and over classes and images by half-samples."""
+"""Intervals of a mean accuracy, over episodes and by half-samples over classes and images, and tests of differences."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,3 +46,20 @@ def half_sample(
         members = generator.permutation(np.flatnonzero(labels == label))
         rows.append(members[: max(images, -(-len(members) // 2))])
     return np.concatenate(rows), kept / (len(drawn) - kept)
+
+
+def paired_p_value(differences: Accuracies) -> float:
+    """Return the two-sided p-value of Student's paired test that the mean difference is zero."""
+    error = float(differences.std(ddof=1)) / math.sqrt(len(differences))
+    if error == 0:
+        return 1.0 if differences.mean() == 0 else 0.0
+    return float(2 * student.sf(abs(float(differences.mean())) / error, len(differences) - 1))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number by Holm's step-down procedure (1979)."""
+    corrected, largest = [1.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        corrected[index] = largest
+    return corrected

@@ -36,8 +36,14 @@ WORKERS = 2  # threads that decode
 _AT_A_TIME, _AHEAD = 8, 64  # images that a thread takes, and that wait to be used
 
 
+@dataclass(frozen=True)
 class ImageFile(ABC):
-    """An image file that is not on this machine's disk: in a bucket, or in a row of a table. Its text is its name."""
+    """An image file that is not on this machine's disk: in a bucket, or in a row of a table."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
 
     @abstractmethod
     def read_bytes(self) -> bytes:

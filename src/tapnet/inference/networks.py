@@ -33,7 +33,7 @@ from tapnet.data.preprocessing import Preprocessing
 from tapnet.errors import NotFoundError, UserError
 from tapnet.evaluation.calibration import Calibration
 from tapnet.evaluation.embedding import Embedder
-from tapnet.hardware import resolve_device, resolve_precision
+from tapnet.hardware import device_of, resolve_device, resolve_precision
 from tapnet.inference.background import read_background
 from tapnet.inference.images import Example, in_batches
 from tapnet.methods import METHODS, PARAMETER_FREE, Method, method_name
@@ -147,7 +147,7 @@ class EmbeddingModel:
     @property
     def device(self) -> torch.device:
         """Where the network computes."""
-        return next(self.method.parameters(), torch.empty(0)).device
+        return device_of(self.method)
 
 
 def vector_model(dim: int) -> EmbeddingModel:

@@ -10,7 +10,7 @@ from tapnet.errors import UserError
 from tapnet.inference.folders import Skipped
 from tapnet.inference.predictor import LOSE, Reject, open_predictor
 from tapnet.jobs.parts import PartFiles, Settings
-from tapnet.jobs.prediction import Part, PredictorFiles, predict_chunks
+from tapnet.jobs.prediction import Part, PredictorFiles, predict_part, read_chunk
 from tapnet.jobs.sources import CHUNK, Chunk, read_chunks
 from tapnet.jobs.storage import join, stored_name
 
@@ -33,7 +33,9 @@ class BatchPrediction:
     def run(self, device: str | None = None) -> Iterator[Part]:
         """Yield each part once it is written, predicted in this process."""
         self.parts.create()
-        return predict_chunks(self.missing, self.files.open(device or "cpu"), self.parts)
+        predictor = self.files.open(device or "cpu")
+        chunks = (read_chunk(chunk, predictor.preprocessing) for chunk in self.missing)
+        return (predict_part(chunk, predictor, self.parts) for chunk in chunks)
 
     def run_on_ray(
         self, address: str | None = None, workers: int | None = None, device: str | None = None
@@ -62,8 +64,8 @@ def plan_batch(
     """Return what is missing in the folder of part files `out` for these images to be predicted by the task.
 
     The folder is made when the first image is predicted; each of its parts holds at most `chunk_size` images. An image
-    that is named twice counts once. Raise UserError if the task, a source or the folder is unfit: missing, damaged,
-    without images, with different images of one name, or with predictions of another task or by other options.
+    that is named twice counts once. Raise UserError if the task, a source or the folder cannot be used: missing,
+    damaged, without images, with different images of one name, or with predictions of another task or by other options.
     """
     open_predictor(task, network).check_options(top, reject, lose)
     files, skipped = PredictorFiles.read(task, network), Skipped()

@@ -96,12 +96,6 @@ def predict_part(read: Iterable[ReadImage], predictor: Predictor, parts: PartFil
     return Part(parts.write(list(rows.values())), len(rows), unreadable)
 
 
-def predict_chunks(chunks: Iterable[Chunk], predictor: Predictor, parts: PartFiles) -> Iterator[Part]:
-    """Yield the part of each chunk, predicted and written in this process."""
-    for chunk in chunks:
-        yield predict_part(read_chunk(chunk, predictor.preprocessing), predictor, parts)
-
-
 def _row(prediction: Prediction, task: str) -> dict[str, Any]:
     return {
         "file": stored_name(str(prediction.image)),

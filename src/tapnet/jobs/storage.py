@@ -103,11 +103,7 @@ def import_pyarrow() -> Any:
 class StoredImage(ImageFile):
     """An image file under another name than its path: in a bucket, or relative to some folder."""
 
-    name: str
     location: str
-
-    def __str__(self) -> str:
-        return self.name
 
     def read_bytes(self) -> bytes:
         try:

@@ -33,12 +33,8 @@ class Rows:
 class TableImage(ImageFile):
     """An image in a row of a Parquet file."""
 
-    name: str
     content: bytes | None
     reason: str = "no image in this row"
-
-    def __str__(self) -> str:
-        return self.name
 
     def read_bytes(self) -> bytes:
         if self.content is None:

@@ -183,7 +183,7 @@ def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
 def check_positive(option: str, value: float) -> None:
     """Raise UserError unless the value of an option is above 0 and finite."""
     if not 0 < value < math.inf:
-        raise UserError(f"`{option}` needs to be a positive number, got {value}.")
+        raise UserError(f"`{option}` needs to be a finite number above 0, got {value}.")
 
 
 def check_images(images: Tensor) -> None:

@@ -5,7 +5,6 @@ Yinbo Chen, Zhuang Liu, Huijuan Xu, Trevor Darrell, Xiaolong Wang. ICCV 2021. Th
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 
 from tapnet.backbones import Backbone
@@ -34,5 +33,4 @@ class ClassifierBaseline(CosineCentroid):
         if self.classifier is None:
             raise UserError("Training a classifier needs the option `num_classes`, the number of training classes.")
         scores = self.classifier(self.backbone.maps(episode.images).mean(dim=(-2, -1)))
-        labels = torch.cat([episode.classes.repeat_interleave(each) for each in (episode.shot, episode.query)])
-        return EpisodeLoss(cross_entropy(scores, labels), scores[episode.sizes[0] :, episode.classes])
+        return EpisodeLoss(cross_entropy(scores, episode.split_labels), scores[episode.sizes[0] :, episode.classes])

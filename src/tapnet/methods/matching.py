@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
 from tapnet.errors import UserError
-from tapnet.methods.base import Method, support_members
+from tapnet.methods.base import Method, check_positive, support_members
 from tapnet.methods.head import Head
 
 
@@ -54,8 +54,7 @@ class MatchingNetwork(Method):
 
     def __init__(self, backbone: Backbone, scale: float = 10.0, full_context: bool = False, steps: int = 3) -> None:
         super().__init__(backbone)
-        if not scale > 0:
-            raise UserError(f"`scale` needs to be above 0, got {scale}.")
+        check_positive("scale", scale)
         if steps < 1:
             raise UserError(f"`steps` needs to be at least 1, got {steps}.")
         self.scale, self.full_context = scale, full_context

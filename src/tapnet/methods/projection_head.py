@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from tapnet.functional import linear_head, null_coordinates, projected_distances, reference_directions, residuals
+from tapnet.functional import (
+    euclidean_distances,
+    linear_head,
+    null_coordinates,
+    projected_distances,
+    reference_directions,
+    residuals,
+)
 from tapnet.methods.head import Head, LinearHead
 
 BASES = ("householder", "references")
@@ -40,9 +46,7 @@ class ProjectionHead(Head):
         if self.projection_dim is None:
             distances = projected_distances(query, self.references, self.errors, None, self.differentiable)
         else:
-            distances = torch.cdist(
-                self.project(query), self.project(self.references), compute_mode="donot_use_mm_for_euclid_dist"
-            ).square()
+            distances = euclidean_distances(self.project(query), self.project(self.references)).square()
         scores = -distances if self.shift is None else self.shift.unsqueeze(-2) - distances
         return scores if self.temperature == 1 else scores / self.temperature
 

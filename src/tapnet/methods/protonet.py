@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from tapnet.backbones import Backbone
+from tapnet.functional import euclidean_distances
 from tapnet.methods.base import PrototypeMethod, check_positive
 from tapnet.methods.head import Head, LinearHead
 
@@ -23,8 +23,7 @@ class PrototypeHead(Head):
     temperature: float = 1.0
 
     def logits(self, query: Tensor) -> Tensor:
-        queries = query.to(self.prototypes.dtype)
-        distances = torch.cdist(queries, self.prototypes, compute_mode="donot_use_mm_for_euclid_dist")
+        distances = euclidean_distances(query.to(self.prototypes.dtype), self.prototypes)
         return -distances.square() / self.temperature
 
     def linear(self) -> LinearHead:

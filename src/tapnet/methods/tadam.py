@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from tapnet.backbones import Backbone
 from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
-from tapnet.functional import class_prototypes
-from tapnet.methods.base import EpisodeLoss, Method, PrototypeMethod, cross_entropy, way_of
+from tapnet.functional import class_prototypes, euclidean_distances
+from tapnet.methods.base import EpisodeLoss, Method, PrototypeMethod, check_positive, cross_entropy, way_of
 from tapnet.methods.head import Head, LinearHead
 
 MULTIPLIER_PENALTY = 0.01  # times the squares of the post-multipliers, as in the authors' code
@@ -36,8 +36,7 @@ class ScaledDistanceHead(Head):
     squared: bool = False
 
     def logits(self, query: Tensor) -> Tensor:
-        queries = query.to(self.prototypes.dtype)
-        distances = torch.cdist(queries, self.prototypes, compute_mode="donot_use_mm_for_euclid_dist")
+        distances = euclidean_distances(query.to(self.prototypes.dtype), self.prototypes)
         return -self.scale * (distances.square() if self.squared else distances)
 
     def linear(self) -> LinearHead | None:
@@ -56,8 +55,7 @@ class MetricScale(nn.Module):
 
     def __init__(self, scale: float, learned: bool) -> None:
         super().__init__()
-        if not 0 < scale < math.inf:
-            raise UserError(f"`scale` needs to be above 0, got {scale}.")
+        check_positive("scale", scale)
         self.log = nn.Parameter(torch.full((), math.log(scale)), requires_grad=learned)
 
     def forward(self) -> Tensor:
@@ -141,8 +139,7 @@ class TadamTC(Method):
         logits = self._head(support, labels).logits(query)
         loss = cross_entropy(logits, episode.query_labels) + self.task_embedding.penalty()
         if self.auxiliary is not None:
-            answers = torch.cat([episode.classes.repeat_interleave(each) for each in (episode.shot, episode.query)])
-            loss = loss + self.auxiliary_weight * cross_entropy(self.auxiliary(plain), answers)
+            loss = loss + self.auxiliary_weight * cross_entropy(self.auxiliary(plain), episode.split_labels)
         return EpisodeLoss(loss, logits)
 
     def diagnostics(self) -> dict[str, float]:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
 from tapnet.errors import UserError
-from tapnet.functional import modified_references, projection_errors, select_references
+from tapnet.functional import euclidean_distances, modified_references, projection_errors, select_references
 from tapnet.methods.base import check_choice
 from tapnet.methods.head import LinearHead
 from tapnet.methods.projection_head import ProjectionHead
@@ -31,8 +31,7 @@ class VariantHead(ProjectionHead):
             return super().logits(query)
         queries, references = self.project(query), self.project(self.references)
         if self.distance == "euclidean":
-            distances = torch.cdist(queries, references, compute_mode="donot_use_mm_for_euclid_dist")
-            return -distances / self.temperature
+            return -euclidean_distances(queries, references) / self.temperature
         if self.distance == "cosine":
             queries, references = F.normalize(queries, dim=-1), F.normalize(references, dim=-1)
         return queries @ references.mT / self.temperature

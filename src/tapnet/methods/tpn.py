@@ -14,6 +14,7 @@ from tapnet.backbones import Backbone
 from tapnet.backbones.base import convolution, halved, halving, normalization
 from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
+from tapnet.functional import euclidean_distances
 from tapnet.methods.base import EpisodeLoss, Method, cross_entropy, support_members
 from tapnet.methods.head import Head
 
@@ -28,7 +29,7 @@ def similarities(features: Tensor, scales: Tensor, neighbors: int) -> Tensor:
     other (itself included), else 0; d is the mean of the squared differences, as in the authors' code.
     """
     scaled = features / (scales + EPSILON).unsqueeze(-1)
-    distances = torch.cdist(scaled, scaled, compute_mode="donot_use_mm_for_euclid_dist").square() / features.shape[-1]
+    distances = euclidean_distances(scaled, scaled).square() / features.shape[-1]
     weights = (-distances / 2).exp()
     nearest = weights.detach().topk(min(neighbors, weights.shape[-1]), dim=-1).indices
     kept = torch.zeros_like(weights, dtype=torch.bool).scatter(-1, nearest, True)

@@ -12,7 +12,7 @@ from tapnet.paper.published import ACCURACIES, Task
 from tapnet.paper.tables import Results, matching_results
 from tapnet.recipe import Recipe
 from tapnet.recipe_file import load_recipe
-from tapnet.wording import difference
+from tapnet.wording import difference, with_interval
 
 CELL_HEADINGS = ("dataset", "network", "task", "paper", "ours", "difference", "episodes", "hours", "recipe")
 
@@ -86,7 +86,7 @@ def _row(cell: PaperCell, result: dict[str, Any] | None, results: Results) -> tu
     published = float(cell.published.split()[0]) / 100
     return (
         *paper,
-        f"{100 * measured['accuracy']:.2f} ± {100 * measured['ci95']:.2f}",
+        with_interval(measured["accuracy"], measured["ci95"]),
         difference(measured["accuracy"] - published),
         f"{_episodes(result['trained']):,}",
         f"{hours:.1f}" if hours else "—",

@@ -13,6 +13,7 @@ from tapnet.data import ImageSet
 from tapnet.data.batches import EpisodeImages, episode_images
 from tapnet.errors import UserError
 from tapnet.functional import class_prototypes, modified_references, null_space, reference_directions
+from tapnet.hardware import device_of
 from tapnet.methods import Method, TapNet, TapNetVariant
 from tapnet.methods.base import way_of
 from tapnet.paper.tsne import Points, tsne
@@ -44,7 +45,7 @@ def projection_figure(
     if way > len(COLORS):
         raise UserError(f"The figure tells {len(COLORS)} classes apart, got way={way}.")
     episode = images.episodes(way, shot, query, seed)[0]
-    embedded, inside, exact = _spaces(method, episode_images(images, episode, next(method.parameters()).device))
+    embedded, inside, exact = _spaces(method, episode_images(images, episode, device_of(method)))
     pixels = images.gather(episode.query)  # (way, query, height, width, channels)
 
     figure, axes = new_figure(11, 6, columns=2)

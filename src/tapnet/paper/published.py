@@ -30,13 +30,13 @@ class Cell:
 class PaperTable:
     """A table: one task per column, and for each row a name and one cell per column.
 
-    `more` are the names of our own recipes for smaller machines, each a further row.
+    `own_recipes` are the names of our own recipes for smaller machines, each a further row.
     """
 
     title: str
     columns: tuple[Task, ...]
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]
-    more: tuple[str, ...] = ()
+    own_recipes: tuple[str, ...] = ()
 
 
 def _cells(*published: str) -> tuple[Cell, ...]:

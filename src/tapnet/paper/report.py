@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tapnet.evaluation.comparison_report import markdown_table
 from tapnet.paper.ablations.rows import subsample_rows, task_words
 from tapnet.paper.cells import CELL_HEADINGS, cell_rows
 from tapnet.paper.results import CHECKPOINTS, DROPPED, read_ablations, read_results
 from tapnet.paper.rivals import RIVAL_TABLES
-from tapnet.paper.tables import TABLES, Filled, filled_table, kept
+from tapnet.paper.tables import TABLES, FilledTable, filled_table, saved_after
 from tapnet.wording import difference, half_width
 
 _HEAD = """# Results
@@ -46,7 +46,7 @@ differences.
 def report(folder: Path) -> str:
     """Return the page as Markdown."""
     results, ablations = read_results(folder), read_ablations(folder)
-    parts = [_HEAD, _markdown(CELL_HEADINGS, cell_rows(results)), _NOTES]
+    parts = [_HEAD, markdown_table(CELL_HEADINGS, cell_rows(results)), _NOTES]
     parts += ["## TapNet and its rivals", _RIVALS, *(_table(filled_table(name, results)) for name in RIVAL_TABLES)]
     papers = (name for name in TABLES if name not in RIVAL_TABLES)
     parts += ["## The paper's tables", *(_table(filled_table(name, [*results, *ablations])) for name in papers)]
@@ -70,10 +70,10 @@ def _evaluations(results: list[dict[str, Any]], folder: Path) -> str:
                 f"{100 * task['accuracy']:.2f}",
                 half_width(task["ci95"]),
                 _over_classes(task),
-                kept(result),
+                saved_after(result),
             )
         )
-    return _markdown(headings, rows)
+    return markdown_table(headings, rows)
 
 
 def _over_classes(task: dict[str, Any]) -> str:
@@ -118,22 +118,17 @@ def _ablation(ablation: dict[str, Any]) -> str:
         (
             f"### {ablation['name']}: `{ablation['recipe']['name']}`, {task_words(task)}",
             f"{trained}{task['episodes']:,} test episodes.",
-            _markdown(headings, cells),
+            markdown_table(headings, cells),
             f"```\n{ablation['command']}\n```",
         )
     )
 
 
-def _table(filled: Filled) -> str:
-    lines = [f"### {filled.title}", "", _markdown(filled.headings, filled.rows)]
+def _table(filled: FilledTable) -> str:
+    lines = [f"### {filled.title}", "", markdown_table(filled.headings, filled.rows)]
     for remarks in (filled.runs, filled.notes):
         if remarks:
             lines += ["", *(f"- {line}" for line in remarks)]
     if filled.commands:
         lines += ["", "Not run:", "", "```", *filled.commands, "```"]
     return "\n".join(lines)
-
-
-def _markdown(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [headings, tuple("---" for _ in headings), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

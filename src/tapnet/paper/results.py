@@ -48,7 +48,7 @@ def record(
         "validation": header.validation,
         "evaluation": result.as_dict() | dict(overlap or {"allow_overlap": False}) | {"interval": INTERVAL},
     }
-    return _written(path, content)
+    return _write(path, content)
 
 
 def ablation_result(
@@ -84,7 +84,7 @@ def record_ablation(folder: Path, result: dict[str, Any]) -> Path:
     network = f"{recipe['name']}-seed{recipe['seed']}" + (f"-trained{length}" if length else "")
     way = f"{task['way']}way-" if task["way"] else ""
     episodes = f"{task['dataset']}-{task['split']}{task['classes']}-{way}{task['shot']}shot-{task['episodes']}"
-    return _written(folder / ABLATIONS / f"{result['name']}-{network}-{episodes}.json", result)
+    return _write(folder / ABLATIONS / f"{result['name']}-{network}-{episodes}.json", result)
 
 
 def _origin(header: Header, state: str = "unknown", seconds: float | None = None) -> dict[str, Any]:
@@ -106,13 +106,13 @@ def _origin(header: Header, state: str = "unknown", seconds: float | None = None
     }
 
 
-def _written(path: Path, content: dict[str, Any]) -> Path:
-    path = _own(path, content)
+def _write(path: Path, content: dict[str, Any]) -> Path:
+    path = _path_for(path, content)
     write_atomically(path, (json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode())
     return path
 
 
-def _own(path: Path, content: dict[str, Any]) -> Path:
+def _path_for(path: Path, content: dict[str, Any]) -> Path:
     """Return the file with a result of this experiment, else a free path: the given one, or one with a digest."""
     ours = _experiment(content)
     for kept in (path, *sorted(path.parent.glob(f"{path.stem}-{'?' * _DIGITS}.json"))):
@@ -124,13 +124,13 @@ def _own(path: Path, content: dict[str, Any]) -> Path:
 
 def _experiment(content: dict[str, Any]) -> str:
     """Return a text that identifies an experiment: its recipe, and those parts of its task not in the file name."""
-    recipe, task = _whole(content["recipe"]), content.get("evaluation") or content["task"]
+    recipe, task = _complete(content["recipe"]), content.get("evaluation") or content["task"]
     return json.dumps(
         [recipe | {"data": recipe["data"] | {"root": None}}, task["query"], task.get("seed")], sort_keys=True
     )
 
 
-def _whole(recipe: dict[str, Any]) -> dict[str, Any]:
+def _complete(recipe: dict[str, Any]) -> dict[str, Any]:
     """Return a recipe of an earlier version with defaults for the keys that are newer."""
     return recipe_from(recipe, "its recipe").as_dict()
 
@@ -141,7 +141,7 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
     for path in sorted(folder.glob("*.json")):
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            content["recipe"] = _whole(content["recipe"])
+            content["recipe"] = _complete(content["recipe"])
             _check_numbers(content["evaluation"], _MEASURED)
             _check_numbers(content["trained"], ("episodes",))
         except (ValueError, KeyError, TypeError) as error:  # no text, no JSON, no recipe
@@ -169,7 +169,7 @@ def read_ablation(path: Path) -> dict[str, Any]:
         raise NotFoundError(f"There is no recorded ablation {path}: write one by `tapnet ablate … --record results`.")
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        content["recipe"] = _whole(content["recipe"])
+        content["recipe"] = _complete(content["recipe"])
         content["name"], content["task"]["way"], content["rows"][0]
         for row in content["rows"]:
             _check_numbers(row, ("accuracy", "ci95"))

@@ -10,6 +10,7 @@ from tapnet.backbones import ImageShape
 from tapnet.evaluation.comparison import extra_parameters
 from tapnet.recipe import Recipe
 from tapnet.recipe_file import load_recipe, recipe_from
+from tapnet.wording import with_interval
 
 COSTS = ("extra parameters", "episodes", "minutes", "transductive")
 
@@ -131,7 +132,7 @@ def accuracy_cell(table: RivalTable, rival: Rival, way: int, shot: int, results:
     """Return our accuracy for a task with its interval over episodes, or why there is none."""
     found = best_known(table, rival, way, shot, results)
     if found:
-        return f"{100 * found['evaluation']['accuracy']:.2f} ± {100 * found['evaluation']['ci95']:.2f}"
+        return with_interval(found["evaluation"]["accuracy"], found["evaluation"]["ci95"])
     most = max(_most_classes(recipe, table.image_shape) for recipe in rival.recipes)
     return "not run" if way <= most else f"{most}-way only"
 

@@ -22,14 +22,15 @@ from tapnet.paper.published import (
 )
 from tapnet.paper.rivals import COSTS, RIVAL_TABLES, RivalTable, accuracy_cell, best_known, costs
 from tapnet.recipe_file import load_recipe
+from tapnet.wording import with_interval
 
 Results = list[dict[str, Any]]
 
-_PAPERS = "mini-imagenet-5shot"  # the recipe of the supplement's ablations
+_PAPER_RECIPE = "mini-imagenet-5shot"  # the recipe of the supplement's ablations
 
 
 @dataclass(frozen=True)
-class Filled:
+class FilledTable:
     """A table ready to print: headings, rows of text, what was run, the commands for what was not, and notes."""
 
     title: str
@@ -40,7 +41,7 @@ class Filled:
     notes: list[str] = field(default_factory=list)
 
 
-def filled_table(name: str, results: Results) -> Filled:
+def filled_table(name: str, results: Results) -> FilledTable:
     """Return a published table with our results, or `not run`, beside or below those of TapNet.
 
     `results` are evaluations and ablations, as `tapnet.paper.results` reads them.
@@ -50,12 +51,13 @@ def filled_table(name: str, results: Results) -> Filled:
     return TABLES[name](results)
 
 
-def _accuracies(table: PaperTable) -> Callable[[Results], Filled]:
-    def fill(results: Results) -> Filled:
+def _accuracies(table: PaperTable) -> Callable[[Results], FilledTable]:
+    def fill(results: Results) -> FilledTable:
         rows: list[tuple[str, ...]] = []
         runs: Results = []
         missing: dict[str, list[Task]] = {}
-        for method, cells in (*table.rows, *((recipe, _own(recipe, table.columns)) for recipe in table.more)):
+        own_rows = ((recipe, _recipe_cells(recipe, table.columns)) for recipe in table.own_recipes)
+        for method, cells in (*table.rows, *own_rows):
             if any(cell.published != "—" for cell in cells):
                 rows.append((method, *(cell.published for cell in cells)))
             if not any(cell.recipe for cell in cells):
@@ -70,12 +72,12 @@ def _accuracies(table: PaperTable) -> Callable[[Results], Filled]:
             rows.append((f"{method}, ours", *ours))
         commands = [_command(recipe, tasks) for recipe, tasks in missing.items()]
         headings = ("method", *(task.heading for task in table.columns))
-        return Filled(table.title, headings, rows, _origins(runs), commands)
+        return FilledTable(table.title, headings, rows, _origins(runs), commands)
 
     return fill
 
 
-def _own(recipe: str, columns: Sequence[Task]) -> tuple[Cell, ...]:
+def _recipe_cells(recipe: str, columns: Sequence[Task]) -> tuple[Cell, ...]:
     """Return the cells of a recipe that is not in the paper: those of its dataset."""
     dataset = load_recipe(recipe).data.name
     return tuple(Cell("—", recipe if task.dataset == dataset else None) for task in columns)
@@ -83,7 +85,7 @@ def _own(recipe: str, columns: Sequence[Task]) -> tuple[Cell, ...]:
 
 def matching_results(recipe: str | None, task: Task, results: Results) -> Results:
     """Return the results of a recipe, or of any, on test classes of this task, by the paper's protocol."""
-    essence = None if recipe is None else _essence(load_recipe(recipe).as_dict())
+    experiment = None if recipe is None else _experiment(load_recipe(recipe).as_dict())
     wanted = {
         "split": "test",
         "dataset": task.dataset,
@@ -96,7 +98,8 @@ def matching_results(recipe: str | None, task: Task, results: Results) -> Result
     return [
         result
         for result in results
-        if essence in (None, _essence(result["recipe"])) and wanted.items() <= result.get("evaluation", {}).items()
+        if experiment in (None, _experiment(result["recipe"]))
+        and wanted.items() <= result.get("evaluation", {}).items()
     ]
 
 
@@ -105,7 +108,7 @@ def _summary(results: Results) -> str:
         return "not run"
     accuracies = sorted(100 * result["evaluation"]["accuracy"] for result in results)
     if len(results) == 1:
-        return f"{accuracies[0]:.2f} ± {100 * results[0]['evaluation']['ci95']:.2f}"
+        return with_interval(results[0]["evaluation"]["accuracy"], results[0]["evaluation"]["ci95"])
     mean = sum(accuracies) / len(accuracies)
     return f"{mean:.2f} ({len(results)} seeds: {accuracies[0]:.2f} to {accuracies[-1]:.2f})"
 
@@ -117,12 +120,12 @@ def _origins(results: Results) -> list[str]:
         recipe, task, trained = result["recipe"], result["evaluation"], result["trained"]
         device = trained["hardware"].get("device_name", "hardware unknown")
         what = f"{recipe['name']}: {recipe['method']['name']} with {recipe['backbone']['name']}"
-        network = f"{what}, seed {recipe['seed']}, kept after {kept(result)}, {device}"
+        network = f"{what}, seed {recipe['seed']}, kept after {saved_after(result)}, {device}"
         tasks.setdefault(network, []).append(f"{task['way']}-way {task['shot']}-shot")
     return [f"{network}; {' and '.join(dict.fromkeys(found))}" for network, found in tasks.items()]
 
 
-def kept(result: dict[str, Any]) -> str:
+def saved_after(result: dict[str, Any]) -> str:
     """Return after how many of how many training episodes the network was saved, with notes on its run."""
     trained, episodes = result["trained"], result["recipe"]["training"]["episodes"]
     unfinished = trained.get("state", "finished") not in ("finished", "unknown")
@@ -142,7 +145,7 @@ def _command(recipe: str, tasks: list[Task]) -> str:
     return " && ".join([f"tapnet train {recipe}", *evaluations]) + (f"  # initialized from {first}" if first else "")
 
 
-def _essence(recipe: dict[str, Any]) -> dict[str, Any]:
+def _experiment(recipe: dict[str, Any]) -> dict[str, Any]:
     """Return a recipe without what does not change the experiment: its seed, and the paths of data and weights.
 
     The number of training classes is left out too: training fills it in.
@@ -155,7 +158,7 @@ def _essence(recipe: dict[str, Any]) -> dict[str, Any]:
 _SETTINGS = ("N_c", "N_q", "rate", "step", "by", "l2", "dropout")
 
 
-def _hyperparameters(_: Results) -> Filled:
+def _hyperparameters(_: Results) -> FilledTable:
     """Return the published settings, and where our recipe differs."""
     rows: list[tuple[str, ...]] = []
     for name, published in HYPERPARAMETERS:
@@ -174,7 +177,7 @@ def _hyperparameters(_: Results) -> Filled:
         other = [f"{setting} {value}" for setting, paper, value in settings if value != paper]
         rows.append((name, *published, ", ".join(other) or "same"))
     headings = ("recipe", *_SETTINGS, "ours")
-    return Filled("Supplement, Table 2: settings of meta-training", headings, rows, [], [])
+    return FilledTable("Supplement, Table 2: settings of meta-training", headings, rows, [], [])
 
 
 def _power(value: float) -> str:
@@ -183,7 +186,7 @@ def _power(value: float) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
-def _parameters(_: Results) -> Filled:
+def _parameters(_: Results) -> FilledTable:
     """Return the published numbers of parameters, ours counted alike, and all that a method adds to its backbone."""
     rows: list[tuple[str, ...]] = []
     for row in PARAMETERS:
@@ -191,10 +194,10 @@ def _parameters(_: Results) -> Filled:
     title = "Supplement, Table 5: number of parameters, images of 84×84 (ours: weights without biases)"
     headings = ("method", "feature extractor", "further layers", "further parts", "all besides backbone")
     notes = [f"{row.name}: {row.note}." for row in PARAMETERS if row.note]
-    return Filled(title, headings, rows, [], [], notes)
+    return FilledTable(title, headings, rows, [], [], notes)
 
 
-def _references(results: Results) -> Filled:
+def _references(results: Results) -> FilledTable:
     """Return the settings of the references, one column for each network that was varied."""
     names = {name for _, name, _, _ in REFERENCES}
     ablations = [result for result in results if result.get("name") in names and result["task"]["split"] == "test"]
@@ -203,12 +206,13 @@ def _references(results: Results) -> Filled:
     for setting, name, variant, published in REFERENCES:
         cells = [_variant(name, variant, network, ablations) for network in networks]
         rows.append((setting, published, *cells))
-        if not any((ablation["name"], ablation["recipe"]["name"]) == (name, _PAPERS) for ablation in ablations):
+        if not any((ablation["name"], ablation["recipe"]["name"]) == (name, _PAPER_RECIPE) for ablation in ablations):
             source = "--recipe " if name == "initial-norm" else "--checkpoint runs/"
-            commands.append(f"tapnet ablate {name} {source}{_PAPERS} --episodes 30000 --record results")
+            commands.append(f"tapnet ablate {name} {source}{_PAPER_RECIPE} --episodes 30000 --record results")
     title = "Supplement, section 2.3: settings of the references, accuracy in %"
     headings = ("references", "published, 5-way 5-shot miniImageNet", *networks)
-    return Filled(title, headings, rows, [ablation["command"] for ablation in ablations], list(dict.fromkeys(commands)))
+    runs = [ablation["command"] for ablation in ablations]
+    return FilledTable(title, headings, rows, runs, list(dict.fromkeys(commands)))
 
 
 def _network(ablation: dict[str, Any]) -> str:
@@ -227,27 +231,26 @@ def _variant(name: str, variant: str, network: str, ablations: Results) -> str:
         for row in ablation["rows"]
         if row["variant"] == variant
     ]
-    return f"{100 * rows[0]['accuracy']:.2f} ± {100 * rows[0]['ci95']:.2f}" if rows else "not run"
+    return with_interval(rows[0]["accuracy"], rows[0]["ci95"]) if rows else "not run"
 
 
-def _episode_composition(results: Results) -> Filled:
+def _episode_composition(results: Results) -> FilledTable:
     """Return training classes against queries: the published rows, then one for each variant that was trained."""
     name = "episode-composition"
     ablations = [result for result in results if result.get("name") == name and result["task"]["split"] == "test"]
     rows = [(f"{way}-way {query}-query", f"{accuracy} (published)") for way, query, accuracy in EPISODE_COMPOSITION]
     for ablation in ablations:
         for row in ablation["rows"]:
-            accuracy = f"{100 * row['accuracy']:.2f} ± {100 * row['ci95']:.2f}"
-            rows.append((row["variant"], f"{accuracy} ({_network(ablation)})"))
-    command = f"tapnet ablate {name} --recipe {_PAPERS} --episodes 30000 --record results"
-    paper = any(ablation["recipe"]["name"] == _PAPERS for ablation in ablations)
+            rows.append((row["variant"], f"{with_interval(row['accuracy'], row['ci95'])} ({_network(ablation)})"))
+    command = f"tapnet ablate {name} --recipe {_PAPER_RECIPE} --episodes 30000 --record results"
+    paper = any(ablation["recipe"]["name"] == _PAPER_RECIPE for ablation in ablations)
     title = "Supplement, Table 1: composition of training episodes, 5-way 5-shot miniImageNet, accuracy in %"
     runs = [ablation["command"] for ablation in ablations]
-    return Filled(title, ("training episodes", "accuracy"), rows, runs, [] if paper else [command])
+    return FilledTable(title, ("training episodes", "accuracy"), rows, runs, [] if paper else [command])
 
 
-def _rivals(table: RivalTable) -> Callable[[Results], Filled]:
-    def fill(results: Results) -> Filled:
+def _rivals(table: RivalTable) -> Callable[[Results], FilledTable]:
+    def fill(results: Results) -> FilledTable:
         """Return every method: below the published row ours, with its cost."""
         rows: list[tuple[str, ...]] = []
         runs: Results = []
@@ -261,7 +264,7 @@ def _rivals(table: RivalTable) -> Callable[[Results], Filled]:
             rows.append((f"{rival.name}, ours", *cells, *costs(table, rival, results)))
             if not any(found.values()):
                 commands.append(_rival_command(table, rival.recipes[0]))
-        return Filled(table.title, table.headings, rows, _origins(runs), commands, list(table.notes))
+        return FilledTable(table.title, table.headings, rows, _origins(runs), commands, list(table.notes))
 
     return fill
 
@@ -273,7 +276,7 @@ def _rival_command(table: RivalTable, recipe: str) -> str:
     return f"tapnet train {recipe} --no-test && tapnet evaluate runs/{recipe} {task}"
 
 
-TABLES: dict[str, Callable[[Results], Filled]] = {
+TABLES: dict[str, Callable[[Results], FilledTable]] = {
     **{name: _accuracies(table) for name, table in ACCURACIES.items()},
     "episode-composition": _episode_composition,
     "hyperparameters": _hyperparameters,

@@ -14,6 +14,7 @@ from typing import Any
 from tapnet import distributed
 from tapnet.training.provenance import now
 from tapnet.training.run_folder import RunFolder
+from tapnet.wording import one_line
 
 
 class Interrupted(Exception):
@@ -67,7 +68,7 @@ def record_outcome(folder: RunFolder, saved_episode: Callable[[], int]) -> Itera
 def _reason(error: BaseException) -> str:
     if isinstance(error, SystemExit):  # by `distributed.raise_together`: another process raises the error
         return "Another process of this run failed and printed why."
-    return " ".join(str(error).split())
+    return one_line(error)
 
 
 def _update(folder: RunFolder, **metadata: Any) -> None:

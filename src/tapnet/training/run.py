@@ -13,7 +13,7 @@ import torch
 from lightning_fabric import Fabric
 
 from tapnet import distributed
-from tapnet.checkpoint import BEST, Ancestor, Checkpoint, Header, Running
+from tapnet.checkpoint import BEST, Ancestor, Checkpoint, Header, RunningSums
 from tapnet.data.episodes import NotEnoughDataError
 from tapnet.distributed import raise_together
 from tapnet.errors import UserError
@@ -59,7 +59,7 @@ class Run:
         self.best: dict[str, Any] | None = None
         self.origin = ""
         self.ancestors: tuple[Ancestor, ...] = ()
-        self._since_point = Running()
+        self._since_point = RunningSums()
         self._points: list[Point] = []
         self._trajectory = Trajectory()
 
@@ -157,7 +157,7 @@ class Run:
         loss, accuracy = self.learner.step(self.episode)
         since, episodes = self._since_point, self.recipe.training.meta_batch
         self.episode += episodes
-        self._since_point = Running(since.episodes + episodes, since.loss + loss, since.hits + accuracy)
+        self._since_point = RunningSums(since.episodes + episodes, since.loss + loss, since.hits + accuracy)
         if self._average:
             self._average.update()
         return loss / episodes
@@ -179,7 +179,7 @@ class Run:
             learning_rate=learning_rate(self.recipe.training, self.episode - self.recipe.training.meta_batch),
             diagnostics=method.diagnostics(),
         )
-        self._since_point = Running()
+        self._since_point = RunningSums()
         self._points.append(point)
         better = self.best is None or result.accuracy > self.best["accuracy"]
         if better:

@@ -25,7 +25,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from tapnet.atomic_write import write_atomically
-from tapnet.checkpoint import BEST, LAST, Checkpoint, read_checkpoint, read_header, written_by
+from tapnet.checkpoint import BEST, LAST, Checkpoint, read_checkpoint
 from tapnet.errors import NotFoundError, UserError
 from tapnet.recipe import Recipe
 from tapnet.recipe_file import load_recipe
@@ -181,6 +181,11 @@ class RunFolder:
         text = json.dumps(self.metadata() | entries, indent=2, ensure_ascii=False)
         write_atomically(self.path / METADATA, text.encode() + b"\n")
 
+    def evaluation(self) -> list[dict[str, Any]]:
+        """Return the results of the final evaluation, one per task; empty if its file is missing or damaged."""
+        listed = _json_object(self.path / EVALUATION).get("results")
+        return [each for each in listed if is_result(each)] if isinstance(listed, list) else []
+
     def record_evaluation(self, results: list[dict[str, Any]]) -> None:
         """Write the final evaluation, with one entry per task."""
         text = json.dumps({"checkpoint": BEST, "results": results}, indent=2)
@@ -208,47 +213,8 @@ def _point(values: Any) -> Point:
     return Point(**values)
 
 
-@dataclass(frozen=True)
-class Summary:
-    """One line of a list of runs."""
-
-    folder: Path
-    state: str  # running, finished, interrupted, failed, killed, damaged, or other version
-    episode: int
-    episodes: int
-    validation: dict[str, Any] | None
-    evaluation: list[dict[str, Any]]
-    started: str
-    problem: str = ""  # why its state cannot be read
-
-
-def find_runs(root: Path) -> list[Summary]:
-    """Return a summary of each run in the folder and below it, sorted by name."""
-    folders = {path.parent for name in (LAST, PREVIOUS) for path in root.rglob(name)}
-    return [summary(folder) for folder in sorted(folders)]
-
-
-def summary(folder: Path) -> Summary:
-    """Return the progress and the results of a run."""
-    run = RunFolder(folder)
-    metadata = run.metadata()
-    recorded, started = (str(metadata.get(name) or other) for name, other in (("state", "?"), ("started", "")))
-    state = "running" if run.is_held else "killed" if recorded == "running" else recorded
-    listed = _json_object(folder / EVALUATION).get("results")
-    results = [each for each in listed if _is_result(each)] if isinstance(listed, list) else []
-    try:
-        header = read_header(folder / LAST)
-    except (ValueError, OSError) as error:
-        version = written_by(folder / LAST)
-        state = "damaged" if version is None else "other version"
-        words = f"{error} It was written by tapnet {version}." if version else str(error)
-        return Summary(folder, state, 0, 0, None, results, started, words)
-    validation = header.validation if _is_result(header.validation) else None
-    return Summary(folder, state, header.episode, header.recipe.training.episodes, validation, results, started)
-
-
-def _is_result(value: Any) -> bool:
-    """Whether this is an accuracy with its interval and task, and not what a damaged file holds in its place."""
+def is_result(value: Any) -> bool:
+    """Return whether this is an accuracy with its interval and task, and not what a damaged file holds instead."""
     names = "accuracy", "ci95", "way", "shot"
     return isinstance(value, dict) and all(isinstance(value.get(name), int | float) for name in names)
 

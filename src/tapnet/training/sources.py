@@ -16,9 +16,10 @@ from tapnet.data.augmentation import AUGMENTATIONS
 from tapnet.data.batches import EpisodeImages, episode_images, to_device
 from tapnet.data.episodes import Episode
 from tapnet.errors import UserError
-from tapnet.evaluation.embedding import cached_features, default_cache
+from tapnet.evaluation.embedding import cached_features
 from tapnet.methods import Method
 from tapnet.recipe import Recipe
+from tapnet.user_folders import feature_cache
 
 
 class EpisodeSource(Protocol):
@@ -67,7 +68,7 @@ class FeatureEpisodes:
 
     @cached_property
     def _features(self) -> tuple[Tensor, Tensor]:
-        job = self._precision, default_cache()
+        job = self._precision, feature_cache()
         train, validation = (cached_features(self._backbone, images, *job).clone() for images in self._sets)
         return train, validation
 

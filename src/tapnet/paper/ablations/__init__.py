@@ -19,32 +19,10 @@ from tapnet.paper.ablations.measured import (
     measure_views,
     measure_ways,
 )
-from tapnet.paper.ablations.rows import Row, subsample_rows, task_words
-from tapnet.paper.ablations.trained import (
-    Recipes,
-    check_measurable,
-    measure_runs,
-    recipes_by_folder,
-    recipes_of_compositions,
-    recipes_of_options,
-    train_variants,
-)
+from tapnet.paper.ablations.rows import Row
+from tapnet.paper.ablations.trained import Recipes, recipes_of_compositions, recipes_of_options
 from tapnet.recipe import Recipe
 from tapnet.wording import pluralize
-
-__all__ = [
-    "ABLATIONS",
-    "Ablation",
-    "EpisodeSpec",
-    "Row",
-    "check_measurable",
-    "find_ablation",
-    "measure_runs",
-    "recipes_by_folder",
-    "subsample_rows",
-    "task_words",
-    "train_variants",
-]
 
 
 @dataclass(frozen=True)
@@ -134,6 +112,7 @@ ABLATIONS: dict[str, Ablation] = {
 
 
 def find_ablation(name: str) -> Ablation:
+    """Return the ablation of this name; raise UserError if there is none."""
     if name not in ABLATIONS:
         raise UserError(f"An ablation is one of {', '.join(ABLATIONS)}, got {name!r}.")
     return ABLATIONS[name]
