@@ -28,8 +28,8 @@ def test_an_episode_depends_on_its_number_alone():
 
 def test_a_batch_holds_the_episodes_of_its_numbers():
     sampler = EpisodeSampler(LABELS, EpisodeSpec(3, 2, 3, seed=1))
-    batch = sampler.batch(5, 14, step=3)
-    for position, index in enumerate((5, 8, 11)):
+    batch = sampler.batch(5, 8)
+    for position, index in enumerate((5, 6, 7)):
         np.testing.assert_array_equal(batch.support[position], sampler[index].support)
         np.testing.assert_array_equal(batch.query[position], sampler[index].query)
 

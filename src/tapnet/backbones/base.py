@@ -67,6 +67,7 @@ def halving() -> nn.MaxPool2d:
 
 
 def halved(size: int, times: int) -> int:
+    """Return the size after so many times of `halving`, which rounds up."""
     for _ in range(times):
         size = -(-size // 2)
     return size

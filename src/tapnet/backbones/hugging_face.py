@@ -16,7 +16,7 @@ from tapnet.errors import UserError
 from tapnet.wording import one_line
 
 MEAN = STD = (0.5, 0.5, 0.5)  # unless the model's preprocessing says otherwise
-_OF_THE_LIBRARY = ("transformers_version", "torch_dtype", "dtype", "architectures")
+_LIBRARY_KEYS = ("transformers_version", "torch_dtype", "dtype", "architectures")
 
 
 class HuggingFace(Backbone):
@@ -44,7 +44,7 @@ class HuggingFace(Backbone):
 
     def configuration(self) -> dict[str, Any]:
         """Return mean, standard deviation and the model's own configuration where it differs from the defaults."""
-        own = {key: value for key, value in self.config.items() if key not in _OF_THE_LIBRARY and key[0] != "_"}
+        own = {key: value for key, value in self.config.items() if key not in _LIBRARY_KEYS and key[0] != "_"}
         constants = {"mean": self.mean.flatten().tolist(), "std": self.std.flatten().tolist(), "length": FEATURE_LENGTH}
         return super().configuration() | constants | {"config": json.loads(json.dumps(own, default=str))}
 

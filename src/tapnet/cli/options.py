@@ -38,7 +38,7 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
 
 
 def processes(args: argparse.Namespace) -> AbstractContextManager[Fabric]:
-    """Start the processes by the options of `add_processes`."""
+    """Return a context with the processes that the options of `add_processes` ask for."""
     from tapnet.distributed import Layout, launched
     from tapnet.hardware import resolve_device, resolve_precision
 

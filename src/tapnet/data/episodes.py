@@ -113,12 +113,12 @@ class EpisodeSampler:
             yield self[index]
             index += 1
 
-    def batch(self, start: int, stop: int, step: int = 1) -> EpisodeBatch:
-        """Return the episodes start, start + step, … before stop, each equal to `self[i]`."""
+    def batch(self, start: int, stop: int) -> EpisodeBatch:
+        """Return the episodes start, start + 1, … before stop, each equal to `self[i]`."""
         if start < 0 or stop > 2**64:
             raise UserError(f"Episodes are numbered from 0 to 2**64 - 1, got {start}.")
         way, shot, taken = self.spec.way, self.spec.shot, self.spec.shot + self.spec.query
-        bits = self._bits(range(start, stop, step), way * (2 + taken))
+        bits = self._bits(range(start, stop), way * (2 + taken))
         group_bits, class_bits, image_bits = np.split(bits, [way, 2 * way], axis=1)
 
         count = len(bits)

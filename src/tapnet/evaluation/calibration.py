@@ -126,8 +126,8 @@ def fit_temperature(logits: Logits, answers: NDArray[np.int64]) -> float:
     return float(np.exp(minimize_scalar(loss, bounds=(-7, 7), method="bounded").x))
 
 
-def calibration_error(sure: NDArray[np.float64], right: NDArray[np.bool_]) -> float:
+def calibration_error(confidences: NDArray[np.float64], correct: NDArray[np.bool_]) -> float:
     """Return the expected calibration error: how far confidence and accuracy lie apart, over 15 bins of equal width."""
-    bins = np.minimum((sure * 15).astype(int), 14)
-    gaps = [abs(sure[bins == k].mean() - right[bins == k].mean()) * (bins == k).mean() for k in np.unique(bins)]
-    return float(sum(gaps))
+    bins = np.minimum((confidences * 15).astype(int), 14)
+    members = [bins == k for k in np.unique(bins)]
+    return float(sum(abs(confidences[each].mean() - correct[each].mean()) * each.mean() for each in members))

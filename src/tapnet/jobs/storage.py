@@ -15,8 +15,8 @@ from tapnet.errors import NotFoundError, UserError
 from tapnet.inference.images import ImageFile
 
 _ADDRESS = re.compile(r"^(?P<scheme>[a-z][a-z0-9+.-]+)://(?P<bucket>[^/]*)")
-_TO_DOWNLOAD = ("http", "https", "ftp")
-_PASSING = ("NETWORK_CONNECTION", "SLOW_DOWN", "SERVICE_UNAVAILABLE", "REQUEST_TIMEOUT", "INTERNAL_FAILURE", "curlCode")
+_DOWNLOAD_SCHEMES = ("http", "https", "ftp")
+_OUTAGES = ("NETWORK_CONNECTION", "SLOW_DOWN", "SERVICE_UNAVAILABLE", "REQUEST_TIMEOUT", "INTERNAL_FAILURE", "curlCode")
 
 
 class StorageUnavailableError(UserError):
@@ -58,7 +58,7 @@ def open_storage(path: str) -> tuple[Any, str]:
     found = _ADDRESS.match(path)
     if found is None:
         return _filesystem(""), absolute(path)
-    if found["scheme"] in _TO_DOWNLOAD:
+    if found["scheme"] in _DOWNLOAD_SCHEMES:
         raise UserError(f"Expected a path or the address of a bucket, got {path}: to read it, download it first.")
     if not found["bucket"]:
         raise UserError(f"{path} names no bucket: expected an address such as {found['scheme']}://bucket/folder.")
@@ -109,7 +109,7 @@ class StoredImage(ImageFile):
         try:
             content = read_file(self.location, LARGEST_FILE + 1)
         except OSError as error:
-            if any(word in str(error) for word in _PASSING):
+            if any(word in str(error) for word in _OUTAGES):
                 raise StorageUnavailableError(f"{self.location} cannot be read now: {_plain(error)}") from None
             raise type(error)(_plain(error)) from None
         if len(content) > LARGEST_FILE:

@@ -30,8 +30,8 @@ from tapnet.recipe import Recipe
 from tapnet.recipe_file import changed, load_recipe
 from tapnet.wording import one_line, shorten
 
-_OF_A_RUN = ("name", "recipe", "method", "set", "grid", "seeds")
-_OF_A_SWEEP = ("out", "test", *_OF_A_RUN, "runs")
+_RUN_KEYS = ("name", "recipe", "method", "set", "grid", "seeds")
+_SWEEP_KEYS = ("out", "test", *_RUN_KEYS, "runs")
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ def read_sweep(path: str | Path) -> Sweep:
         raise NotFoundError(f"There is no file {path}: give a YAML file with the recipes of a sweep.") from None
     except (yaml.YAMLError, UnicodeDecodeError, IsADirectoryError) as error:
         raise UserError(f"{path} is not a YAML file: {one_line(error)}.") from None
-    _check_keys(values, _OF_A_SWEEP, str(path))
-    shared = {key: values[key] for key in _OF_A_RUN if key in values}
+    _check_keys(values, _SWEEP_KEYS, str(path))
+    shared = {key: values[key] for key in _RUN_KEYS if key in values}
     listed = _list(values.get("runs", [{}]), "runs", path)
     recipes: dict[str, Recipe] = {}
     for number, entry in enumerate(listed, 1):
-        _check_keys(entry, _OF_A_RUN, f"{path}, run {number}")
+        _check_keys(entry, _RUN_KEYS, f"{path}, run {number}")
         for name, recipe in _expand(_merged(shared, entry), path):
             if name in recipes:
                 raise UserError(f"{path} has two runs called {name}: give one of them a name.")

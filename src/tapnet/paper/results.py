@@ -37,7 +37,7 @@ def record(
     state: str = "unknown",
     seconds: float | None = None,
 ) -> Path:
-    """Write the result of evaluating a checkpoint; a second one of the same recipe and task replaces it.
+    """Write the result of evaluating a checkpoint and return the file; one of the same recipe and task is replaced.
 
     `overlap` counts classes that were not unseen, `seconds` is the time of training.
     """
@@ -79,7 +79,7 @@ def ablation_result(
 
 
 def record_ablation(folder: Path, result: dict[str, Any]) -> Path:
-    """Write the result of an ablation; a second one of the same recipe and task replaces it."""
+    """Write the result of an ablation and return the file; one of the same recipe and task is replaced."""
     task, recipe, length = result["task"], result["recipe"], result["rows"][0]["training_episodes"]
     network = f"{recipe['name']}-seed{recipe['seed']}" + (f"-trained{length}" if length else "")
     way = f"{task['way']}way-" if task["way"] else ""

@@ -44,6 +44,7 @@ class EpisodeLoader:
 
 
 def derived_seed(*key: int) -> int:
+    """Return a seed of 63 bits that follows from the key."""
     return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
 
 

@@ -29,6 +29,7 @@ class Diverged(UserError):
 
 
 def is_sound(loss: float) -> bool:
+    """Return whether a loss is finite and has not exploded."""
     return math.isfinite(loss) and loss < EXPLODED
 
 

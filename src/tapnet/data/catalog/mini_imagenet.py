@@ -19,7 +19,7 @@ ILSVRC_NAME = re.compile(r"n\d{8}_(\d+)\.jpe?g", re.IGNORECASE)
 
 
 def published_images(source: Source) -> Source:
-    """Keep of complete ILSVRC classes the 600 images of miniImageNet, which numbers the files of a class in order."""
+    """Return complete ILSVRC classes with their 600 images of miniImageNet only, which numbers the files of a class."""
     classes, incomplete = {}, []
     for name, keys in source.classes.items():
         numbers = [ILSVRC_NAME.fullmatch(PurePosixPath(key).name) for key in keys]
