@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
-from torch import Tensor, from_numpy
+from torch import Tensor, tensor
 
 from tapnet.errors import UserError
 from tapnet.inference.content import choose_network
@@ -183,7 +183,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.precision_ = "float32" if vectors_only else load_network(self.network_, self.device).precision
         if not are_images(X):
             vectors = validate_data(self, X, reset=reset, dtype=np.float64)
-            check_features(from_numpy(vectors))
+            check_features(tensor(vectors))
             return vectors, tuple(sha256(row.tobytes()).hexdigest() for row in vectors), (b"",) * len(vectors)
         network = self._network()
         read = read_images(X, network.image_preprocessing, thumbnails=thumbnail)
