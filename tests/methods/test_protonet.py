@@ -61,7 +61,7 @@ def test_prototypical_logits_are_divided_by_the_temperature_also_as_a_linear_lay
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, float("inf"), float("nan")])
 def test_prototypical_refuses_a_temperature_that_is_not_positive(temperature):
-    with pytest.raises(UserError, match="positive"):
+    with pytest.raises(UserError, match="above 0"):
         PrototypicalNetwork(PrecomputedFeatures(16), temperature=temperature)
 
 

@@ -35,13 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    if len(args.checkpoints) < 2:
+        raise UserError(f"A comparison needs at least 2 checkpoints, got {len(args.checkpoints)}.")
     check_found(args.checkpoints)
 
     from tapnet.evaluation.comparison import compare
     from tapnet.evaluation.comparison_report import NOTE, tables, title, write
 
-    if len(args.checkpoints) < 2:
-        raise UserError(f"A comparison needs at least 2 checkpoints, got {len(args.checkpoints)}.")
     spec, found = episode_spec(args), candidates(args)
     with episode_progress() as start:
         result = compare(found, spec, bootstrap=not args.no_class_interval, progress=start)
