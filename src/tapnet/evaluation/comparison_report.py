@@ -91,7 +91,7 @@ def _pairs(result: Comparison, labels: dict[str, str]) -> TextTable:
             f"{labels[pair.second]} − {labels[pair.first]}",
             difference(pair.difference),
             half_width(pair.ci95),
-            f"{pair.corrected_p_value:.2g}",
+            f"{pair.corrected_p_value:.2g}" if pair.corrected_p_value >= 1e-16 else "< 1e-16",
             "yes" if pair.significant else "no",
         )
         for pair in result.pairs
