@@ -243,6 +243,24 @@ def test_a_place_that_cannot_be_written_is_refused_before_any_work(arguments, wo
     assert words in capsys.readouterr().err
 
 
+def test_no_command_writes_over_what_it_reads(drawing_folders, task_copy, tmp_path, capsys):
+    images = sorted((drawing_folders / "new").rglob("*.png"))
+    paths, photo = tmp_path / "list.txt", tmp_path / "fit" / "a" / images[0].with_suffix(".png").name
+    paths.write_text("\n".join(map(str, images)))
+    shutil.copytree(drawing_folders / "fit", tmp_path / "fit")
+    photo.parent.mkdir()
+    shutil.copy(images[0], photo)
+    before = paths.read_bytes(), photo.read_bytes()
+    for arguments in (
+        ("predict", task_copy, paths, "--out", paths),
+        ("fit", tmp_path / "fit", "--out", photo),
+        ("score", task_copy, tmp_path / "fit", "--out", photo),
+    ):
+        assert run(*arguments) == 2
+        assert "one of the files that this command reads" in capsys.readouterr().err
+    assert (paths.read_bytes(), photo.read_bytes()) == before
+
+
 def test_predict_of_a_folder_without_images_ends_in_one_sentence(drawing_task, tmp_path, capsys):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "notes.txt").touch()

@@ -50,3 +50,16 @@ def test_planes_exist_for_every_method_and_for_two_classes(drawing_task, method)
 def test_plane_is_exact_for_three_classes_and_not_for_four(drawing_task, planes):
     assert planes.exact
     assert not task_planes(read_task(drawing_task), load_network("drawings")).exact
+
+
+@pytest.mark.parametrize("method", ["centroid", "logistic", "protonet"])
+def test_class_centers_lie_among_the_examples_of_their_class_in_the_embedding_space(drawing_task, method):
+    from tapnet.inference.task import fit_task
+
+    task, network = read_task(drawing_task), load_network("drawings")
+    task = fit_task(task.classes, task.examples, network, method)
+    planes = task_planes(task, network)
+    for label, center in enumerate(planes.centers[0]):
+        own = planes.examples[0][task.examples.labels == label]
+        radius = np.linalg.norm(planes.examples[0] - planes.examples[0].mean(axis=0), axis=1).max()
+        assert np.linalg.norm(center - own.mean(axis=0)) < 0.2 * radius

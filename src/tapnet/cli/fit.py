@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from itertools import chain
 from typing import TYPE_CHECKING
 
-from tapnet.cli.options import add_labels, command, input_path, labeled_images, output_file, percent
+from tapnet.cli.options import add_labels, check_not_read, command, input_path, labeled_images, output_file, percent
 from tapnet.cli.progress import OUT, ImageProgress
 from tapnet.errors import UserError
 from tapnet.wording import pluralize
@@ -63,6 +64,7 @@ def _method(text: str) -> str:
 
 def run(args: argparse.Namespace) -> None:
     folder = labeled_images(args.folder, args.labels)
+    check_not_read(args.out, [args.labels, *chain.from_iterable(folder.classes.values())])
     if len(folder.classes) < 2:
         (only,) = folder.classes
         words = [f"{args.folder or args.labels} holds one class with images, {only!r}: a classifier needs at least 2."]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -143,6 +143,12 @@ def output_file(*endings: str) -> Callable[[str], Path]:
         return path
 
     return checked
+
+
+def check_not_read(out: Path | None, inputs: Iterable[str | Path | None]) -> None:
+    """Raise UserError if the file to write is one of the files that the command reads."""
+    if out is not None and out.exists() and any(Path(each).exists() and out.samefile(each) for each in inputs if each):
+        raise UserError(f"{out} is one of the files that this command reads: give --out another name.")
 
 
 def reject(text: str) -> float | str:

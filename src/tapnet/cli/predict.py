@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from tapnet.cli.batch import add_batch_options, check_no_batch_options, predict_parts
-from tapnet.cli.options import add_network, add_rejection, image_source, input_path, output_file, output_folder
+from tapnet.cli.options import (
+    add_network,
+    add_rejection,
+    check_not_read,
+    image_source,
+    input_path,
+    output_file,
+    output_folder,
+)
 from tapnet.cli.progress import ERRORS, ImageProgress
 from tapnet.cli.rows import FORMATS
 from tapnet.errors import UserError
@@ -87,6 +95,7 @@ def run(args: argparse.Namespace) -> None:
     from tapnet.jobs.sources import local_path, read_chunks
 
     check_no_batch_options(args)
+    check_not_read(args.out, [args.task, *args.images])
     form, skipped, progress = _format(args), Skipped(), ImageProgress()
     predictor = open_predictor(args.task, args.network, args.device or "cpu")
     predictor.check_options(args.top, args.reject, args.lose)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from tapnet.cli.options import (
@@ -11,6 +12,7 @@ from tapnet.cli.options import (
     add_labels,
     add_network,
     add_rejection,
+    check_not_read,
     input_path,
     labeled_images,
     output_file,
@@ -53,6 +55,7 @@ def run(args: argparse.Namespace) -> None:
     predictor = open_predictor(args.task, args.network, args.device)
     predictor.check_options(reject=args.reject, lose=args.lose)
     folder, progress = labeled_images(args.folder, args.labels), ImageProgress()
+    check_not_read(args.out, [args.labels, *chain.from_iterable(folder.classes.values())])
     with progress.bar(len(folder)):
         found = score(predictor, folder.classes, progress.unreadable, progress.advance, args.reject, args.lose)
     if args.json:

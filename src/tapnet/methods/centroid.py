@@ -15,7 +15,14 @@ class CosineCentroid(Method):
     """Assigns each query to the class whose mean direction has the largest cosine with it."""
 
     def adapt(self, support: Tensor, labels: Tensor) -> LinearHead:
-        means = class_prototypes(F.normalize(support.float(), dim=-1), labels, way_of(labels))
-        directions = F.normalize(means, dim=-1)
+        directions, centers = mean_directions(support.float(), labels)
         bias = torch.zeros(directions.shape[:-1], device=directions.device)
-        return LinearHead(directions, bias, normalize=True, class_centers=directions)
+        return LinearHead(directions, bias, normalize=True, class_centers=centers)
+
+
+def mean_directions(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean direction of each class (..., way, dim), and the point there as far out as its features are."""
+    norms = torch.linalg.vector_norm(features, dim=-1, keepdim=True)
+    way = way_of(labels)
+    directions = F.normalize(class_prototypes(F.normalize(features, dim=-1), labels, way), dim=-1)
+    return directions, directions * class_prototypes(norms, labels, way)

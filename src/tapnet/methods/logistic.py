@@ -12,8 +12,8 @@ from scipy.special import log_softmax
 from torch import Tensor
 from torch.nn import functional as F
 
-from tapnet.functional import class_prototypes
 from tapnet.methods.base import Method, way_of
+from tapnet.methods.centroid import mean_directions
 from tapnet.methods.head import LinearHead
 
 LENGTH = 10.0  # to which features are scaled before the weights are penalized
@@ -27,9 +27,10 @@ class LogisticRegression(Method):
     trainable = False
 
     def adapt(self, support: Tensor, labels: Tensor) -> LinearHead:
-        way, directions = way_of(labels), F.normalize(support.detach().double(), dim=-1)
-        centers = F.normalize(class_prototypes(directions, labels, way), dim=-1)
-        weight, bias = logistic_regression(LENGTH * directions.cpu().numpy(), labels.cpu().numpy(), way)
+        features = support.detach().double()
+        _, centers = mean_directions(features, labels)
+        scaled = LENGTH * F.normalize(features, dim=-1)
+        weight, bias = logistic_regression(scaled.cpu().numpy(), labels.cpu().numpy(), way_of(labels))
         parts = torch.from_numpy(weight * LENGTH), torch.from_numpy(bias), centers
         weights, biases, centers = (part.to(support.device, torch.float32) for part in parts)
         return LinearHead(weights, biases, normalize=True, class_centers=centers)
