@@ -58,15 +58,15 @@ def run(args: argparse.Namespace) -> None:
     check_not_read(args.out, [args.labels, *chain.from_iterable(folder.classes.values())])
     with progress.bar(len(folder)):
         found = score(predictor, folder.classes, progress.unreadable, progress.advance, args.reject, args.lose)
-    if args.json:
-        print(json.dumps(found.as_dict(), ensure_ascii=False))
-    else:
-        _show(found)
     if found.fitted:
         ERRORS.print(
             f"{found.fitted} of {pluralize(len(found.predictions), 'image')} were examples of the task: new ones may "
             "do worse."
         )
+    if args.json:
+        print(json.dumps(found.as_dict(), ensure_ascii=False))
+    else:
+        _show(found)
     if args.out:
         confusion_figure(found.confusion, args.out)
         ERRORS.print(f"Figure: {args.out}")
@@ -76,9 +76,10 @@ def run(args: argparse.Namespace) -> None:
 def _show(found: Score) -> None:
     confusion = found.confusion
     low, high = map(percent, confusion.interval)
+    scope = "" if found.fitted else ", for further images of these classes"
     OUT.print(
         f"Accuracy {percent(confusion.accuracy)} of {pluralize(confusion.total, 'image')} (95% interval {low} to "
-        f"{high}, for further images of these classes)"
+        f"{high}{scope})"
     )
     for name, accuracy in sorted(found.class_accuracies().items(), key=lambda row: row[1]):
         count = int(confusion.counts[confusion.classes.index(name)].sum())

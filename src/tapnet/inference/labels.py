@@ -38,7 +38,8 @@ def read_labels(path: str | Path) -> LabeledFolder:
     """
     path, skipped = Path(path), Skipped()
     if not path.is_file():
-        raise NotFoundError(f"There is no file {path}: give a .csv or .jsonl file of paths and classes.")
+        found = f"{path} is a folder" if path.is_dir() else f"There is no file {path}"
+        raise NotFoundError(f"{found}: give a .csv or .jsonl file of paths and classes.")
     reader = {".csv": _csv_rows, ".jsonl": _json_rows}.get(path.suffix.lower())
     if reader is None:
         raise UserError(f"Expected labels in a .csv or .jsonl file, got {path}.")
