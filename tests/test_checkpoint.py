@@ -11,14 +11,8 @@ from safetensors.torch import load_file, save_file
 
 import tapnet
 from tapnet.atomic_write import write_atomically
-from tapnet.checkpoint import (
-    BEST,
-    Checkpoint,
-    Header,
-    bundled_checkpoints,
-    find_checkpoint,
-    read_checkpoint,
-)
+from tapnet.checkpoint import Checkpoint, Header, read_checkpoint
+from tapnet.checkpoint_files import BEST, bundled_checkpoints, find_checkpoint
 from tapnet.recipe_file import recipe_from
 
 RECIPE = recipe_from(

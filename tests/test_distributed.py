@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tapnet.checkpoint import LAST, read_checkpoint
+from tapnet.checkpoint import read_checkpoint
+from tapnet.checkpoint_files import LAST
 from tapnet.cli import main
 from tapnet.training.run_folder import RunFolder, read_curve
 from tapnet.training.statistics import MeanOfStatistics

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tapnet.checkpoint import LAST, load, read_checkpoint
+from tapnet.checkpoint import load, read_checkpoint
+from tapnet.checkpoint_files import LAST
 from tapnet.data import DATASETS
 from tapnet.data.packed import IMAGES, MANIFEST, Manifest, sha256_of
 from tapnet.data.preprocessing import Preprocessing

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from tapnet.checkpoint import BEST, BUNDLED, Checkpoint, read_checkpoint
+from tapnet.checkpoint import Checkpoint, read_checkpoint
+from tapnet.checkpoint_files import BEST, BUNDLED
 from tapnet.data import ImageSet
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.calibration import calibrate

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from photo_features import network_features
 from torch import Tensor
 
-from tapnet.checkpoint import BUNDLED, Checkpoint, read_checkpoint
+from tapnet.checkpoint import Checkpoint, read_checkpoint
+from tapnet.checkpoint_files import BUNDLED
 from tapnet.data import load_dataset
 from tapnet.evaluation.calibration import calibrate
 

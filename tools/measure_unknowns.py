@@ -14,7 +14,8 @@ from photo_features import first_images, network_features
 from scipy.special import softmax
 from sklearn.metrics import roc_auc_score
 
-from tapnet.checkpoint import find_checkpoint, read_header
+from tapnet.checkpoint import read_header
+from tapnet.checkpoint_files import find_checkpoint
 from tapnet.cli.options import numbers
 from tapnet.data import load_dataset
 from tapnet.data.batches import class_labels

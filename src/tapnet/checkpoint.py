@@ -24,11 +24,7 @@ from torch import Tensor
 from tapnet._version import __version__
 from tapnet.atomic_write import write_atomically
 from tapnet.backbones import METRIC, PRETRAINED, Backbone, ImageShape
-from tapnet.checkpoint_files import BEST as BEST
-from tapnet.checkpoint_files import BUNDLED as BUNDLED
-from tapnet.checkpoint_files import LAST as LAST
-from tapnet.checkpoint_files import bundled_checkpoints as bundled_checkpoints
-from tapnet.checkpoint_files import find_checkpoint as find_checkpoint
+from tapnet.checkpoint_files import find_checkpoint
 from tapnet.errors import UserError
 from tapnet.methods import Method
 from tapnet.recipe import Data, Recipe

@@ -1,6 +1,8 @@
-"""Numbers with their nouns, differences, intervals and errors as text."""
+"""Numbers with their nouns, differences, intervals, errors and tables as text."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 def pluralize(number: int, noun: str) -> str:
@@ -40,3 +42,9 @@ def shorten(text: str, most: int) -> str:
         return text
     tail = (most - 1) // 3
     return f"{text[: most - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

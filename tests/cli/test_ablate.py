@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from tapnet.checkpoint import BEST, LAST
+from tapnet.checkpoint_files import BEST, LAST
 from tapnet.cli import main
 from tapnet.training import Run
 

@@ -12,7 +12,8 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from tapnet import __version__
-from tapnet.checkpoint import BEST, LAST, load
+from tapnet.checkpoint import load
+from tapnet.checkpoint_files import BEST, LAST
 from tapnet.cli import COMMANDS, evaluate, main
 from tapnet.evaluation.class_overlap import ClassOverlap
 from tapnet.methods import METHODS

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tapnet import TapNetClassifier
-from tapnet.checkpoint import BEST, bundled_checkpoints
+from tapnet.checkpoint_files import BEST, bundled_checkpoints
 from tapnet.cli import main
 from tapnet.inference.task_file import read_task
 

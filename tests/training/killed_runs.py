@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from tapnet.checkpoint import LAST
+from tapnet.checkpoint_files import LAST
 from tapnet.recipe_file import recipe_from
 from tapnet.training import train
 from tapnet.training.run_folder import PREVIOUS

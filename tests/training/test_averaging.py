@@ -4,7 +4,8 @@ import signal
 import pytest
 import torch
 
-from tapnet.checkpoint import BEST, LAST, load, read_checkpoint
+from tapnet.checkpoint import load, read_checkpoint
+from tapnet.checkpoint_files import BEST, LAST
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.recipe_file import recipe_from
 from tapnet.training import Interrupted, Run, train

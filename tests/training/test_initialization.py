@@ -4,7 +4,8 @@ import shutil
 import pytest
 import torch
 
-from tapnet.checkpoint import BEST, LAST, Checkpoint, Header, find_checkpoint, read_checkpoint
+from tapnet.checkpoint import Checkpoint, Header, read_checkpoint
+from tapnet.checkpoint_files import BEST, LAST, find_checkpoint
 from tapnet.cli import main
 from tapnet.evaluation.candidates import Candidate, EvaluationData
 from tapnet.recipe_file import changed, load_recipe, recipe_from

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import tapnet
-from tapnet.checkpoint import BEST, LAST, read_checkpoint
+from tapnet.checkpoint import read_checkpoint
+from tapnet.checkpoint_files import BEST, LAST
 from tapnet.recipe import Part, Training
 from tapnet.recipe_file import changed, recipe_from
 from tapnet.training import Interrupted, Run, learning_rate, read_curve, train

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tapnet.checkpoint import BEST, LAST, read_checkpoint
+from tapnet.checkpoint import read_checkpoint
+from tapnet.checkpoint_files import BEST, LAST
 from tapnet.cli import main
 from tapnet.errors import UserError
 from tapnet.recipe_file import load_recipe, recipe_from

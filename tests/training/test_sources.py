@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from tapnet.checkpoint import BEST, LAST, read_checkpoint
+from tapnet.checkpoint import read_checkpoint
+from tapnet.checkpoint_files import BEST, LAST
 from tapnet.data import ImageSet
 from tapnet.inference.networks import load_network
 from tapnet.recipe_file import recipe_from

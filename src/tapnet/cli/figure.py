@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tapnet.checkpoint_files import find_checkpoint
-from tapnet.cli.options import add_task, output_folder
+from tapnet.cli.options import add_task, listing, output_folder
 from tapnet.errors import NotFoundError, UserError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ FIGURES = {
     "learning-curve": "accuracy on validation classes over training",
     "rivals": "every method on Omniglot, from the folder of recorded results",
 }
-_FIGURES = "figures:\n" + "".join(f"  {name:<24}{summary}\n" for name, summary in FIGURES.items())
+_FIGURES = listing("figures", FIGURES)
 _EXAMPLES = """
 examples:
   tapnet figure projection runs/quickstart

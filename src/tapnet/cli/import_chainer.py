@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.checkpoint import BEST, LAST
+    from tapnet.checkpoint_files import BEST, LAST
     from tapnet.paper.chainer import import_chainer
     from tapnet.recipe_file import load_recipe
 

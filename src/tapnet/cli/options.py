@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
     from tapnet.data.episodes import EpisodeSpec
     from tapnet.inference.folders import LabeledFolder
+
+
+def listing(heading: str, entries: Mapping[str, str]) -> str:
+    """Return names with what they are, one per line, below a heading."""
+    width = max(map(len, entries)) + 2
+    return f"{heading}:\n" + "".join(f"  {name:<{width}}{summary}\n" for name, summary in entries.items())
 
 
 def add_device(parser: argparse.ArgumentParser, precision: str) -> None:

@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.checkpoint import LAST, load
+    from tapnet.checkpoint import load
+    from tapnet.checkpoint_files import LAST
     from tapnet.data.episodes import EpisodeSpec
     from tapnet.evaluation.evaluator import Evaluator
     from tapnet.hardware import resolve_device

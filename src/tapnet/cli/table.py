@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from tapnet.cli.options import listing
 from tapnet.cli.progress import ERRORS
 from tapnet.cli.tables import print_table
-from tapnet.errors import NotFoundError, UserError
+from tapnet.errors import NotFoundError
 
 _RESULTS = Path("results")
 TABLES = {
@@ -22,24 +23,21 @@ TABLES = {
     "rivals": "every method on Omniglot, from our runs",
     "rivals-mini-imagenet": "methods on miniImageNet, from our runs",
 }
-_TABLES = "tables:\n" + "".join(f"  {name:<22}{summary}\n" for name, summary in TABLES.items())
-_NOTE = """
+_LIST = f"""{listing("tables", TABLES)}
 A row with the name of a recipe is ours, made for smaller machines; the recipe says where it departs from the paper.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _TABLES + _NOTE
-    parser.add_argument("name", nargs="?", metavar="NAME", help="see below; without one, list the tables")
+    parser.epilog = _LIST
+    parser.add_argument("name", nargs="?", choices=TABLES, metavar="NAME", help="see below; without one, list them")
     parser.add_argument("--results", type=Path, default=_RESULTS, help="folder of recorded results")
 
 
 def run(args: argparse.Namespace) -> None:
     if args.name is None:
-        print(_TABLES + _NOTE, end="")
+        print(_LIST, end="")
         return
-    if args.name not in TABLES:
-        raise UserError(f"A table is one of {', '.join(TABLES)}, got {args.name!r}.")
 
     from tapnet.paper.results import read_ablations, read_results
     from tapnet.paper.tables import filled_table

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tapnet.atomic_write import write_atomically
 from tapnet.evaluation.comparison import CORRECTION, LEVEL, Comparison, Group
 from tapnet.plotting import COLORS, new_figure, save
-from tapnet.wording import difference, half_width, overlap_note, pluralize
+from tapnet.wording import difference, half_width, markdown_table, overlap_note, pluralize
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -157,12 +157,6 @@ def markdown(result: Comparison, plot: str | None = None) -> str:
 
 def _section(table: TextTable) -> str:
     return f"## {table.title}\n\n{markdown_table(table.headings, table.rows)}"
-
-
-def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def html(result: Comparison) -> str:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from tapnet.atomic_write import write_atomically
 from tapnet.backbones import Backbone
-from tapnet.checkpoint import BUNDLED
+from tapnet.checkpoint_files import BUNDLED
 
 FOLDER = BUNDLED / "background"
 _TENSOR, _NETWORK, _ORIGIN = "square_roots", "network_sha256", "origin"

@@ -25,7 +25,7 @@ from PIL import Image
 
 from tapnet.data.decoding import LoadedImage, quiet_decoders, with_image
 from tapnet.data.preprocessing import Decoded, Drawing, Pixels, Preprocessing
-from tapnet.data.readers.file_tree import LARGEST_FILE
+from tapnet.data.readers.file_content import LARGEST_FILE
 from tapnet.data.source import Unreadable
 from tapnet.errors import UserError
 

@@ -19,15 +19,8 @@ from torch import Tensor
 from tapnet.backbones import PRETRAINED, make_backbone
 from tapnet.backbones.hugging_face import image_side
 from tapnet.backbones.precomputed import PrecomputedFeatures
-from tapnet.checkpoint import (
-    Header,
-    backbone_digest,
-    bundled_checkpoints,
-    find_checkpoint,
-    parse_checkpoint,
-    read_checkpoint,
-    tensors_digest,
-)
+from tapnet.checkpoint import Header, backbone_digest, parse_checkpoint, read_checkpoint, tensors_digest
+from tapnet.checkpoint_files import bundled_checkpoints, find_checkpoint
 from tapnet.data.batches import to_float_tensor
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.errors import NotFoundError, UserError

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from tapnet._version import __version__
 from tapnet.atomic_write import write_atomically
-from tapnet.checkpoint import BEST, HEADER, TASK, content_digest
+from tapnet.checkpoint import HEADER, TASK, content_digest
+from tapnet.checkpoint_files import BEST
 from tapnet.errors import NotFoundError, UserError
 from tapnet.hardware import PRECISIONS
 from tapnet.inference.adaptation import adapt

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tapnet.atomic_write import write_atomically
-from tapnet.data.readers.file_tree import LARGEST_FILE
+from tapnet.data.readers.file_content import LARGEST_FILE
 from tapnet.errors import NotFoundError, UserError
 from tapnet.inference.images import ImageFile
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tapnet.checkpoint import LAST, read_header
+from tapnet.checkpoint import read_header
+from tapnet.checkpoint_files import LAST
 from tapnet.errors import UserError
 from tapnet.recipe import Recipe
 from tapnet.training.run_folder import EVALUATION, RunFolder

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tapnet.evaluation.comparison_report import markdown_table
 from tapnet.paper.ablations.rows import subsample_rows, task_words
 from tapnet.paper.cells import CELL_HEADINGS, cell_rows
 from tapnet.paper.results import CHECKPOINTS, DROPPED, read_ablations, read_results
 from tapnet.paper.rivals import RIVAL_TABLES
 from tapnet.paper.tables import TABLES, FilledTable, filled_table, saved_after
-from tapnet.wording import difference, half_width
+from tapnet.wording import difference, half_width, markdown_table
 
 _HEAD = """# Results
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from lightning_fabric import Fabric
 
 from tapnet import distributed
-from tapnet.checkpoint import BEST, LAST
+from tapnet.checkpoint_files import BEST, LAST
 from tapnet.distributed import any_rank, launched, raise_together
 from tapnet.evaluation.calibration import calibrate_checkpoint
 from tapnet.evaluation.class_overlap import class_overlap

@@ -13,7 +13,8 @@ import torch
 from lightning_fabric import Fabric
 
 from tapnet import distributed
-from tapnet.checkpoint import BEST, Ancestor, Checkpoint, Header, RunningSums
+from tapnet.checkpoint import Ancestor, Checkpoint, Header, RunningSums
+from tapnet.checkpoint_files import BEST
 from tapnet.data.episodes import NotEnoughDataError
 from tapnet.distributed import raise_together
 from tapnet.errors import UserError

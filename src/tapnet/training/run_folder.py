@@ -25,7 +25,8 @@ import yaml
 from filelock import FileLock, Timeout
 
 from tapnet.atomic_write import write_atomically
-from tapnet.checkpoint import BEST, LAST, Checkpoint, read_checkpoint
+from tapnet.checkpoint import Checkpoint, read_checkpoint
+from tapnet.checkpoint_files import BEST, LAST
 from tapnet.errors import NotFoundError, UserError
 from tapnet.recipe import Recipe
 from tapnet.recipe_file import load_recipe

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tapnet.checkpoint import LAST, read_header, written_by
+from tapnet.checkpoint import read_header, written_by
+from tapnet.checkpoint_files import LAST
 from tapnet.training.run_folder import PREVIOUS, RunFolder, is_result
 
 

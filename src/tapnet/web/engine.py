@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tapnet.checkpoint import bundled_checkpoints
+from tapnet.checkpoint_files import bundled_checkpoints
 from tapnet.data.decoding import image_size
 from tapnet.data.preprocessing import Pixels
 from tapnet.data.source import TooLarge, Unreadable

@@ -6,14 +6,10 @@ Archives inside (the ILSVRC tars, one per class; Omniglot's two zips) are read a
 from __future__ import annotations
 
 import hashlib
-import lzma
 import os
 import re
-import stat
-import struct
 import tarfile
 import zipfile
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -21,22 +17,20 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import IO
 
+from tapnet.data.readers.file_content import (
+    bounded_bytes,
+    check_not_encrypted,
+    clear_damage_errors,
+    file_bytes,
+    tar_bytes,
+    unbounded_packing,
+    zip_bytes,
+)
 from tapnet.data.source import Raw, Unreadable
 from tapnet.errors import NotFoundError, UserError
 
-LARGEST_FILE = 100_000_000  # bytes of one encoded image; far beyond any photograph, and small enough to hold
 INNER = re.compile(r"(^|/)(n\d{8}\.tar|images_(background|evaluation)\.zip)$")
 HIDDEN = re.compile(r"(^|/)(\.|__MACOSX(/|$))")
-DAMAGES = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    struct.error,
-    EOFError,
-    NotImplementedError,
-    UnicodeDecodeError,
-)
 
 
 class FileTree(ABC):
@@ -74,9 +68,9 @@ class FileTree(ABC):
     def read_text(self, name: str) -> str:
         """Return a list in one file as text; raise UserError if it is too large for a list."""
         with self.open(name) as stream:
-            content = stream.read(LARGEST_FILE + 1)
-        if too_large := _too_large(len(content)):
-            raise UserError(f"{name} in {self.path} has {too_large.reason}: it is not read.")
+            content = bounded_bytes(stream)
+        if isinstance(content, Unreadable):
+            raise UserError(f"{name} in {self.path} has {content.reason}: it is not read.")
         return content.decode("utf-8-sig", errors="replace")
 
 
@@ -112,7 +106,7 @@ class Folder(FileTree):
         for name in names:
             archive = self._archive(name.rpartition("/")[0])
             if archive is None:
-                yield name, _file_bytes(self.path / name)
+                yield name, file_bytes(self.path / name)
             else:
                 archived.setdefault(archive, set()).add(name.removeprefix(self._prefix(archive)))
         for archive, members in archived.items():
@@ -158,13 +152,13 @@ class Zip(FileTree):
 
     def read(self, names: Collection[str]) -> Iterator[tuple[str, Raw]]:
         with self._opened() as (archive, members):
-            yield from ((name, _zip_bytes(archive, info)) for name, info in members.items() if name in names)
+            yield from ((name, zip_bytes(archive, info)) for name, info in members.items() if name in names)
 
     @contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
         with self._opened() as (archive, members):
             check_not_encrypted(members[name], self.path)
-            if unbounded := _unbounded(members[name]):
+            if unbounded := unbounded_packing(members[name]):
                 raise UserError(f"{name} in {self.path} is {unbounded.reason}: make the archive again.")
             with archive.open(members[name]) as stream:
                 yield stream
@@ -185,7 +179,7 @@ class Tar(FileTree):
 
     def read(self, names: Collection[str]) -> Iterator[tuple[str, Raw]]:
         with clear_damage_errors(self.path):
-            yield from ((name, _tar_bytes(stream)) for name, stream in self._members() if name in names)
+            yield from ((name, tar_bytes(stream)) for name, stream in self._members() if name in names)
 
     @contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
@@ -220,21 +214,6 @@ def open_file_tree(path: Path) -> FileTree:
     raise UserError(f"{path} is not a folder, zip or tar, or is truncated: give one of these.")
 
 
-@contextmanager
-def clear_damage_errors(path: Path | str) -> Iterator[None]:
-    """Raise UserError for a damaged archive, whatever error its reader raises."""
-    try:
-        yield
-    except DAMAGES as error:
-        raise UserError(f"{path} is damaged or cut off ({error}): fetch or make it again.") from None
-
-
-def check_not_encrypted(info: zipfile.ZipInfo, archive: Path | str) -> None:
-    """Raise UserError for a member that needs a password."""
-    if info.flag_bits & 1:
-        raise UserError(f"{info.filename} in {archive} is encrypted: make the archive again without a password.")
-
-
 def _checked_name(name: str, archive: Path) -> str:
     clean = name.replace("\\", "/").removeprefix("./")
     if clean.startswith("/") or re.match(r"[A-Za-z]:", clean) or ".." in clean.split("/"):
@@ -261,42 +240,3 @@ def _version(paths: Iterable[Path]) -> int:
 def _raise(error: OSError) -> None:
     """Raise: a folder that cannot be listed would otherwise be silently missing."""
     raise error
-
-
-def _file_bytes(path: Path) -> Raw:
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            return Unreadable("not a regular file")
-        return _too_large(status.st_size) or path.read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a table may name a file with a zero byte
-        return Unreadable(getattr(error, "strerror", None) or str(error))
-
-
-def _zip_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Raw:
-    if too_large := _too_large(max(info.file_size, info.compress_size)):
-        return too_large
-    if unbounded := _unbounded(info):
-        return unbounded
-    try:
-        with archive.open(info) as stream:
-            return stream.read(info.file_size)  # `read()` unpacks up to a gigabyte before it looks at the size
-    except (*DAMAGES, RuntimeError, OSError) as error:  # RuntimeError: it is encrypted
-        return Unreadable(f"damaged in the archive: {error}")
-
-
-def _unbounded(info: zipfile.ZipInfo) -> Unreadable | None:
-    """Return the reason to leave out a member that `zipfile` would unpack without a limit."""
-    if info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        return None
-    return Unreadable(f"packed by method {info.compress_type}, where stored and deflated can be read")
-
-
-def _tar_bytes(stream: IO[bytes]) -> Raw:
-    size = stream.seek(0, os.SEEK_END)
-    stream.seek(0)
-    return _too_large(size) or stream.read()
-
-
-def _too_large(size: int) -> Unreadable | None:
-    return Unreadable(f"{size:,} bytes, more than {LARGEST_FILE:,}") if size > LARGEST_FILE else None
