@@ -17,7 +17,7 @@ from web_server import drawing, files, free_port
 
 from tapnet.inference import load_network
 from tapnet.web.app import create_app
-from tapnet.web.settings import Settings
+from tapnet.web.settings import Limits, Settings
 
 ALIVE = 0.4  # seconds of additions before a kill, and at least one
 
@@ -26,7 +26,8 @@ def start(store, port):
     """Return the process id of a server that answers."""
     process = os.fork()
     if not process:
-        uvicorn.run(create_app(Settings(store=store, port=port)), port=port, log_level="critical")
+        settings = Settings(store=store, port=port, limits=Limits(examples=100_000))  # more than a hundred lives add
+        uvicorn.run(create_app(settings), port=port, log_level="critical")
         os._exit(0)
     end = time.monotonic() + 60
     while time.monotonic() < end:
@@ -49,9 +50,8 @@ def add_and_kill(process, target, acknowledged, seed):
     with httpx.Client(timeout=60) as client:
         while time.monotonic() < end or len(acknowledged) == before:
             seed += 1
-            answer = client.post(target, files=files(drawing("circle", seed)))
-            if answer.status_code == 201:
-                acknowledged.update(answer.json()["added"])
+            answer = client.post(target, files=files(drawing("circle", seed))).raise_for_status()
+            acknowledged.update(answer.json()["added"])
         seed += 1
         with suppress(httpx.TimeoutException):  # in the middle of this one
             client.post(target, files=files(*(drawing("circle", seed + n) for n in range(9))), timeout=0.03)
