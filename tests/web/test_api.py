@@ -65,6 +65,15 @@ def test_map_changes_with_method_and_dimension(client, taught):
     assert (first["method"], second["method"], second["dimensions"]) == ("tapnet", "centroid", 0)
 
 
+def test_dimension_of_a_method_without_projection_is_refused(client, taught):
+    detail = problem(client.patch(taught, json={"method": "centroid", "projection_dim": 8}), 422)
+    assert "no options to be fitted with, got 'projection_dim'" in detail
+    client.patch(taught, json={"projection_dim": 8})
+    assert client.patch(taught, json={"method": "centroid"}).status_code == 200  # back to TapNet, 8 holds again
+    problem(client.patch(taught, json={"projection_dim": 9}), 422)
+    assert client.patch(taught, json={"method": None}).json()["projection_dim"] == 8
+
+
 def test_explain_names_the_nearest_examples(client, taught):
     found = client.post(f"{taught}/explain", files=files(drawing("circle", 10))).json()
     assert found["label"] == "circle"
@@ -98,6 +107,11 @@ def test_task_file_goes_out_and_in_again(client, taught, tmp_path):
     assert [(each["name"], len(each["examples"])) for each in copy["classes"]] == [("circle", 3), ("cross", 3)]
     found = client.post(f"/v1/tasks/{copy['id']}/predict", files=files(drawing("cross", 20))).json()
     assert found["predictions"][0]["label"] == "cross"
+
+
+def test_task_file_in_a_form_is_refused_with_what_to_send(client, taught):
+    content = client.get(f"{taught}/file").content
+    assert "--data-binary @FILE" in problem(client.post("/v1/tasks/file", files={"file": content}), 415)
 
 
 def test_uploaded_task_of_a_network_elsewhere_is_refused(client, taught, tmp_path):
@@ -139,6 +153,11 @@ def test_name_has_something_to_show(client, taught, name):
 @pytest.mark.parametrize("address", ["/v1/tasks/00", "/v1/tasks/00/map", "/v1/tasks/00/file", "/v1/nothing"])
 def test_what_is_not_there_is_404(client, address):
     problem(client.get(address), 404)
+
+
+def test_what_cannot_be_an_id_is_404_too(client, taught):
+    assert problem(client.get("/v1/tasks/nope"), 404) == "There is no task 'nope'."
+    assert problem(client.delete(f"{taught}/classes/nope"), 404) == "There is no class 'nope'."
 
 
 def test_thumbnail_is_a_jpeg_and_says_so(client, taught):

@@ -1,5 +1,6 @@
 """`tapnet serve` says where it serves; one that cannot start says so in one sentence instead."""
 
+import argparse
 import os
 import re
 import socket
@@ -23,6 +24,14 @@ def refused(tmp_path, monkeypatch, capsys):
         return err
 
     return serve
+
+
+def test_help_shows_every_default(monkeypatch):
+    monkeypatch.delenv("TAPNET_TOKEN", raising=False)
+    parser = argparse.ArgumentParser()
+    serve.add_arguments(parser)
+    without = {each.option_strings[-1] for each in parser._actions if "(default: " not in str(each.help)}
+    assert without == {"--help", "--allow-host", "--network", "--no-open"}
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

@@ -125,8 +125,9 @@ class Method(nn.Module):
         changed = copy.copy(self)
         for name, value in options.items():
             if name not in self.adapt_options():
-                known = ", ".join(self.adapt_options()) or "none"
-                raise UserError(f"{type(self).__name__} has no option {name!r} of adaptation; it has {known}.")
+                known = ", ".join(self.adapt_options())
+                takes = f"can be fitted with the options {known}" if known else "has no options to be fitted with"
+                raise UserError(f"{type(self).__name__} {takes}, got {name!r}.")
             setattr(changed, name, value)
         return changed
 

@@ -123,8 +123,9 @@ class Engine:
         """Raise UserError if a task of this network cannot be fitted by this method with this projection."""
         if network is None:
             raise UserError("The task has no network yet, on which methods depend: name one, or add examples first.")
-        most = self.model(network).method_named(method).max_projection_dim
-        if dim is not None and most and not 1 <= dim <= most:
+        options = {} if dim is None else {"projection_dim": dim}
+        most = self.model(network).method_named(method, options).max_projection_dim
+        if dim is not None and not 1 <= dim <= most:
             raise UserError(f"Expected `projection_dim` from 1 to {most}, got {dim}.")
 
     def read(self, images: list[bytes], model: BatchedModel, thumbnails: bool = False) -> list[Example]:

@@ -50,7 +50,9 @@ async def download_onnx(task: Id, parts: Parts) -> Response:
 async def upload_task(
     request: Request, parts: Parts, name: Annotated[str, Query(max_length=LONGEST_NAME)] = ""
 ) -> TaskBody:
-    """Create a task from a task file."""
+    """Create a task from a task file, which is the body of the request: not a form with a file in it."""
+    if request.headers.get("content-type", "").startswith("multipart/"):
+        raise Problem(415, "Expected the task file itself as the body (curl --data-binary @FILE), got a form.")
     content = await request.body()
     return TaskBody.of(await parts.engine.run(partial(_import, parts, content, name)))
 

@@ -75,7 +75,7 @@ def _as_problem(request: Request, error: Exception) -> Problem:
         case UserError():
             return Problem(422, str(error))
         case RequestValidationError():
-            return Problem(422, _sentence(error))
+            return _as_invalid(error)
         case HTTPException(status_code=404):
             return Problem(404, f"There is nothing at {request.url.path}.")
         case HTTPException():
@@ -86,9 +86,11 @@ def _as_problem(request: Request, error: Exception) -> Problem:
             return Problem(500, "The server made a mistake; its log says more.")
 
 
-def _sentence(error: RequestValidationError) -> str:
-    """Return what is wrong with the first wrong field."""
+def _as_invalid(error: RequestValidationError) -> Problem:
+    """Return what is wrong with the first wrong field; what cannot be an id is that of nothing."""
     first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
+    where, *fields = map(str, first["loc"])
+    if where == "path":
+        return Problem(404, f"There is no {fields[0].removesuffix('_id')} {first['input']!r}.")
     message = str(first["msg"]).removeprefix("Value error, ")
-    return f"{place}: {message}." if place else f"{message}."
+    return Problem(422, f"{'.'.join(fields)}: {message}." if fields else f"{message}.")

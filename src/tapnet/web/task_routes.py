@@ -54,9 +54,8 @@ def change_task(task: Id, body: TaskChange, parts: Parts) -> TaskBody:
         raise Problem(422, "name: expected a name, got null.")
     if any(values.get(key) is not None for key in ("method", "projection_dim")):
         stored = parts.store.get_task(task)
-        method, dim = values.get("method", stored.method), values.get("projection_dim", stored.projection_dim)
-        network = stored.network or stored.asked_network
-        parts.engine.check_method(network, method, dim)
+        network, method = stored.network or stored.asked_network, values.get("method", stored.method)
+        parts.engine.check_method(network, method, values.get("projection_dim"))
     return TaskBody.of(parts.store.change_settings(task, values))
 
 
