@@ -43,11 +43,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     limits = Limits()
     parser.epilog = _EXAMPLES
-    parser.add_argument("--store", default="tapnet-store", help="folder of the tasks, or postgresql://… (default: tapnet-store)")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1); others need --token")
+    parser.add_argument(
+        "--store", default="tapnet-store", help="folder of the tasks, or postgresql://… (default: tapnet-store)"
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1); others need --token"
+    )
     parser.add_argument("--port", type=int, default=8000, help="0 for any that is free (default: 8000)")
-    parser.add_argument("--token", default=os.environ.get("TAPNET_TOKEN"), help="what clients must send (default: $TAPNET_TOKEN)")
-    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="a name of this server besides its address")
+    parser.add_argument(
+        "--token", default=os.environ.get("TAPNET_TOKEN"), help="what clients must send (default: $TAPNET_TOKEN)"
+    )
+    parser.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME", help="a name of this server besides its address"
+    )
     parser.add_argument("--workers", type=int, default=1, help="server processes (default: 1)")
     parser.add_argument("--threads", type=int, default=8, help="requests worked on at a time (default: 8)")
     parser.add_argument("--network", action="append", default=[], help="a network besides the bundled ones")
