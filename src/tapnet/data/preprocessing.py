@@ -153,9 +153,15 @@ class Preprocessing:
             image = Image.fromarray(image)
         size = loaded.stored_size(self.width, self.height)
         if image.size != size:
-            resize = ImageOps.fit if self.fit == "crop" else Image.Image.resize
-            image = resize(image, size, FILTERS[self.filter])
+            resized = self._resized(image, size)
+            if isinstance(resized, np.ndarray) and resized.shape == self.shape and loaded.orientation is None:
+                return resized
+            image = Image.fromarray(resized) if isinstance(resized, np.ndarray) else resized
         return _as_array(on_white(loaded.upright(image)), "L" if self.channels == 1 else "RGB").reshape(self.shape)
+
+    def _resized(self, image: Image.Image, size: tuple[int, int]) -> Image.Image | Pixels:
+        resize = ImageOps.fit if self.fit == "crop" else Image.Image.resize
+        return resize(image, size, FILTERS[self.filter])
 
 
 def decode(raw: Raw | Image.Image, preprocessing: Preprocessing) -> Decoded | Unreadable:
