@@ -65,6 +65,10 @@ class EmbeddingModel:
         """Directions (classes, dim) of public classes, if the network has them."""
         return read_background(self.name, self.sha256, self.method.backbone)
 
+    @cached_property
+    def _parameter_free(self) -> dict[str, Method]:
+        return {name: METHODS[name](self.method.backbone).eval() for name in PARAMETER_FREE}
+
     def in_precision(self, precision: str) -> EmbeddingModel:
         """Return this network embedding in that precision, as the examples of a task were."""
         return self if precision == self.precision else replace(self, precision=precision)
@@ -118,7 +122,7 @@ class EmbeddingModel:
             choices = ", ".join(self.methods)
             raise UserError(f"The network {self.name!r} can be fitted by {choices}, got {name!r}.", parameter="method")
         own = name == self.default_method
-        method = self.method if own else METHODS[name](self.method.backbone).eval()
+        method = self.method if own else self._parameter_free[name]
         if method.transductive:
             raise UserError(
                 f"{name} is transductive: its answer for one image depends on the others, so it cannot be fitted. Use "
