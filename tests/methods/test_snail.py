@@ -124,3 +124,13 @@ def test_relabelings_average_the_loss_over_numberings_of_the_classes():
     losses = [F.cross_entropy(logits, episode.query_labels) for logits in by_hand]
     torch.testing.assert_close(found.loss, torch.stack(losses).mean())
     torch.testing.assert_close(found.logits, by_hand[0])
+
+
+def test_drawn_shots_train_one_network_for_every_number_of_shots():
+    method = SNAIL(Conv4((1, 8, 8), widths=(16, 16, 16, 16)), way=3, shot=4, drawn_shots=True).train()
+    lengths = set()
+    method.layers[0].register_forward_pre_hook(lambda _, inputs: lengths.add(inputs[0].shape[-2]))
+    for seed in range(30):
+        torch.manual_seed(seed)
+        method.loss(EpisodeImages(torch.rand(18, 1, 8, 8), 3, 4, 2, torch.arange(3)))
+    assert lengths == {3, 6, 9, 12}

@@ -90,6 +90,16 @@ def test_what_was_not_run_has_its_command():
     )
 
 
+def test_a_network_for_more_classes_has_a_command_and_costs_of_its_own():
+    rival = next(rival for rival in OMNIGLOT.rivals if rival.name == "SNAIL")
+    five, twenty = rival.recipes
+    commands = filled_table("rivals", [result(five, 0.93)]).commands
+    assert not any(five in command.split() for command in commands)
+    assert any(f"runs/{twenty} --way 20 --shot 1,5 " in command for command in commands)
+    both = costs(OMNIGLOT, rival, [result(five, 0.93), result(twenty, 0.8, way=20)])
+    assert both[1:] == ("1,000 / 1,000", "10 / 10", "no")
+
+
 def test_every_rival_on_mini_imagenet_starts_from_the_same_classifier():
     recipes = [load_recipe(recipe) for rival in RIVAL_TABLES["rivals-mini-imagenet"].rivals for recipe in rival.recipes]
     while recipes:

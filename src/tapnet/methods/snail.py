@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
-from tapnet.data.batches import EpisodeImages
+from tapnet.data.batches import EpisodeImages, class_labels
 from tapnet.errors import UserError
 from tapnet.methods.base import EpisodeLoss, cross_entropy
 from tapnet.methods.fixed_way import FixedWayMethod, perceptron
@@ -48,14 +48,21 @@ class SNAIL(FixedWayMethod):
     No item sees a later one, so the support set is computed once for all queries. Training puts it in a random order,
     and takes each episode `relabelings` times, its classes numbered at random: the images pass the backbone once.
     `embedding` are the sizes of the layers between the backbone and the sequence; `shot` is the largest number of shots
-    that the temporal convolutions reach across. Their dilations are 1, 2, 4, …: read literally the paper's begin with
-    2, and would reach only every second item.
+    that the temporal convolutions reach across. With `drawn_shots` each training episode keeps from one to all of the
+    support images of its classes, as in the paper: one network for every number of shots. The dilations of the
+    convolutions are 1, 2, 4, …: read literally the paper's begin with 2, and would reach only every second item.
     """
 
     support_order_matters = True
 
     def __init__(
-        self, backbone: Backbone, way: int, shot: int = 5, embedding: Sequence[int] = (64,), relabelings: int = 1
+        self,
+        backbone: Backbone,
+        way: int,
+        shot: int = 5,
+        embedding: Sequence[int] = (64,),
+        relabelings: int = 1,
+        drawn_shots: bool = False,
     ) -> None:
         super().__init__(backbone, way)
         if min(shot, relabelings) < 1 or not embedding:
@@ -63,7 +70,7 @@ class SNAIL(FixedWayMethod):
                 "SNAIL needs `shot` and `relabelings` of at least 1 and sizes in `embedding`, got "
                 f"{shot}, {relabelings}, {embedding}."
             )
-        self.relabelings = relabelings
+        self.relabelings, self.drawn_shots = relabelings, drawn_shots
         self.embedding = perceptron(backbone.dim, *embedding)
         dilations = [2**i for i in range(math.ceil(math.log2(way * shot + 1)))]
         channels = embedding[-1] + way
@@ -95,9 +102,11 @@ class SNAIL(FixedWayMethod):
     def loss(self, episode: EpisodeImages) -> EpisodeLoss:
         support, query = self.embed(episode.images).split(episode.sizes)
         copies, device = self.relabelings, support.device
+        shot = int(torch.randint(1, episode.shot + 1, ())) if self.drawn_shots else episode.shot
+        support = support.unflatten(0, (episode.way, episode.shot))[:, :shot].flatten(0, 1)
         numbers = torch.stack([torch.randperm(episode.way, device=device) for _ in range(copies)])  # of the classes
         support, query = (features.expand(copies, *features.shape) for features in (support, query))
-        logits = self.logits(support, numbers[:, episode.support_labels], query)
+        logits = self.logits(support, numbers[:, class_labels(episode.way, shot, device)], query)
         logits = logits.gather(-1, numbers.unsqueeze(-2).expand_as(logits))  # column k: class k of the episode
         labels = episode.query_labels.repeat(copies)
         return EpisodeLoss(cross_entropy(logits.flatten(0, 1), labels), logits[0])

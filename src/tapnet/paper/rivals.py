@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,10 +59,22 @@ _ON_OMNIGLOT = (
     Rival("TADAM-TC", ("omniglot-tadam-tc-cpu",)),
     Rival("Relation Networks", ("omniglot-relation-cpu",), ("99.6 ± 0.2", "99.8 ± 0.1", "97.6 ± 0.2", "99.1 ± 0.1")),
     Rival("Transductive Propagation", ("omniglot-tpn-cpu",)),
-    Rival("MAML", ("omniglot-maml-cpu",), ("98.7 ± 0.4", "99.9 ± 0.1", "95.8 ± 0.3", "98.9 ± 0.2")),
+    Rival(
+        "MAML",
+        ("omniglot-maml-cpu", "omniglot-maml-20way-cpu"),
+        ("98.7 ± 0.4", "99.9 ± 0.1", "95.8 ± 0.3", "98.9 ± 0.2"),
+    ),
     Rival("Reptile", ("omniglot-reptile-cpu",), ("97.68", "99.48", "89.43", "97.12")),
-    Rival("SNAIL", ("omniglot-snail-cpu",), ("99.07 ± 0.16", "99.78 ± 0.09", "97.64 ± 0.30", "99.36 ± 0.18")),
-    Rival("adaCNN", ("omniglot-shifted-neurons-cpu",), ("98.42", "99.37", "96.12", "98.43")),
+    Rival(
+        "SNAIL",
+        ("omniglot-snail-cpu", "omniglot-snail-20way-cpu"),
+        ("99.07 ± 0.16", "99.78 ± 0.09", "97.64 ± 0.30", "99.36 ± 0.18"),
+    ),
+    Rival(
+        "adaCNN",
+        ("omniglot-shifted-neurons-cpu", "omniglot-shifted-neurons-20way-cpu"),
+        ("98.42", "99.37", "96.12", "98.43"),
+    ),
 )
 
 OMNIGLOT = RivalTable(
@@ -75,18 +88,29 @@ OMNIGLOT = RivalTable(
         _PARAMETERS,
         _MINUTES,
         "MAML, TADAM-TC and SNAIL are initialized from the network of TADAM-α, whose episodes and minutes come on top.",
-        "MAML, Reptile, SNAIL and adaCNN have networks for one number of classes; ours are trained for 5.",
+        "MAML, Reptile, SNAIL and adaCNN have networks for one number of classes: one run for 5, another for 20.",
     ),
 )
 
 _ON_MINI_IMAGENET = (
-    Rival("TapNet", ("mini-imagenet-tapnet-cpu",), ("50.68 ± 0.11", "69.00 ± 0.09")),
-    Rival("Prototypical Networks", ("mini-imagenet-protonet-cpu",), ("49.42 ± 0.78", "68.20 ± 0.66")),
+    Rival(
+        "TapNet",
+        ("mini-imagenet-1shot-conv4-cpu-averaged", "mini-imagenet-5shot-conv4-cpu-averaged"),
+        ("50.68 ± 0.11", "69.00 ± 0.09"),
+    ),
+    Rival(
+        "Prototypical Networks",
+        ("mini-imagenet-1shot-conv4-cpu-protonet", "mini-imagenet-5shot-conv4-cpu-protonet"),
+        ("49.42 ± 0.78", "68.20 ± 0.66"),
+    ),
     Rival("Matching Networks", ("mini-imagenet-matching-cpu",), ("43.56 ± 0.84", "55.31 ± 0.73")),
     Rival("TADAM-α (published: ResNet-12)", ("mini-imagenet-tadam-alpha-cpu",), ("56.8 ± 0.3", "75.7 ± 0.2")),
+    Rival("TADAM-TC (published: ResNet-12)", ("mini-imagenet-tadam-tc-cpu",), ("58.5 ± 0.3", "76.7 ± 0.3")),
     Rival("Relation Networks", ("mini-imagenet-relation-cpu",), ("50.44 ± 0.82", "65.32 ± 0.70")),
     Rival("Transductive Propagation", ("mini-imagenet-tpn-cpu",), ("55.51 ± 0.86", "69.86 ± 0.65")),
     Rival("MAML", ("mini-imagenet-maml-cpu",), ("48.70 ± 1.84", "63.11 ± 0.92")),
+    Rival("SNAIL (published: ResNet)", ("mini-imagenet-snail-cpu",), ("55.71 ± 0.99", "68.88 ± 0.92")),
+    Rival("adaCNN (published: adaResNet)", ("mini-imagenet-shifted-neurons-cpu",), ("56.88 ± 0.62", "71.94 ± 0.57")),
 )
 
 MINI_IMAGENET = RivalTable(
@@ -100,12 +124,10 @@ MINI_IMAGENET = RivalTable(
         _PARAMETERS,
         _MINUTES,
         "All of ours start from `mini-imagenet-conv4-classifier`, whose 3,600 steps and 62 minutes come on top, and "
-        "are trained with 5 shots. TapNet, Prototypical and Matching Networks and TADAM-α divide each episode into "
-        "support and query four times, the others, which have losses of their own, once. Longer runs of TapNet and "
-        "Prototypical Networks are in the tables below.",
-        "Relation Networks: 200 episodes do not teach the relation module, which starts at random, more than chance.",
+        "are trained with 5 shots; TapNet and Prototypical Networks then also with one. TADAM-TC starts from TADAM-α, "
+        "whose episodes come on top, too. TapNet, Prototypical and Matching Networks and TADAM-α divide each episode "
+        "into support and query four times, the others, which have losses of their own, once.",
         "MAML: 63.11 is its publication's; the paper's tables have 63.15, that of its first-order variant.",
-        "TADAM-TC, SNAIL and adaResNet have recipes with the published settings, which were not run.",
     ),
 )
 
@@ -143,15 +165,20 @@ def _most_classes(recipe: str, image_shape: ImageShape) -> float:
 
 
 def costs(table: RivalTable, rival: Rival, results: list[dict[str, Any]]) -> tuple[str, str, str, str]:
-    """Return the cells of the costs of our first result; without one, the parameters of the recipe alone."""
-    found = next((found for task in table.tasks if (found := best_known(table, rival, *task, results))), None)
-    recipe = load_recipe(rival.recipes[0]) if found is None else _as_tested(found["recipe"])
-    parameters = f"{extra_parameters(recipe.outline(table.image_shape)):,}"
-    if found is None:
-        return parameters, "—", "—", "—"
-    seconds, transductive = found["trained"].get("seconds"), found["evaluation"].get("transductive")
-    minutes = f"{seconds / 60:.0f}" if seconds else "—"
-    return parameters, f"{found['trained']['episodes']:,}", minutes, "yes" if transductive else "no"
+    """Return the cells of the costs of our runs, side by side; without any, the parameters of the recipe alone."""
+    found = [found for task in table.tasks if (found := best_known(table, rival, *task, results))]
+    runs = list({result["recipe"]["name"]: result for result in found}.values())
+    recipes = [_as_tested(run["recipe"]) for run in runs] or [load_recipe(rival.recipes[0])]
+    parameters = [f"{extra_parameters(recipe.outline(table.image_shape)):,}" for recipe in recipes]
+    episodes = [f"{run['trained']['episodes']:,}" for run in runs]
+    seconds = [run["trained"].get("seconds") for run in runs]
+    minutes = [f"{each / 60:.0f}" if each else "—" for each in seconds]
+    transductive = ["yes" if run["evaluation"].get("transductive") else "no" for run in runs]
+    return _cell(dict.fromkeys(parameters)), _cell(episodes), _cell(minutes), _cell(dict.fromkeys(transductive))
+
+
+def _cell(values: Iterable[str]) -> str:
+    return " / ".join(values) or "—"
 
 
 def _as_tested(recipe: dict[str, Any]) -> Recipe:

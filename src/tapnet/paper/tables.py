@@ -255,6 +255,7 @@ def _rivals(table: RivalTable) -> Callable[[Results], FilledTable]:
         rows: list[tuple[str, ...]] = []
         runs: Results = []
         commands = []
+        evaluated = {result["recipe"]["name"] for result in results if "evaluation" in result}
         for rival in table.rivals:
             found = {task: best_known(table, rival, *task, results) for task in table.tasks}
             runs += [result for result in found.values() if result]
@@ -262,15 +263,15 @@ def _rivals(table: RivalTable) -> Callable[[Results], FilledTable]:
                 rows.append((rival.name, *rival.published, *("",) * len(COSTS)))
             cells = [accuracy_cell(table, rival, *task, results) for task in table.tasks]
             rows.append((f"{rival.name}, ours", *cells, *costs(table, rival, results)))
-            if not any(found.values()):
-                commands.append(_rival_command(table, rival.recipes[0]))
+            commands += [_rival_command(table, recipe) for recipe in rival.recipes if recipe not in evaluated]
         return FilledTable(table.title, table.headings, rows, _origins(runs), commands, list(table.notes))
 
     return fill
 
 
 def _rival_command(table: RivalTable, recipe: str) -> str:
-    way = table.tasks[0][0]
+    most = load_recipe(recipe).outline(table.image_shape).max_way
+    way = next((tested for tested, _ in table.tasks if tested == most), table.tasks[0][0])
     shots = ",".join(str(shot) for tested, shot in table.tasks if tested == way)
     task = f"--way {way} --shot {shots} --query {table.protocol['query']} --episodes {table.episodes} --record results"
     return f"tapnet train {recipe} --no-test && tapnet evaluate runs/{recipe} {task}"
