@@ -35,6 +35,29 @@ def test_predict_says_unknown_below_the_threshold(client, taught):
     assert found["predictions"][0]["label"] == "unknown"
 
 
+@pytest.mark.parametrize("route", ["predict", "explain"])
+def test_examples_decide_what_is_unknown(client, taught, route):
+    stripes = np.full((120, 120), 255, np.uint8)
+    stripes[20:100:8, 30:90] = 0
+    for image, label in ((png(Image.fromarray(stripes)), "unknown"), (drawing("cross", 10), "cross")):
+        answer = client.post(f"{taught}/{route}", params={"reject": "auto"}, files=files(image)).json()
+        found = answer["predictions"][0] if route == "predict" else answer
+        assert (found["label"], found["rejected"]) == (label, label == "unknown")
+
+
+def test_unknown_by_examples_needs_two_of_each_class(client, taught):
+    for each in client.get(taught).json()["classes"][0]["examples"][1:]:
+        client.delete(f"{taught}/examples/{each['id']}")
+    sent = files(drawing("circle", 10))
+    assert "2 different images" in problem(client.post(f"{taught}/predict?reject=auto", files=sent), 422)
+
+
+@pytest.mark.parametrize("reject", ["2", "-0.1", "nan", "often", ""])
+def test_reject_is_a_probability_or_auto(client, taught, reject):
+    answer = client.post(f"{taught}/predict", params={"reject": reject}, files=files(drawing("circle", 10)))
+    assert problem(answer, 422) == f"reject: expected \"auto\" or a probability from 0 to 1, got '{reject}'."
+
+
 def test_predict_needs_two_classes(client):
     task = client.post("/v1/tasks", json={}).json()
     detail = problem(client.post(f"/v1/tasks/{task['id']}/predict", files=files(drawing("circle", 1))), 409)

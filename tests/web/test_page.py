@@ -8,8 +8,9 @@ import httpx
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from PIL import Image
 from playwright.sync_api import expect, sync_playwright
-from web_server import drawing, files, serving, short_folder
+from web_server import drawing, files, png, serving, short_folder
 
 from tapnet.web.server_routes import STATIC
 
@@ -139,6 +140,34 @@ def test_two_classes_by_drawing_then_the_right_answer(empty):
         expect(empty.locator("#answer")).to_have_text(label, timeout=WAIT)
         empty.locator("#query-clear").click()
         expect(empty.locator("#answer")).to_have_text("…", timeout=WAIT)
+
+
+def test_drawing_like_no_class_is_unknown(empty):
+    teach_by_dropping(empty)
+    lines = np.full((120, 120), 255, np.uint8)
+    lines[20:100:8, 30:90] = 0
+    send(empty, "#query-card", "drop", [png(Image.fromarray(lines))])
+    expect(empty.locator("#answer")).to_have_text("unknown", timeout=WAIT)
+    empty.get_by_label("Say “unknown” when it looks like no class").uncheck()
+    empty.get_by_label("Say “unknown” below").fill("0")
+    expect(empty.locator("#answer")).to_have_text(re.compile("Class"), timeout=WAIT)
+
+
+def test_query_stays_on_the_map_while_it_moves(page):
+    page.emulate_media(reduced_motion="no-preference")
+    expect(page.locator("#score")).to_have_text(re.compile(r"\d+%"), timeout=WAIT)
+    shown = page.evaluate(
+        """async () => {
+            const { view } = await import("/static/why.js");
+            const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+            view.replay();
+            await pause(600);
+            view.setQuery(view.data.examples[0].point, 0);
+            await pause(2500);
+            return view.places.has("query") && view.space === 1;
+        }"""
+    )
+    assert shown
 
 
 def test_first_sight_is_the_ready_example_with_its_accuracy(page):

@@ -53,10 +53,16 @@ class TaskPredictor(Predictor):
     def answers(
         self, pixels: Sequence[NDArray[np.uint8]], reject: Reject = 0.0, lose: float = LOSE
     ) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
-        if reject != AUTO:
-            return super().answers(pixels, reject, lose)
-        features = self.network.embed(pixels)
-        return self.task.probabilities(features), self._rejection(lose).rejected(features)
+        return self.answers_for(self.network.embed(pixels), reject, lose)
+
+    def answers_for(
+        self, features: NDArray[np.float32], reject: Reject = 0.0, lose: float = LOSE
+    ) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
+        """Return what `answers` does for the images of these features."""
+        rows = self.task.probabilities(features)
+        if reject == AUTO:
+            return rows, self._rejection(lose).rejected(features)
+        return rows, rows.max(axis=1) < float(reject)
 
     def check_rejection(self, lose: float) -> None:
         self._rejection(lose)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import BeforeValidator, Field
 
 from tapnet.inference.confusion import Confusion
+from tapnet.inference.predictor import AUTO, Reject
 from tapnet.web.answering import Question, prediction_body
 from tapnet.web.bodies import (
     ExamplePoint,
@@ -25,14 +28,27 @@ from tapnet.web.uploads import IMAGES_BODY, Upload, Uploaded, upload_of
 
 router = APIRouter(prefix="/v1/tasks")
 ANSWER = describe_problems(409, 415)
-Reject = Annotated[float, Query(ge=0, le=1, description="Below this probability the label is unknown.")]
+
+
+def _parse_reject(text: str | float) -> Reject:
+    with suppress(ValueError):
+        if text == AUTO or 0 <= float(text) <= 1:
+            return text
+    raise ValueError(f'expected "{AUTO}" or a probability from 0 to 1, got {text!r}')
+
+
+RejectQuery = Annotated[
+    Annotated[float, Field(ge=0, le=1)] | Literal["auto"],
+    BeforeValidator(_parse_reject),
+    Query(description="Below this probability the label is unknown; with auto, the examples of the task decide."),
+]
 
 
 @router.post(
     "/{task}/predict", response_model=Predictions, tags=["answers"], responses=ANSWER, openapi_extra=IMAGES_BODY
 )
 async def predict(
-    task: Id, request: Request, top: Annotated[int, Query(ge=1, le=1000)] = 5, reject: Reject = 0.0
+    task: Id, request: Request, top: Annotated[int, Query(ge=1, le=1000)] = 5, reject: RejectQuery = 0.0
 ) -> Response:
     """Classify one image or many."""
     parts, upload = await services_of(request), await upload_of(request)  # as dependencies they would take longer
@@ -42,7 +58,7 @@ async def predict(
 
 
 @router.post("/{task}/explain", tags=["answers"], responses=ANSWER, openapi_extra=IMAGES_BODY)
-async def explain(task: Id, upload: Uploaded, parts: Parts, reject: Reject = 0.0) -> ExplanationBody:
+async def explain(task: Id, upload: Uploaded, parts: Parts, reject: RejectQuery = 0.0) -> ExplanationBody:
     """Classify one image, and say why: the nearest examples, and where it lies on the map."""
     found = await parts.engine.run(partial(_explain, parts, task, upload, reject))
     parts.metrics.images.inc()
@@ -55,15 +71,15 @@ async def task_map(task: Id, parts: Parts) -> MapBody:
     return await parts.engine.run(partial(_map, parts, task))
 
 
-def _explain(parts: Services, task: str, upload: Upload, reject: float) -> ExplanationBody:
+def _explain(parts: Services, task: str, upload: Upload, reject: Reject) -> ExplanationBody:
     fitted = parts.engine.fitted(task)
     images = upload.images(parts.settings.limits)
     if len(images) != 1:
         raise Problem(422, f"Expected one image to explain, got {len(images)}.")
-    found, points = fitted.explain(parts.engine.read(images, fitted.model)[0].pixels)
+    found, points, rejected = fitted.explain(parts.engine.read(images, fitted.model)[0].pixels, reject)
     nearest = [Neighbor(id=fitted.example_ids[n.index], label=n.label, similarity=n.similarity) for n in found.nearest]
     return ExplanationBody(
-        **prediction_body(found.ranked, reject),
+        **prediction_body(found.ranked, rejected),
         nearest=nearest,
         reason=found.reason,
         point=Point.of(points, 0),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from pydantic_core import to_json
 
 from tapnet.data.preprocessing import Pixels
-from tapnet.inference.predictor import UNKNOWN, rank_classes
+from tapnet.inference.predictor import UNKNOWN, Reject, rank_classes
 from tapnet.web.engine import Engine, Fitted
 from tapnet.web.uploads import Upload
 
+G = TypeVar("G", bound=Hashable)
 T = TypeVar("T")
+R = TypeVar("R")
 Row = NDArray[np.floating]
 
 
@@ -28,7 +30,7 @@ class Question:
     task: str
     upload: Upload
     top: int
-    reject: float
+    reject: Reject
 
 
 @dataclass(frozen=True)
@@ -62,30 +64,30 @@ def answer_questions(engine: Engine, questions: Sequence[Question]) -> list[Answ
 
 def _read(engine: Engine, question: Question, fitted: Callable[[str], Fitted]) -> _ReadQuestion:
     task = fitted(question.task)
-    task.check_reject(question.reject)
+    task.predictor.check_options(reject=question.reject)
     images = question.upload.images(engine.settings.limits)
     return _ReadQuestion(question, task, [each.pixels for each in engine.read(images, task.model)])
 
 
 def _answer(read: Sequence[_ReadQuestion]) -> list[Answer]:
     models = {each.fitted.model.name: each.fitted.model for each in read}
-    tasks = {each.question.task: each.fitted.task for each in read}
+    predictors = {each.question.task: each.fitted.predictor for each in read}
     features = _grouped(
         [each.fitted.model.name for each in read], [each.pixels for each in read], lambda name: models[name].embed
     )
-    rows = _grouped(
-        [each.question.task for each in read],
+    answers = _grouped(
+        [(each.question.task, each.question.reject) for each in read],
         features,
-        lambda task: lambda values: tasks[task].probabilities(np.stack(values)),
+        lambda group: lambda rows: zip(*predictors[group[0]].answers_for(np.stack(rows), group[1]), strict=True),
     )
-    return [_as_json(*pair) for pair in zip(read, rows, strict=True)]
+    return [_as_json(*pair) for pair in zip(read, answers, strict=True)]
 
 
 def _grouped(
-    groups: Sequence[str], values: Sequence[Sequence[T]], function: Callable[[str], Callable[[list[T]], Iterable[Row]]]
-) -> list[list[Row]]:
+    groups: Sequence[G], values: Sequence[Sequence[T]], function: Callable[[G], Callable[[list[T]], Iterable[R]]]
+) -> list[list[R]]:
     """Return what a group's function makes of each one's values; it is called once with those of the whole group."""
-    found: dict[int, list[Row]] = {}
+    found: dict[int, list[R]] = {}
     for group in dict.fromkeys(groups):
         members = [number for number, name in enumerate(groups) if name == group]
         results = iter(function(group)([value for number in members for value in values[number]]))
@@ -93,17 +95,19 @@ def _grouped(
     return [found[number] for number in range(len(groups))]
 
 
-def _as_json(read: _ReadQuestion, rows: Sequence[Row]) -> Answer:
+def _as_json(read: _ReadQuestion, answers: Sequence[tuple[Row, np.bool_]]) -> Answer:
+    rows, rejected = zip(*answers, strict=True)
     ranked = rank_classes(np.stack(rows), read.fitted.task.classes, read.question.top)
-    body = {"predictions": [prediction_body(each, read.question.reject) for each in ranked]}
-    return Answer(to_json(body), len(rows))
+    body = {"predictions": [prediction_body(*each) for each in zip(ranked, map(bool, rejected), strict=True)]}
+    return Answer(to_json(body), len(answers))
 
 
-def prediction_body(ranked: Sequence[tuple[str, float]], reject: float) -> dict[str, Any]:
+def prediction_body(ranked: Sequence[tuple[str, float]], rejected: bool) -> dict[str, Any]:
     """Return a `PredictionBody` as plain values."""
     best, probability = ranked[0]
     return {
-        "label": UNKNOWN if probability < reject else best,
+        "label": UNKNOWN if rejected else best,
+        "rejected": rejected,
         "probability": probability,
         "ranked": [{"label": label, "probability": value} for label, value in ranked],
     }

@@ -111,9 +111,10 @@ class ClassProbability(BaseModel):
 
 
 class PredictionBody(BaseModel):
-    """The answer for one image: `label` is "unknown" where the best class is less probable than `reject`."""
+    """The answer for one image: `label` is the best class, or "unknown" if it was rejected."""
 
     label: str
+    rejected: bool
     probability: float
     ranked: list[ClassProbability]
 

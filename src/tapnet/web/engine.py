@@ -28,6 +28,7 @@ from tapnet.inference.explanation import Explanation, explain_features
 from tapnet.inference.images import Example, read_images
 from tapnet.inference.leave_one_out import LeaveOneOut, leave_one_out
 from tapnet.inference.planes import TaskPlanes, task_planes
+from tapnet.inference.predictor import Reject
 from tapnet.inference.task import Task, fit_task
 from tapnet.inference.task_predictor import TaskPredictor
 from tapnet.web.batching import BatchedModel, Batcher
@@ -58,14 +59,15 @@ class Fitted:
     def left_out(self) -> LeaveOneOut | None:
         return leave_one_out(self.task, self.model)
 
-    def check_reject(self, reject: float) -> None:
-        """Raise UserError if the task cannot call images unknown."""
-        TaskPredictor(self.task, self.model).check_options(reject=reject)
+    @cached_property
+    def predictor(self) -> TaskPredictor:
+        return TaskPredictor(self.task, self.model)
 
-    def explain(self, pixels: Pixels) -> tuple[Explanation, tuple[Coordinates, Coordinates]]:
-        """Return why an image is classified as it is, and where it lies in the two planes."""
+    def explain(self, pixels: Pixels, reject: Reject) -> tuple[Explanation, tuple[Coordinates, Coordinates], bool]:
+        """Return why an image is classified as it is, where it lies in the two planes, and whether it is rejected."""
         features = self.model.embed([pixels])
-        return explain_features(self.task, self.planes.head, features, pixels), self.planes.locate(features)
+        rejected = bool(self.predictor.answers_for(features, reject)[1][0])
+        return explain_features(self.task, self.planes.head, features, pixels), self.planes.locate(features), rejected
 
 
 class Engine:

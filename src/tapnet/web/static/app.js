@@ -152,6 +152,7 @@ function wire() {
     $("query-hint").hidden = true;
     ask();
   }));
+  $("reject-auto").addEventListener("change", ask);
   $("reject").addEventListener("input", () => { $("reject-value").textContent = `${$("reject").value}%`; ask(); });
   $("space-embedding").addEventListener("click", () => setSpace(0));
   $("space-projection").addEventListener("click", () => setSpace(1));

@@ -108,8 +108,7 @@ export class MapView {
       this.paint();
       if (now - began < length) this.running = requestAnimationFrame(step);
     };
-    step(performance.now());
-    this.running = requestAnimationFrame(step);
+    step(began);
   }
 
   draw() {

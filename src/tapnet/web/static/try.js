@@ -22,8 +22,18 @@ async function queryBlob() {
   return query.blob;
 }
 
+// What is unknown: by the examples, where each class has two; else what is less probable than the slider says.
+const rejection = () => ($("reject-auto").checked && map?.leave_one_out ? "auto" : $("reject").value / 100);
+
+function showRejection() {
+  const auto = $("reject-auto").checked;
+  $("reject-box").hidden = auto;
+  $("reject-later").hidden = !auto || !map || Boolean(map.leave_one_out);
+}
+
 // One request at a time; what changed meanwhile is asked when the answer is there.
 export async function ask() {
+  showRejection();
   wanted = true;
   if (asking) return;
   asking = true;
@@ -32,7 +42,7 @@ export async function ask() {
     const blob = await queryBlob();
     if (!blob || !map) { showAnswer(null); continue; }
     try {
-      const answer = await call("POST", address(`/explain?reject=${$("reject").value / 100}`), images([blob]));
+      const answer = await call("POST", address(`/explain?reject=${rejection()}`), images([blob]));
       if (map && (await queryBlob())) showAnswer(answer);
     } catch (error) {
       if (error.status !== 409) toast(error.message);
@@ -45,7 +55,7 @@ export async function ask() {
 let announced = 0;
 export function showAnswer(answer) {
   const label = $("answer");
-  const unknown = answer?.probability < $("reject").value / 100; // a class may have that name, too
+  const unknown = Boolean(answer?.rejected); // a class may have that name, too
   label.classList.toggle("unknown", unknown);
   $("nearest-box").hidden = !answer;
   $("bars").hidden = !answer;
