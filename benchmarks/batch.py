@@ -27,8 +27,8 @@ from tapnet.jobs.batch import plan_batch
 from tapnet.jobs.ray_session import ray_session
 from tapnet.jobs.sources import read_chunks
 
-IMAGES, SIZE = 384, (640, 480)
-CHUNK = 16  # smaller than in use, so that a short run has some chunks for every worker
+IMAGES, SIZE = 1536, (640, 480)
+CHUNK = 32  # smaller than in use, so that a short run has some chunks for every worker
 NAMES, SMALL_CHUNKS = 1_000_000, 300
 MODEL_IMAGES, MODEL_CORES = 10**8, 16
 

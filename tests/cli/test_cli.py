@@ -15,6 +15,7 @@ from tapnet import __version__
 from tapnet.checkpoint import load
 from tapnet.checkpoint_files import BEST, LAST
 from tapnet.cli import COMMANDS, evaluate, main
+from tapnet.cli.tables import print_prose, print_table
 from tapnet.evaluation.class_overlap import ClassOverlap
 from tapnet.methods import METHODS
 from tapnet.training.run_folder import RunFolder
@@ -96,18 +97,64 @@ def test_evaluate_prints_a_table_with_both_intervals(run_folder, capsys):
 def test_compare_prints_the_paired_difference(run_folder, capsys):
     assert main(["compare", str(run_folder / BEST), str(run_folder / LAST), "--episodes", "10"]) == 0
     printed = capsys.readouterr().out
-    assert "TapNet" in printed
+    assert "tapnet" in printed
     assert "difference" in printed
 
 
 def test_a_table_fits_80_columns_and_breaks_names_at_hyphens(capsys, monkeypatch, tmp_path):
+    (tmp_path / "results").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert main(["table", "network-sizes"]) == 0
-    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    printed = re.sub(r"\x1b\[\d+m", "", capsys.readouterr().out)  # bold
+    table = [line for line in printed.splitlines() if line.startswith("│")]
     assert max(map(len, table)) <= 80
     assert any(line.startswith("│ mini-imagenet-") for line in table)
     assert not any("…" in line for line in table)
+
+
+@pytest.mark.parametrize("columns", ["50", "200"])
+def test_a_table_and_prose_in_a_pipe_are_not_folded(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    name, text = "a name of several words that is wider than a narrow terminal", "Prose of many words. " * 20
+    print_table(("name", "value"), [(name, "1.00%")])
+    print_prose(text, indent=2)
+    table, prose = capsys.readouterr().out.rsplit("┘\n", 1)
+    assert f"│ {name} │ 1.00% │" in table
+    assert prose == f"  {text}\n"
+
+
+def test_prose_is_wrapped_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    print_prose("words [of many kinds] " * 20, indent=2)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 1
+    assert all(line.startswith("  ") and len(line) <= 50 for line in lines)
+    assert "[of" in lines[0]
+
+
+@pytest.mark.parametrize("name", ["main-omniglot-mini", "network-sizes", "rivals"])
+def test_a_table_without_recorded_results_has_the_published_rows_alone(name, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["table", name]) == 0
+    printed = capsys.readouterr()
+    assert "not run" not in printed.out.lower()
+    assert "tapnet train" not in printed.out
+    assert "ours" not in "".join(line for line in printed.out.splitlines() if line.startswith("│"))
+    assert "│ TapNet" in printed.out
+    assert "ours are left out: give that of a checkout as --results." in printed.err
+
+
+@pytest.mark.parametrize("command", [["evaluate", "photos"], ["compare", "photos", "photos-fast"]])
+def test_a_network_of_no_dataset_asks_for_one_to_be_evaluated_on(command, capsys):
+    assert main(command) == 2
+    error = capsys.readouterr().err
+    assert (
+        "photos is to be evaluated on 'photos', and no dataset has that name here: choose one of quickdraw, " in error
+    )
+    assert error.rstrip().endswith("(--dataset)")
 
 
 def test_recipes_are_listed_by_dataset_and_tapnet_first(capsys):

@@ -122,6 +122,21 @@ def test_data_list_says_how_much_of_a_published_set_is_there(tmp_path, root, cap
     assert "1 class, prepared from folders by class" in printed
 
 
+@pytest.mark.parametrize(
+    ("classes", "warning"), [(5, "val has 1 class, test has 1 class: an episode needs at least 2."), (10, "")]
+)
+def test_data_prepare_of_a_folder_says_which_splits_are_too_small(tmp_path, root, capsys, classes, warning):
+    for label in range(classes):
+        path = tmp_path / "few" / f"class {label}" / "1.png"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(image_bytes(20 * label))
+    assert tapnet("prepare", "folder", "--from", tmp_path / "few", "--size", 8) == 0
+    printed = capsys.readouterr().err
+    assert warning in printed
+    assert bool(printed) == bool(warning)
+    assert root
+
+
 def test_data_prepare_counts_one_in_the_singular(tmp_path, root, capsys):
     path = tmp_path / "one" / "cat" / "1.png"
     path.parent.mkdir(parents=True)

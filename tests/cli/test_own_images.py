@@ -589,6 +589,15 @@ def test_score_names_wrong_files_and_accuracy_per_class_and_thresholds(drawing_f
     assert {"--reject", "unknown", "caught"} <= set(printed.replace("│", " ").replace("┃", " ").split())  # any width
 
 
+def test_info_of_a_network_that_no_recipe_trains_names_none(capsys):
+    assert run("info", "photos", "--json") == 0
+    described = json.loads(capsys.readouterr().out)
+    assert (described["recipe"], described["dataset"]) == (None, None)
+    assert "build_metric" in described["origin"]
+    assert run("info", "drawings", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["dataset"] == "quickdraw"
+
+
 def test_score_at_a_narrow_width_keeps_names_whole(drawing_folders, drawing_task, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "40")
     assert run("score", drawing_task, drawing_folders / "new") == 0

@@ -36,6 +36,10 @@ def result(small_tapnet, blobs):
     return compare(iter(runs), SPEC)
 
 
+def test_a_comparison_names_methods_as_recipes_do(result):
+    assert [run.method for run in result.runs] == ["tapnet", "protonet", "tapnet"]
+
+
 def test_holm_gives_the_values_worked_out_by_hand():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, 0.9]) == [1.0, 1.0]

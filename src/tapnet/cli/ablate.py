@@ -10,14 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.padding import Padding
-
 from tapnet.cli.batch import add_engine, check_engine
 from tapnet.cli.evaluate import candidate, evaluation_data
 from tapnet.cli.options import add_device, add_episodes, episode_spec, output_folder, percent
 from tapnet.cli.sweep import train_on_cluster
-from tapnet.cli.tables import print_table
+from tapnet.cli.tables import print_prose, print_table
 from tapnet.cli.train import train_with_progress
 from tapnet.errors import UserError
 from tapnet.wording import difference, half_width
@@ -136,7 +133,7 @@ def _print_list(ablations: dict[str, Ablation]) -> None:
         sources = (("--checkpoint", ablation.measure), ("--recipe", ablation.recipes))
         options = " or ".join(option for option, function in sources if function)
         print(f"{name:<26}{options}")
-        Console(highlight=False).print(Padding(ablation.question, (0, 0, 0, 2)))
+        print_prose(ablation.question, indent=2)
 
 
 def _print_rows(rows: list[Row], title: str, note: str) -> None:
@@ -161,4 +158,4 @@ def _print_rows(rows: list[Row], title: str, note: str) -> None:
     if rows[0].training_episodes:
         note = f"Each variant was trained once, for {rows[0].training_episodes} episodes; another seed may differ."
     if note:
-        Console(highlight=False).print(note)
+        print_prose(note)

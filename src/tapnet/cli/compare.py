@@ -6,12 +6,10 @@ import argparse
 import json
 import sys
 
-from rich.console import Console
-
 from tapnet.cli.evaluate import candidates, check_found
 from tapnet.cli.options import add_device, add_episodes, episode_spec, output_file
 from tapnet.cli.progress import episode_progress
-from tapnet.cli.tables import print_table
+from tapnet.cli.tables import print_prose, print_table
 from tapnet.errors import UserError
 
 _EXAMPLES = """examples:
@@ -52,6 +50,6 @@ def run(args: argparse.Namespace) -> None:
         for table in tables(result):
             print(f"\n{table.title}")
             print_table(table.headings, table.rows)
-        Console(highlight=False).print(NOTE)
+        print_prose(NOTE)
     if args.out:
         print(*(f"Wrote {path}" for path in write(result, args.out)), sep="\n", file=sys.stderr)

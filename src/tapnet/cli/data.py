@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from tapnet.cli.progress import OUT, progress_bar
+from tapnet.cli.progress import ERRORS, OUT, progress_bar
 from tapnet.errors import UserError
 from tapnet.wording import pluralize
 
@@ -159,6 +159,18 @@ def _pack(args: argparse.Namespace, dataset: Dataset, path: Path) -> None:
     _print_findings(
         [*summarize(packed), *differences(dataset, packed)], f"{packed.manifest.name} is ready: {packed.folder}"
     )
+    if not dataset.splits:  # of a published set, what is missing has been said
+        _warn_of_few_classes(packed.manifest.splits)
+
+
+def _warn_of_few_classes(splits: Mapping[str, Sequence[str]]) -> None:
+    """Say which splits have too few classes for an episode."""
+    few = [f"{split} has {pluralize(len(classes), 'class')}" for split, classes in splits.items() if len(classes) < 2]
+    if few:
+        ERRORS.print(
+            f"{', '.join(few)}: an episode needs at least 2. To train, validate and evaluate on it, add classes, or "
+            "divide them into the folders train/, val/ and test/ yourself."
+        )
 
 
 def _pack_options(args: argparse.Namespace) -> PackOptions:

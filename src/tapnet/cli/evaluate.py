@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from tapnet.checkpoint_files import find_checkpoint
 from tapnet.cli.options import (
     add_device,
@@ -23,7 +21,7 @@ from tapnet.cli.options import (
     processes,
 )
 from tapnet.cli.progress import Advance, episode_progress
-from tapnet.cli.tables import print_table
+from tapnet.cli.tables import print_prose, print_table
 from tapnet.wording import half_width, overlap_note, pluralize
 
 if TYPE_CHECKING:
@@ -132,7 +130,7 @@ def _print(measured: list[_Measured], spreads: list[tuple[Evaluation, SeedSpread
             for result, spread in spreads
         ]
         print_table(headings, rows)
-    Console(highlight=False).print(EXPLANATION + (_OVER_SEEDS if spreads else ONE_RUN))
+    print_prose(EXPLANATION + (_OVER_SEEDS if spreads else ONE_RUN))
 
 
 def _note(found: Candidate) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 from tapnet.cli.evaluate import EXPLANATION, ONE_RUN, print_results
 from tapnet.cli.options import add_device, command
+from tapnet.cli.tables import print_prose
 from tapnet.cli.train import train_with_progress
 
 TASKS = ((5, 1), (5, 5), (20, 1), (20, 5))  # way, shot
@@ -44,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
     results = [evaluator.evaluate(EpisodeSpec(way, shot, 15, EPISODES)) for way, shot in TASKS]
     RunFolder(args.out).record_evaluation([result.as_dict() for result in results])
     print_results(results, f"{args.method} on {len(evaluator.images.names)} classes it has never seen")
-    Console(highlight=False).print(EXPLANATION + ONE_RUN)
+    print_prose(EXPLANATION + ONE_RUN)
     plots = [save(learning_curve(args.out), args.out / "learning-curve.png")]
     if has_projection(method):
         plots.append(save(projection_figure(method, evaluator.images), args.out / "projection.png"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from tapnet.cli.options import listing
@@ -42,11 +43,13 @@ def run(args: argparse.Namespace) -> None:
     from tapnet.paper.results import read_ablations, read_results
     from tapnet.paper.tables import filled_table
 
+    filled = filled_table(args.name, [*read_results(args.results), *read_ablations(args.results)])
     if not args.results.is_dir():
         if args.results != _RESULTS:
             raise NotFoundError(f"There is no folder {args.results}: expected one that `--record` has filled.")
-        ERRORS.print(f"There is no folder {_RESULTS} here, so ours are missing: give that of a checkout as --results.")
-    filled = filled_table(args.name, [*read_results(args.results), *read_ablations(args.results)])
+        ERRORS.print(f"There is no folder {_RESULTS} here, so ours are left out: give that of a checkout as --results.")
+        known = [row for row in filled.rows if "not run" not in row]  # whether it was run is not known here
+        filled = replace(filled, rows=known, commands=[])
     print(filled.title)
     ours = [number for number, (name, *_) in enumerate(filled.rows) if name.endswith(", ours")]
     print_table(filled.headings, filled.rows, bold=ours)

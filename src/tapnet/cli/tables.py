@@ -1,11 +1,13 @@
-"""Tables in the terminal, in which names may be folded, but numbers are never broken."""
+"""Tables, in which names may be folded but numbers are never broken, and prose; in a file or pipe nothing is folded."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -18,19 +20,31 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], bold: Se
 
     If the terminal is narrower than the other columns, the table is wider than the terminal, so that no number breaks.
     """
-    console = Console(highlight=False)
     widths = [
         max(len(part) for part in (*heading.split(), *(line for cell in cells for line in cell.split("\n"))))
         for heading, *cells in zip(headings, *rows, strict=True)
     ]
     others = sum(width + _FRAME for width in widths[1:]) + _FRAME + 1
-    first = min(max(map(len, (headings[0], *(row[0] for row in rows)))), max(console.width - others, _LEAST))
+    first = min(max(map(len, (headings[0], *(row[0] for row in rows)))), max(_width() - others, _LEAST))
     table = Table()
     for number, (heading, width) in enumerate(zip(headings, [first, *widths[1:]], strict=True)):
         table.add_column(heading, width=width, justify="left" if number == 0 else "right")
     for number, (name, *numbers) in enumerate(rows):
         table.add_row(Text(fold(name, first)), *map(Text, numbers), style="bold" if number in bold else "")
-    Console(width=max(console.width, first + others), highlight=False).print(table)
+    Console(width=first + others, highlight=False).print(table)
+
+
+def print_prose(text: str, indent: int = 0) -> None:
+    """Print a paragraph, wrapped at words on a terminal, else on one line."""
+    if sys.stdout.isatty():
+        Console().print(Padding(Text(text), (0, 0, 0, indent)))
+    else:
+        print(" " * indent + text)
+
+
+def _width() -> int:
+    """Return the columns of the terminal; a file or a pipe has any number."""
+    return Console().width if sys.stdout.isatty() else sys.maxsize
 
 
 def fold(name: str, width: int) -> str:

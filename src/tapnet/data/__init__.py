@@ -14,7 +14,7 @@ from tapnet.data.packed import Packed, is_packed, open_packed
 from tapnet.errors import UserError
 from tapnet.user_folders import data_root
 
-__all__ = ["DATASETS", "Dataset", "ImageSet", "load_dataset", "open_dataset"]
+__all__ = ["DATASETS", "Dataset", "ImageSet", "load_dataset", "open_dataset", "own_sets"]
 
 
 def load_dataset(

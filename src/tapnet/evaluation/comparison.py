@@ -170,7 +170,7 @@ def _measure(
     over_classes = progress(f"{name}, over classes") if progress and bootstrap else None
     return RunResult(
         checkpoint=name,
-        method=type(method).__name__,
+        method=header.recipe.method.name,
         seed=header.recipe.seed,
         evaluation=evaluator.evaluate(spec, bootstrap, over_classes, accuracies),
         overlap=candidate.overlap,
