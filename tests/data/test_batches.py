@@ -1,9 +1,10 @@
+import numpy as np
 import torch
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from tapnet.backbones import Conv4
-from tapnet.data.batches import EpisodeBatchSampler, EpisodeImages, episode_images, to_float_tensor
+from tapnet.data.batches import EpisodeBatchSampler, EpisodeImages, episode_images, to_device, to_float_tensor
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.methods import TapNet
 
@@ -55,3 +56,14 @@ def test_a_plain_pytorch_loop_learns(blobs):
         losses.append(loss.item())
     assert len(losses) == len(episodes) == 30
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+
+
+def test_images_go_to_a_gpu_from_pinned_memory_without_waiting(monkeypatch):
+    calls = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: calls.append("pinned") or self)
+    monkeypatch.setattr(
+        torch.Tensor, "to", lambda self, device, non_blocking: calls.append((device, non_blocking)) or self
+    )
+    gpu = torch.device("cuda")
+    to_device(np.zeros(3), gpu)
+    assert calls == ["pinned", (gpu, True)]

@@ -3,7 +3,9 @@ from inspect import signature
 
 import pytest
 import torch
+from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tapnet.functional import class_prototypes
 from tapnet.methods import METHODS
@@ -13,6 +15,10 @@ from tapnet.training.episode_loader import EpisodeLoader
 from tapnet.trusted import trusted_episode, trusted_way
 
 READS = {"item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__"}  # the host waits for these
+
+
+SIZED_BY_VALUES = {"nonzero", "_unique", "_unique2", "unique_dim", "unique_consecutive", "masked_select"}  # … and these
+COMPARED = {"_local_scalar_dense", "is_nonzero", "equal"}
 
 
 def recipe(method="tapnet", meta_batch=1, **options):
@@ -50,20 +56,62 @@ class Reads(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class Waits(TorchDispatchMode):
+    """Operations inside, in backward passes too, for which a host waits for its device, by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        by_mask = name.startswith("index") and any(
+            each is not None and each.dtype in (torch.bool, torch.uint8)
+            for part in args
+            if isinstance(part, list | tuple)
+            for each in part
+            if each is None or isinstance(each, torch.Tensor)
+        )
+        if by_mask or name in SIZED_BY_VALUES | COMPARED:
+            self.names.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+METHOD_OPTIONS = [
+    ("tapnet", {"num_references": 6}),
+    ("tapnet", {"num_references": 6, "differentiable": True}),
+    ("protonet", {}),
+    ("matching", {}),
+    ("relation", {}),
+    ("tpn", {}),
+    ("tadam-alpha", {}),
+    ("maml", {"way": 6}),
+    ("snail", {"way": 6}),
+]
+
+
+@pytest.mark.parametrize(("method", "options"), METHOD_OPTIONS)
+def test_step_has_no_operation_that_waits_for_values(tmp_path, method, options, monkeypatch):
+    one_hot = F.one_hot  # checks its argument on a CPU; on a GPU the kernel does
+    monkeypatch.setattr(F, "one_hot", lambda labels, way: (labels[..., None] == torch.arange(way)).to(torch.int64))
+    assert torch.equal(F.one_hot(torch.tensor([2, 0]), 3), one_hot(torch.tensor([2, 0]), 3))
+    run = Run(recipe(method, **options), tmp_path, "cpu", "float32")
+    run.step()  # the optimizer makes its state
+    with Waits() as waits:
+        run.step()
+    assert waits.names == []
+
+
+def test_waits_are_counted_in_both_directions():
+    values = torch.ones(3, requires_grad=True)
+    with Waits() as waits:
+        values[values > 0].sum().backward()
+        _ = values.nonzero(), values.unique(), bool(values.sum() > 0)
+    assert {"index", "index_put", "nonzero", "_unique2", "_local_scalar_dense"} <= {*waits.names}
+
+
 @pytest.mark.parametrize("meta_batch", [1, 2])
-@pytest.mark.parametrize(
-    ("method", "options"),
-    [
-        ("tapnet", {"num_references": 6}),
-        ("tapnet", {"num_references": 6, "differentiable": True}),
-        ("protonet", {}),
-        ("matching", {}),
-        ("relation", {}),
-        ("tadam-alpha", {}),
-        ("maml", {"way": 6}),
-        ("snail", {"way": 6}),
-    ],
-)
+@pytest.mark.parametrize(("method", "options"), METHOD_OPTIONS)
 def test_step_reads_the_values_of_its_tensors_once(tmp_path, method, options, meta_batch):
     run = Run(recipe(method, meta_batch, **options), tmp_path, "cpu", "float32")
     with Reads() as reads:
