@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from tapnet.functional import (
+    blended_references,
     class_prototypes,
     linear_head,
     modified_references,
@@ -335,3 +336,9 @@ def test_a_call_with_too_many_or_too_few_arguments_is_python_s_own_error():
         null_space(FEATURES[:3], 2, None, 4)
     with pytest.raises(TypeError):
         null_space()
+
+
+def test_blended_references_that_count_for_very_many_images_are_the_references():
+    references, prototypes = torch.randn(3, 8), torch.randn(3, 8)
+    blended = blended_references(references, prototypes, torch.full((3, 1), 5.0), 1e300)
+    torch.testing.assert_close(blended, references)

@@ -182,6 +182,7 @@ def blended_references(references: Tensor, prototypes: Tensor, shots: Tensor, re
     """
     if not 0 <= reference_shots < float("inf"):
         raise UserError(f"`reference_shots` needs to be 0 or more, got {reference_shots}.")
+    reference_shots = min(reference_shots, 1e12)  # more would overflow, and this leaves nothing of the prototypes
     return (reference_shots * references + shots * prototypes) / (reference_shots + shots)
 
 

@@ -171,6 +171,10 @@ def test_fit_refuses_a_folder_that_cannot_be_learned(tmp_path, capsys):
             folder_of(tmp_path / "case", robin=1, Robin=1),
             "'Robin' and 'robin' have the same name in other case",
         ),
+        "spaces": (
+            folder_of(tmp_path / "spaces", **{"robin": 1, " robin": 1}),
+            "' robin' and 'robin' have the same name in other case or with other spaces",
+        ),
         "empty": (folder_of(tmp_path / "empty", robin=1, wren=0), "a folder without images: "),
         "none": (folder_of(tmp_path / "none"), "There is no folder"),
         "twice": (folder_of(tmp_path / "twice", robin=1, wren=1), "are the same image"),
@@ -194,6 +198,11 @@ def test_fit_refuses_a_class_whose_images_are_all_broken(tmp_path, capsys):
     [
         (["predict", "nowhere.task", "."], "There is no task file nowhere.task"),
         (["predict", "TASK", "nowhere"], "There is no image or folder nowhere"),
+        (["predict", "TASK", ".", "--lose", "5%"], "--lose belongs to --reject auto: add that, or leave it out."),
+        (["predict", "TASK", ".", "--reject", "0.6", "--lose", "5%"], "--lose belongs to --reject auto"),
+        (["score", "TASK", ".", "--lose", "0.1"], "--lose belongs to --reject auto"),
+        (["predict", "TASK", ".", "--sort-into", "."], ". is in ., whose images are read: give --sort-into a folder"),
+        (["predict", "TASK", ".", "--sort-into", "new/sorted"], "new/sorted is in ., whose images are read"),
         (["predict", "TASK", ".", "--top", "9"], "Expected `top` from 1 to the number of classes, 4, got 9. (--top)"),
         (["predict", "TASK", ".", "--reject", "60"], "a probability from 0 to 1, got 60.0. (--reject)"),
         (["predict", "TASK", ".", "--network", "nowhere"], "There is no checkpoint nowhere"),
@@ -224,6 +233,10 @@ def test_a_mistake_with_images_ends_in_one_sentence(arguments, words, drawing_ta
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (
+            ["fit", "in", "--out", "b.task", "--method", "nope"],
+            "logistic or the network's own method, such as tapnet, got",
+        ),
         (["fit", "in", "--out", "in"], "in is a folder: give the name of a file in it"),
         (["fit", "in", "--out", "a.txt/b.task"], "a.txt is a file, expected a folder"),
         (["predict", "TASK", "in", "--out", "in"], "in is a folder: give the name of a file in it"),
@@ -275,7 +288,7 @@ def test_predict_of_a_folder_without_images_ends_in_one_sentence(drawing_task, t
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--method", "banana"], "expected auto, tapnet, "),
+        (["--method", "banana"], "expected auto, protonet, centroid, logistic or the network's own method"),
         (["--selection", "banana"], "invalid choice: 'banana'"),
         (["--method", "maml"], "can be fitted by tapnet, protonet, centroid, logistic, got 'maml'. (--method)"),
         (["--network", "drawings"], "61 classes are more than the 60"),
@@ -850,3 +863,42 @@ def test_info_of_another_file_is_one_sentence(tmp_path, capsys):
     said = capsys.readouterr().err
     assert said.endswith("expected a file that `tapnet fit`, `train` or `export` wrote.\n")
     assert "header" not in said
+
+
+@pytest.mark.parametrize("command", ["predict", "score", "add", "explain", "remove"])
+def test_missing_task_file_is_reported_before_pytorch_is_imported(command, tmp_path):
+    lines = "import sys", "from tapnet.cli import main", f"main(['{command}', 'nowhere.task', '.'])"
+    code = "; ".join((*lines, "print('torch' in sys.modules)"))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert "There is no task file nowhere.task" in done.stderr
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such file names")
+def test_predictions_of_a_file_with_a_line_break_in_its_name_can_be_added(task_copy, tmp_path, capsys):
+    (tmp_path / "in").mkdir()
+    Image.effect_noise((60, 60), 80).save(tmp_path / "in" / "two\nlines.png")
+    assert run("predict", task_copy, tmp_path / "in", "--out", tmp_path / "a.csv") == 0
+    assert run("add", task_copy, "--labels", tmp_path / "a.csv") == 0
+    assert "1 image added" in capsys.readouterr().out
+
+
+def colored_photographs(root):
+    generator = np.random.default_rng(0)
+    for name, color in (("robin", (200, 60, 30)), ("wren", (40, 60, 200))):
+        (root / name).mkdir(parents=True)
+        for number in range(2):
+            pixels = np.clip(generator.normal(color, 40, (40, 50, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).resize((200, 160)).save(root / name / f"{number}.png")
+    return root
+
+
+def test_fit_of_photographs_with_a_network_for_drawings_says_so(tmp_path, capsys):
+    folder = colored_photographs(tmp_path / "in")
+    assert run("fit", folder, "--network", "drawings", "--out", tmp_path / "a.task") == 0
+    assert "These look like photographs, and drawings is a network for drawings" in capsys.readouterr().err
+
+
+def test_fit_of_drawings_with_a_network_for_drawings_says_nothing(drawing_folders, tmp_path, capsys):
+    assert run("fit", drawing_folders / "fit", "--network", "drawings", "--out", tmp_path / "a.task") == 0
+    assert "photographs" not in capsys.readouterr().err

@@ -60,7 +60,7 @@ def test_no_message_of_the_layer_names_a_flag():
 
     for file in Path(inference.__file__).parent.glob("*.py"):
         flags = re.findall(r"(?<![\w-])--[a-z][\w-]*", file.read_text(encoding="utf-8"))
-        commands = {"--out", "--onnx", "--network"} if file.name in ("task_file.py", "onnx_predictor.py") else set()
+        commands = {"--out", "--onnx", "--network"} if file.name in ("task_path.py", "onnx_predictor.py") else set()
         assert set(flags) <= commands, file.name  # whole commands that make the missing file
 
 

@@ -1,7 +1,9 @@
 import json
+import sys
 
 import pytest
 
+from tapnet.data.source import normalize_name
 from tapnet.errors import UserError
 from tapnet.inference import read_labels
 
@@ -98,3 +100,23 @@ def test_labels_that_are_not_text_are_refused(folder):
     (folder / "labels.csv").write_bytes(b"\xff\xfe\x00bad,\xff")
     with pytest.raises(UserError, match="not a text file in UTF-8"):
         read_labels(folder / "labels.csv")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such file names")
+@pytest.mark.parametrize("name", ["two\nlines.jpg", "e\u0301.jpg", "tab\there/a.jpg", " spaces .jpg"])
+def test_labels_find_a_file_by_its_name_as_predict_prints_it(name, tmp_path):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(b"")
+    found = read_labels(written(tmp_path, f"file,class\n{normalize_name(name)},robin\n"))
+    assert found.classes == {"robin": [tmp_path / name]}
+
+
+def test_labels_with_an_unknown_heading_say_which_are_known(folder):
+    with pytest.raises(UserError, match=r"line 1: there is no file photo .* heading, it needs the columns path,label"):
+        read_labels(written(folder, "photo,species\nimages/a.jpg,robin\n"))
+
+
+def test_labels_without_a_heading_do_not_speak_of_one(folder):
+    with pytest.raises(UserError, match=r"there is no file images/z\.jpg") as caught:
+        read_labels(written(folder, "images/z.jpg,robin\n"))
+    assert "is a heading" not in str(caught.value)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tapnet.cli.options import add_labels, add_network, input_path
 from tapnet.cli.progress import OUT, ImageProgress
 from tapnet.errors import UserError
+from tapnet.inference.task_path import check_task_path
 from tapnet.wording import pluralize
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    check_task_path(args.task)
     from tapnet.inference import add, read_task
     from tapnet.inference.task_file import file_version, replace_task
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tapnet.cli.options import FIGURES, add_network, input_path, output_file
 from tapnet.cli.progress import OUT
+from tapnet.inference.task_path import check_task_path
 
 _SHOWN = 5  # classes
 _EXAMPLES = """examples:
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    check_task_path(args.task)
     from tapnet.inference import explain, read_task
 
     explanation = explain(read_task(args.task), args.image, args.network)

@@ -6,6 +6,7 @@ import argparse
 
 from tapnet.cli.options import add_network, input_path, output_file
 from tapnet.cli.progress import OUT
+from tapnet.inference.task_path import check_task_path
 
 _EXAMPLES = """examples:
   tapnet export birds.task --onnx birds.onnx
@@ -23,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    check_task_path(args.task)
     from tapnet.inference import export, open_predictor, read_task
 
     export(read_task(args.task), args.onnx, args.network)

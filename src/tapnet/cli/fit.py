@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from tapnet.cli.options import add_labels, check_not_read, command, input_path, labeled_images, output_file, percent
-from tapnet.cli.progress import OUT, ImageProgress
+from tapnet.cli.progress import ERRORS, OUT, ImageProgress
 from tapnet.errors import UserError
 from tapnet.wording import pluralize
 
@@ -55,10 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _method(text: str) -> str:
     """Parse --method: "auto", or the name of a method."""
     if text != "auto":
-        from tapnet.methods import METHODS
+        from tapnet.methods import METHODS, PARAMETER_FREE
 
         if text not in METHODS:
-            raise argparse.ArgumentTypeError(f"expected auto, {', '.join(METHODS)}, got {text!r}")
+            raise argparse.ArgumentTypeError(
+                f"expected auto, {', '.join(PARAMETER_FREE)} or the network's own method, such as tapnet, got {text!r}"
+            )
     return text
 
 
@@ -73,6 +75,7 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(" ".join([*words, *folder.skipped.lines()]))
 
     from tapnet.inference import compare_methods, fit, propose_method, propose_network, write_task
+    from tapnet.inference.fitting import network_remark
 
     choice = None if args.network else propose_network(folder.classes)
     names = "selection", "projection_dim", "reference_shots"
@@ -95,6 +98,8 @@ def run(args: argparse.Namespace) -> None:
     OUT.print(
         f"{len(task.classes)} classes, {counts} each, network {task.network}, method {task.method_label}: {args.out}"
     )
+    if args.network and (remark := network_remark(folder.classes, args.network, args.device)):
+        ERRORS.print(remark)
     if choice:
         OUT.print(f"Network {choice.name} ({choice.reason}); choose another with --network.")
     if args.method == "auto" and not options:

@@ -183,10 +183,16 @@ def add_rejection(parser: argparse.ArgumentParser, words: str) -> None:
     parser.add_argument(
         "--lose",
         type=share,
-        default=0.05,
         metavar="SHARE",
         help="share of the images of known classes that --reject auto may lose (default: 5%%)",
     )
+
+
+def set_lost_share(args: argparse.Namespace) -> None:
+    """Set --lose to its default; raise UserError if it was given without --reject auto, which alone heeds it."""
+    if args.lose is not None and args.reject != "auto":
+        raise UserError("--lose belongs to --reject auto: add that, or leave it out.")
+    args.lose = 0.05 if args.lose is None else args.lose
 
 
 FIGURES = (".png", ".pdf", ".svg", ".jpg")

@@ -18,10 +18,12 @@ from tapnet.cli.options import (
     input_path,
     output_file,
     output_folder,
+    set_lost_share,
 )
 from tapnet.cli.progress import ERRORS, ImageProgress
 from tapnet.cli.rows import FORMATS
 from tapnet.errors import UserError
+from tapnet.inference.task_path import check_task_path
 from tapnet.wording import pluralize
 
 if TYPE_CHECKING:
@@ -87,6 +89,8 @@ def _output(text: str) -> Path | str:
 
 
 def run(args: argparse.Namespace) -> None:
+    check_task_path(args.task, exported=True)
+    set_lost_share(args)
     if isinstance(args.out, str):
         predict_parts(args)
         return
@@ -96,6 +100,7 @@ def run(args: argparse.Namespace) -> None:
 
     check_no_batch_options(args)
     check_not_read(args.out, [args.task, *args.images])
+    _check_outside(args.sort_into, args.images)
     form, skipped, progress = _format(args), Skipped(), ImageProgress()
     predictor = open_predictor(args.task, args.network, args.device or "cpu")
     predictor.check_options(args.top, args.reject, args.lose)
@@ -156,6 +161,13 @@ def _stream(path: Path | None) -> Iterator[TextIO]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as stream:
         yield stream
+
+
+def _check_outside(target: Path | None, images: list[str]) -> None:
+    """Raise UserError if copies would come into a folder that is read: the next time they would be read, too."""
+    folders = [Path(each) for each in images if Path(each).is_dir()]
+    if target and (inside := [each for each in folders if target.resolve().is_relative_to(each.resolve())]):
+        raise UserError(f"{target} is in {inside[0]}, whose images are read: give --sort-into a folder elsewhere.")
 
 
 def _check_local(chunk: Chunk) -> None:

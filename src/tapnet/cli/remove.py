@@ -8,6 +8,7 @@ from pathlib import Path
 from tapnet.cli.options import add_network, input_path
 from tapnet.cli.progress import OUT
 from tapnet.errors import UserError
+from tapnet.inference.task_path import check_task_path
 from tapnet.wording import pluralize
 
 _EXAMPLES = """examples:
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    check_task_path(args.task)
     from tapnet.inference import read_task, remove
     from tapnet.inference.task_file import file_version, replace_task
 

@@ -17,9 +17,11 @@ from tapnet.cli.options import (
     labeled_images,
     output_file,
     percent,
+    set_lost_share,
 )
 from tapnet.cli.progress import ERRORS, OUT, ImageProgress
 from tapnet.cli.tables import print_table
+from tapnet.inference.task_path import check_task_path
 from tapnet.wording import pluralize, shorten
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    check_task_path(args.task, exported=True)
+    set_lost_share(args)
     from tapnet.inference import confusion_figure, open_predictor, score
 
     predictor = open_predictor(args.task, args.network, args.device)

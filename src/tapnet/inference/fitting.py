@@ -14,7 +14,7 @@ import numpy as np
 
 from tapnet.errors import UserError
 from tapnet.inference.adaptation import method_for
-from tapnet.inference.content import NetworkChoice, choose_network
+from tapnet.inference.content import PHOTOGRAPHS, NetworkChoice, are_color_photographs, choose_network
 from tapnet.inference.examples import Examples
 from tapnet.inference.images import (
     Example,
@@ -79,6 +79,17 @@ def fit(
 def propose_network(images: ImagesByClass) -> NetworkChoice:
     """Return the network that `fit` chooses for these images, and why."""
     return choose_network(list(chain.from_iterable(_sorted(images).values())))
+
+
+def network_remark(images: ImagesByClass, network: str, device: str = "cpu") -> str | None:
+    """Return a sentence if these are photographs in color and the network is one for drawings, else `None`."""
+    preprocessing = load_network(network, device).preprocessing
+    flat = list(chain.from_iterable(images.values()))
+    if preprocessing is None or preprocessing.ink is None or not are_color_photographs(flat):
+        return None
+    return (
+        f"These look like photographs, and {network} is a network for drawings: {PHOTOGRAPHS} is one for photographs."
+    )
 
 
 def propose_method(task: Task, network: str | None = None, device: str = "cpu") -> MethodChoice:

@@ -26,6 +26,7 @@ class _Row(NamedTuple):
     path: str
     label: str
     rejected: bool  # a prediction that nobody has corrected
+    first: bool = False  # of a CSV file, so perhaps a heading that is not understood
 
 
 def read_labels(path: str | Path) -> LabeledFolder:
@@ -63,14 +64,26 @@ def read_labels(path: str | Path) -> LabeledFolder:
 
 
 def _found(labels: Path, row: _Row) -> Path:
-    if not row.path or not row.label:
-        missing = "path" if not row.path else "class"
+    name = row.path.strip()
+    if not name or not row.label:
+        missing = "path" if not name else "class"
         raise UserError(f"{labels}, line {row.line}: expected a path and a class, got no {missing}.")
-    choices = labels.parent / row.path, Path(row.path)
-    image = next((choice for choice in choices if choice.is_file()), None)
+    choices = [folder / each for each in dict.fromkeys((row.path, name)) for folder in (labels.parent, Path())]
+    image = next((found for found in (*choices, *map(_as_printed, choices)) if found and found.is_file()), None)
     if image is None:
-        raise UserError(f"{labels}, line {row.line}: there is no file {row.path} in {labels.absolute().parent}.")
+        words = f"{labels}, line {row.line}: there is no file {name} in {labels.absolute().parent}."
+        heading = f" If that line is a heading, it needs the {_FORMS}." if row.first and not Path(name).suffix else ""
+        raise UserError(words + heading)
     return image
+
+
+def _as_printed(path: Path) -> Path | None:
+    """Return the one file or folder whose name is printed as that of this path, such as one with a line break in it."""
+    parent = path.parent if path.parent.is_dir() or path.parent == path else _as_printed(path.parent)
+    if parent is None or not parent.is_dir():
+        return None
+    found = [each for each in parent.iterdir() if normalize_name(each.name) == normalize_name(path.name)]
+    return found[0] if len(found) == 1 else None
 
 
 def _csv_rows(path: Path) -> Iterator[_Row]:
@@ -80,9 +93,9 @@ def _csv_rows(path: Path) -> Iterator[_Row]:
     columns: tuple[int, int, int | None] | None = None
     try:
         for cells in reader:
-            cells = [cell.strip() for cell in cells]
-            if not any(cells):
+            if not any(cell.strip() for cell in cells):
                 continue
+            first = columns is None
             if columns is None:
                 heading = _heading(cells)
                 columns = heading or (0, 1, None)
@@ -93,15 +106,15 @@ def _csv_rows(path: Path) -> Iterator[_Row]:
                 raise UserError(
                     f"{path}, line {reader.line_num}: expected a path and a class, got {delimiter.join(cells)!r}."
                 )
-            label = cells[of_class]
-            yield _Row(reader.line_num, cells[of_path], label, of_guess is not None and label == UNKNOWN)
+            label = cells[of_class].strip()
+            yield _Row(reader.line_num, cells[of_path], label, of_guess is not None and label == UNKNOWN, first)
     except csv.Error as error:
         raise UserError(f"{path}, line {reader.line_num}: not comma-separated values ({error}).") from None
 
 
 def _heading(cells: list[str]) -> tuple[int, int, int | None] | None:
     """Return the columns of path, class and best guess if this is a heading, and `None` if it is a row."""
-    names = [cell.lower() for cell in cells]
+    names = [cell.strip().lower() for cell in cells]
     paths, classes = ([names.index(name) for name in known if name in names] for known in (PATHS, CLASSES))
     if not paths or not classes:
         return None

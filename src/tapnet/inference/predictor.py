@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.errors import UserError
 from tapnet.inference.images import Example, ImageInput, OnUnreadable, in_batches, read_images, readable
+from tapnet.inference.task_path import check_task_path
 
 UNKNOWN = "unknown"
 BATCH = 64
@@ -148,6 +149,7 @@ def open_predictor(path: str | Path, network: str | None = None, device: str = "
     damaged or another one than the task was fitted with.
     """
     path = Path(path)
+    check_task_path(path, exported=True)
     if path.suffix.lower() == ".onnx":
         from tapnet.inference.onnx_predictor import OnnxPredictor
 

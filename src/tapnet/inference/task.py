@@ -167,9 +167,11 @@ def without(task: Task, gone: Callable[[int, str], bool], model: EmbeddingModel)
     return fit_task(names, left, model, task.method, task.options, task.label_kind)
 
 
-def check_names_differ(classes: Sequence[str]) -> None:
-    """Raise UserError if two classes differ only in upper and lower case."""
-    counts = Counter(name.casefold() for name in classes)
-    alike = [name for name in classes if counts[name.casefold()] > 1]
+def check_names_differ(classes: Sequence[str], spaces: bool = True) -> None:
+    """Raise UserError if two classes differ only in upper and lower case or, with `spaces`, in spaces around them."""
+    keys = [(name.strip() if spaces else name).casefold() for name in classes]
+    counts = Counter(keys)
+    alike = [name for name, key in zip(classes, keys, strict=True) if counts[key] > 1]
     if alike:
-        raise UserError(f"The classes {' and '.join(map(repr, alike))} have the same name in other case: rename one.")
+        names = " and ".join(map(repr, alike))
+        raise UserError(f"The classes {names} have the same name in other case or with other spaces: rename one.")

@@ -21,13 +21,13 @@ from torch import Tensor
 from tapnet._version import __version__
 from tapnet.atomic_write import write_atomically
 from tapnet.checkpoint import HEADER, TASK, content_digest
-from tapnet.checkpoint_files import BEST
-from tapnet.errors import NotFoundError, UserError
+from tapnet.errors import UserError
 from tapnet.hardware import PRECISIONS
 from tapnet.inference.adaptation import adapt
 from tapnet.inference.examples import Examples
 from tapnet.inference.networks import EmbeddingModel
 from tapnet.inference.task import LABEL_KINDS, Task, check_names_differ
+from tapnet.inference.task_path import check_task_path, not_a_task
 from tapnet.methods import METHODS, Head, LinearHead
 
 FORMAT = 2
@@ -91,16 +91,7 @@ def _tensors(task: Task) -> dict[str, NDArray[Any]]:
 def read_task(path: str | Path) -> Task:
     """Return the task in a file; raise UserError if there is none, or if it is damaged or inconsistent."""
     path = Path(path)
-    if path.is_dir():
-        if (path / BEST).exists():
-            raise UserError(_no_run(path))
-        raise UserError(
-            f"{path} is a folder, expected a task file: `tapnet fit {path} --out FILE` makes one of folders of classes."
-        )
-    if not path.is_file():
-        raise NotFoundError(f"There is no task file {path}: make one with `tapnet fit FOLDER --out {path}`.")
-    if path.suffix.lower() == ".onnx":
-        raise UserError(f"{path} is an exported task, which `tapnet predict` takes; expected the task file itself.")
+    check_task_path(path)
     try:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}
@@ -108,7 +99,7 @@ def read_task(path: str | Path) -> Task:
     except SafetensorError as error:
         raise UserError(f"{path} is damaged or not a task file ({error}).") from None
     if HEADER in metadata:
-        raise UserError(_no_run(path))
+        raise UserError(not_a_task(path))
     if TASK not in metadata:
         raise UserError(f"{path} is a safetensors file, but not a task: make one with `tapnet fit`.")
     try:
@@ -124,13 +115,6 @@ def read_header(path: Path) -> dict[str, Any]:
     with safe_open(path, framework="np") as file:
         header: dict[str, Any] = json.loads((file.metadata() or {})[TASK])
     return header
-
-
-def _no_run(path: Path) -> str:
-    return (
-        f"{path} is a trained network, which `tapnet evaluate {path}` measures; expected a task file, which "
-        f"`tapnet fit FOLDER --network {path} --out FILE` makes with it."
-    )
 
 
 def _task(header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Task:
@@ -206,7 +190,7 @@ def _check(task: Task) -> None:
         raise UserError("its names are not text")
     if len(task.examples.thumbnails) != count or set(labels.tolist()) != set(range(way)):
         raise UserError("its examples, thumbnails and classes do not match")
-    check_names_differ(task.classes)
+    check_names_differ(task.classes, spaces=False)  # earlier versions allowed them
 
 
 def with_network(task: Task, model: EmbeddingModel) -> Task:
