@@ -76,16 +76,16 @@ def with_image(
     if isinstance(raw, Unreadable):
         return raw
     try:
-        with _open(raw) as image:
-            if most_pixels is not None and image.width * image.height > most_pixels:
-                return TooLarge(f"{image.width}×{image.height} pixels, more than {most_pixels:,}")
-            if image.width * image.height > most:
-                image.draft(image.mode, (least, least))
-            pixels = image.width * image.height
-            if pixels > MOST_PIXELS:
-                raise Image.DecompressionBombError
-            with _one_large_at_a_time if pixels > LARGE_PIXELS else nullcontext():
-                return use(LoadedImage(_eight_bits(image), _orientation(image)))
+        image = _open(raw)
+        if most_pixels is not None and image.width * image.height > most_pixels:
+            return TooLarge(f"{image.width}×{image.height} pixels, more than {most_pixels:,}")
+        if image.width * image.height > most:
+            image.draft(image.mode, (least, least))
+        pixels = image.width * image.height
+        if pixels > MOST_PIXELS:
+            raise Image.DecompressionBombError
+        with _one_large_at_a_time if pixels > LARGE_PIXELS else nullcontext():
+            return use(LoadedImage(_eight_bits(image), _orientation(image)))
     except Exception as error:  # decoders raise almost anything on damaged bytes
         return Unreadable(_reason(raw, error))
 
@@ -93,8 +93,7 @@ def with_image(
 def image_size(raw: bytes) -> tuple[int, int] | Unreadable:
     """Return the width and height that an image file declares, without decoding it, or why it cannot be read."""
     try:
-        with _open(raw) as image:
-            return image.size
+        return _open(raw).size
     except Exception as error:  # decoders raise almost anything on damaged bytes
         return Unreadable(_reason(raw, error))
 
@@ -129,15 +128,13 @@ def readable_formats() -> tuple[str, ...]:
     return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
-@contextmanager
-def _open(raw: bytes | NDArray[np.uint8] | Image.Image) -> Iterator[Image.Image]:
+def _open(raw: bytes | NDArray[np.uint8] | Image.Image) -> Image.Image:
+    """Return the image, not yet decoded; there is no file to close."""
     if isinstance(raw, bytes):
-        with Image.open(io.BytesIO(raw), formats=readable_formats()) as image:
-            yield image
-    elif isinstance(raw, Image.Image):
-        yield raw
-    else:
-        yield Image.fromarray(raw[..., 0] if raw.ndim == 3 and raw.shape[2] == 1 else raw)
+        return Image.open(io.BytesIO(raw), formats=readable_formats())
+    if isinstance(raw, Image.Image):
+        return raw
+    return Image.fromarray(raw[..., 0] if raw.ndim == 3 and raw.shape[2] == 1 else raw)
 
 
 def _orientation(image: Image.Image) -> Image.Transpose | None:

@@ -137,8 +137,8 @@ class Preprocessing:
         first = drawings[0].gray[None]
         inks = _bright_inks(first if len(drawings) == 1 else np.stack([each.gray for each in drawings]), self.centred)
         pixels = np.stack([self._fit(ink, each.loaded) for ink, each in zip(inks, drawings, strict=True)])
-        if self.full_contrast:
-            brightest = pixels.max(axis=(1, 2, 3), keepdims=True)
+        brightest = pixels.max(axis=(1, 2, 3), keepdims=True)
+        if self.full_contrast and brightest.min() < 255:
             pixels = np.rint(pixels * (255 / np.maximum(brightest, 1))).astype(np.uint8)
         return [Decoded(*each) for each in zip(pixels, (self._resizes(each.loaded) for each in drawings), strict=True)]
 
@@ -208,16 +208,24 @@ def _bright_inks(grays: Pixels, centred: bool) -> list[Pixels]:
     if not centred:
         return list(inks)
     marked = inks > _PAPER
-    return list(map(_in_square, inks, np.any(marked, axis=2), np.any(marked, axis=1)))
+    return list(map(_in_square, inks, _bounds(np.any(marked, axis=2)), _bounds(np.any(marked, axis=1))))
 
 
-def _in_square(ink: Pixels, marked_rows: NDArray[np.bool_], marked_columns: NDArray[np.bool_]) -> Pixels:
+def _bounds(marked: NDArray[np.bool_]) -> list[list[int]]:
+    """Return where the marks of each row (n, length) begin and end; both are 0 where there is none."""
+    first, last = marked.argmax(axis=1), marked.shape[1] - marked[:, ::-1].argmax(axis=1)
+    ends: list[list[int]] = np.stack([first, last * marked.any(axis=1)], axis=1).tolist()
+    return ends
+
+
+def _in_square(ink: Pixels, rows: Sequence[int], columns: Sequence[int]) -> Pixels:
     """Return the bounding box of the ink in the middle of a black square; a drawing without ink as it is."""
-    rows, columns = marked_rows.nonzero()[0], marked_columns.nonzero()[0]
-    if not len(rows):
+    if not rows[1]:
         return ink
-    box = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    box = ink[slice(*rows), slice(*columns)]
     height, width = box.shape
+    if height == width:
+        return box
     side = max(height, width)
     square = np.zeros((side, side), np.uint8)
     top, left = (side - height) // 2, (side - width) // 2
