@@ -50,7 +50,8 @@ def ray_session(address: str | None = None) -> Iterator[Any]:
     except Exception as error:  # a bare one, where its processes take too long to start
         here = named in (None, "local")
         problem = "Ray cannot be started on this machine" if here else f"There is no Ray cluster at {named}"
-        raise UserError(f"{problem}: {one_line(error)}", parameter="address") from None
+        hint = "" if here else " If it asks for a token, set RAY_AUTH_MODE=token here, too."
+        raise UserError(f"{problem}: {one_line(error).rstrip('.')}.{hint}", parameter="address") from None
     try:
         yield ray
     finally:
