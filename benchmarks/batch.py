@@ -1,8 +1,10 @@
 """Batch prediction: one process against Ray with one and two workers, and the parts of the cost of a cluster.
 
-Images are JPEG files of 640×480 pixels, embedded by `photos-fast`. What Ray costs has three parts, each measured by
-itself: CPU seconds once, until the first part is written; per image, in the workers; and per second, in the driver and
-in Ray's other processes, however many images it holds. A busy machine disturbs CPU seconds less than the clock.
+Images per second are compared by the clock: one worker with the plain command, two workers with two plain commands at a
+time, since two processes share a machine's caches and clock rate with or without Ray. Images are JPEG files of 640×480
+pixels, embedded by `photos-fast`. What Ray costs has three parts, each measured by itself: CPU seconds once, until the
+first part is written; per image, in the workers; and per second, in the driver and in Ray's other processes, however
+many images it holds. A busy machine disturbs CPU seconds less than the clock.
 """
 
 from __future__ import annotations
@@ -11,8 +13,11 @@ import os
 import statistics
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +49,14 @@ class Run:
     other_cpu: float  # CPU seconds per second of all other processes
 
 
+@dataclass(frozen=True)
+class Half:
+    """What one of two plain processes does with half of the images, once it has written its first part."""
+
+    rate: float  # images per second
+    cpu: float  # CPU seconds per image
+
+
 def rows(pairs: int) -> list[Row]:
     torch.set_num_threads(1)
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (as the plain command; Ray gives way to all else by 15)
@@ -54,7 +67,9 @@ def rows(pairs: int) -> list[Row]:
         with ray_session("local"):
             connected, connected_cpu = time.perf_counter() - began, sum(_spent(before))
             runs: dict[str, list[Run]] = {"plain": [], "one": [], "two": []}
+            halves: list[tuple[Half, Half]] = []
             for number in range(pairs):
+                halves.append(_halves(folder, number))
                 for name, workers in (("plain", 0), ("one", 1), ("two", 2))[:: -1 if number % 2 else 1]:
                     runs[name].append(_measured(folder, f"{name}-{number}", workers))
             dispatch = _dispatch(folder)
@@ -64,14 +79,16 @@ def rows(pairs: int) -> list[Row]:
         for name, several in runs.items()
     }
     plain, one, two = middle["plain"], middle["one"], middle["two"]
-    rates = f"images per second: {plain.rate:.1f} plain, {one.rate:.1f} by 1 worker, {two.rate:.1f} by 2"
+    both, both_cpu = (statistics.median(map(function, halves)) for function in (_rate, _cpu))
+    rates = f"images per second: {plain.rate:.1f} plain, {one.rate:.1f} by 1 worker"
+    rates_of_two = f"images per second: {both:.1f} by 2 plain processes at a time, {two.rate:.1f} by 2 workers"
     startup, startup_cpu = connected + one.startup, connected_cpu + one.startup_cpu
     return [
-        *_overhead("1 worker", one, plain, 1),
-        *_overhead("2 workers", two, plain, 2),
+        *_overhead("1 worker / plain", one, plain.cpu, 1),
+        *_overhead("2 workers / 2 plain", two, both_cpu, 2),
         Row("batch: CPU seconds that Ray costs once", startup_cpu, "", note=f"plain {plain.startup_cpu:.1f}"),
         Row("batch: images per second, Ray 1 worker / plain", one.rate / plain.rate, "at least 0.9", note=rates),
-        Row("batch: images per second, Ray 2 workers / 1", two.rate / one.rate, "2 on two free cores"),
+        Row("batch: images per second, Ray 2 workers / 2 plain", two.rate / both, "at least 0.9", note=rates_of_two),
         Row("batch: CPU seconds per image", plain.cpu, "", note="one thread: read, decode, embed, write"),
         Row("batch: CPU seconds of the driver per chunk", dispatch, "", note="the part that workers do not share"),
         Row("batch: seconds until the first part, Ray", startup, "", note=f"plain {plain.startup:.1f}"),
@@ -80,18 +97,18 @@ def rows(pairs: int) -> list[Row]:
     ]
 
 
-def _overhead(name: str, run: Run, plain: Run, workers: int) -> list[Row]:
+def _overhead(name: str, run: Run, plain: float, workers: int) -> list[Row]:
     """Return the CPU per image as it was here, and as it would be where each worker has a core to itself."""
-    workers_alone = run.cpu / plain.cpu
-    here = workers_alone + run.other_cpu / run.rate / plain.cpu
+    workers_alone = run.cpu / plain
+    here = workers_alone + run.other_cpu / run.rate / plain
     note = (
         f"CPU per second of other processes {run.other_cpu:.3f}; with them {here:.3g} at {run.rate:.1f} images a second"
     )
     free = workers_alone * (1 + run.other_cpu / workers)
     target = "at most 1.1"
     return [
-        Row(f"batch: CPU per image, Ray {name} / plain", workers_alone, target, run.cpu, plain.cpu, note),
-        Row(f"batch: the same with all processes, {name} on free cores", free, target, note="computed from the parts"),
+        Row(f"batch: CPU per image, Ray {name}", workers_alone, target, run.cpu, plain, note),
+        Row(f"batch: the same with all processes, {name}", free, target, note="on free cores, computed from the parts"),
     ]
 
 
@@ -120,6 +137,34 @@ def _measured(folder: Path, name: str, workers: int) -> Run:
     taken, (predicting, others) = time.perf_counter() - began, _spent(before, workers)
     list(parts)
     return Run(startup, startup_cpu, images / taken, predicting / images, others / taken)
+
+
+def _halves(folder: Path, number: int) -> tuple[Half, Half]:
+    """Predict half of the images in each of two new processes at a time."""
+    images = sorted((folder / "photos").iterdir())
+    for part in range(2):
+        (folder / f"half-{part}.txt").write_text("".join(f"{image}\n" for image in images[part::2]))
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        first, second = pool.map(partial(_half, folder, number), range(2))
+    return first, second
+
+
+def _half(folder: Path, number: int, part: int) -> Half:
+    torch.set_num_threads(1)
+    out = str(folder / f"half-{part}-{number}.parquet")
+    parts = plan_batch(folder / "task", [folder / f"half-{part}.txt"], out, chunk_size=CHUNK).run()
+    next(parts)
+    began, before = time.perf_counter(), time.process_time()
+    images = sum(each.images for each in parts)
+    return Half(images / (time.perf_counter() - began), (time.process_time() - before) / images)
+
+
+def _rate(halves: tuple[Half, Half]) -> float:
+    return sum(half.rate for half in halves)
+
+
+def _cpu(halves: tuple[Half, Half]) -> float:
+    return sum(half.cpu for half in halves) / len(halves)
 
 
 def _cpu_seconds() -> dict[psutil.Process, float]:
