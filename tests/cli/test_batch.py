@@ -4,8 +4,8 @@ from tapnet.cli import batch
 
 
 def test_time_left_does_not_count_the_start_of_a_cluster(monkeypatch, capsys):
-    times = iter([0.0, 100.0, 110.0, 190.0])  # the start, and parts of 100, 100 and 800 images
+    times = iter([100.0, 100.1, 140.0, 190.0])  # parts of 100, 100, 200 and 600 images, the first two by two workers
     monkeypatch.setattr(batch, "time", SimpleNamespace(monotonic=lambda: next(times)))
     log = batch._Log(1000)
-    log(100), log(200), log(1000)  # nothing is left after the last one
-    assert capsys.readouterr().err == "200 of 1,000 images, 10.0 per second, 0:01:20 left\n"
+    log(100), log(200), log(400), log(1000)  # nothing is left after the last one
+    assert capsys.readouterr().err == "400 of 1,000 images, 7.5 per second, 0:01:20 left\n"

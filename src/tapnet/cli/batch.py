@@ -113,13 +113,13 @@ class _Log:
     """Prints every now and then how many images are done and how long the rest will take, if there is no terminal."""
 
     def __init__(self, total: int) -> None:
-        self.total, self.first, self.began, self.printed = total, 0, 0.0, time.monotonic()
+        self.total, self.first, self.began, self.printed = total, 0, 0.0, 0.0
 
     def __call__(self, done: int) -> None:
         now = time.monotonic()
-        if not self.first:  # the time until the first part is that of starting
-            self.first, self.began = done, now
-        if now - self.printed < _LOG_SECONDS or done in (self.first, self.total):
+        if not self.first:  # the time until the first part is that of starting; the next may come at once
+            self.first, self.began, self.printed = done, now, now
+        if now - self.printed < _LOG_SECONDS or done == self.total:
             return
         self.printed = now
         rate = (done - self.first) / (now - self.began)
