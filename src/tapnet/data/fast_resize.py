@@ -2,7 +2,7 @@
 
 Both compute the same filter, PyTorch with weights of 16 bits and Pillow with 22: most values are the same, and few
 differ by more than one level. The features change less than by rounding to bf16, so this is for networks that compute
-in bf16; all others get Pillow's pixels.
+in bf16; all others get Pillow's pixels, as do tasks that were fitted to them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from PIL import Image
 
 from tapnet.data.preprocessing import Pixels, Preprocessing
 
+PILLOW, PYTORCH = RESIZING = ("pillow", "pytorch")
 _SUPPORT = 3  # of the Lanczos filter, in pixels of the smaller of the two images
 _LARGEST_SHIFT = 0.05  # of a pixel of the photograph
 _CHOICES = 48  # of how many results to skip

@@ -18,6 +18,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor, tensor
 
+from tapnet.data.fast_resize import PILLOW
 from tapnet.errors import UserError
 from tapnet.inference.content import choose_network
 from tapnet.inference.examples import Examples
@@ -132,7 +133,8 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             device,
         )
         model.task_, model.classes_, model.network_ = task, np.array(task.labels()), model.network
-        model.n_features_in_, model.precision_ = task.examples.features.shape[1], task.precision
+        model.n_features_in_ = task.examples.features.shape[1]
+        model.precision_, model.resizing_ = task.precision, task.resizing
         return model
 
     def _chosen(self, X: Any) -> str:
@@ -169,8 +171,8 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return network
 
     def _network(self) -> EmbeddingModel:
-        """Return the network, embedding in the precision of the examples."""
-        return load_network(self.network_, self.device).in_precision(self.precision_)
+        """Return the network, embedding images as the examples were."""
+        return load_network(self.network_, self.device).in_precision(self.precision_, self.resizing_)
 
     def _read(
         self, X: Any, reset: bool, thumbnail: bool = False
@@ -179,8 +181,10 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         _check_unusable(X)
         if reset:
             self.network_ = self._chosen(X)
-            vectors_only = self.network_ == FEATURES
-            self.precision_ = "float32" if vectors_only else load_network(self.network_, self.device).precision
+            self.precision_, self.resizing_ = "float32", PILLOW
+            if self.network_ != FEATURES:
+                network = load_network(self.network_, self.device)
+                self.precision_, self.resizing_ = network.precision, network.resizing
         if not are_images(X):
             vectors = validate_data(self, X, reset=reset, dtype=np.float64)
             check_features(tensor(vectors))

@@ -114,7 +114,8 @@ class Engine:
             raise UserError(f"This server has the networks {', '.join(self.networks)}, got {name!r}.")
         with self._lock:
             if name not in self._models:
-                self._models[name] = BatchedModel.of(load_network(name, self.settings.device), self.batcher)
+                model = load_network(name, self.settings.device)  # images resized as those of earlier versions
+                self._models[name] = BatchedModel.of(model.in_precision(model.precision), self.batcher)
             return self._models[name]
 
     def methods(self, name: str) -> list[str]:
