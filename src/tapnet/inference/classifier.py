@@ -172,7 +172,8 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _network(self) -> EmbeddingModel:
         """Return the network, embedding images as the examples were."""
-        return load_network(self.network_, self.device).in_precision(self.precision_, self.resizing_)
+        resizing = getattr(self, "resizing_", PILLOW)  # classifiers pickled by earlier versions have none
+        return load_network(self.network_, self.device).in_precision(self.precision_, resizing)
 
     def _read(
         self, X: Any, reset: bool, thumbnail: bool = False

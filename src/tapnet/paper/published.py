@@ -58,8 +58,6 @@ def _tiered_imagenet(shot: int) -> Task:
 _CONV4_CPU = (  # our recipes for smaller machines
     "mini-imagenet-conv4-cpu",
     "mini-imagenet-conv4-classifier",
-    "mini-imagenet-5shot-conv4-cpu-averaged",
-    "mini-imagenet-1shot-conv4-cpu-averaged",
     "mini-imagenet-5shot-conv4-cpu-scaled",
     "mini-imagenet-1shot-conv4-cpu-scaled",
     "mini-imagenet-5shot-conv4-cpu-protonet",
