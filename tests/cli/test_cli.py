@@ -151,9 +151,7 @@ def test_a_table_without_recorded_results_has_the_published_rows_alone(name, cap
 def test_a_network_of_no_dataset_asks_for_one_to_be_evaluated_on(command, capsys):
     assert main(command) == 2
     error = capsys.readouterr().err
-    assert (
-        "photos is to be evaluated on 'photos', and no dataset has that name here: choose one of quickdraw, " in error
-    )
+    assert "There is no dataset 'photos' here: choose one of quickdraw, " in error
     assert error.rstrip().endswith("(--dataset)")
 
 

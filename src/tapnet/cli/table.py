@@ -12,6 +12,7 @@ from tapnet.cli.tables import print_table
 from tapnet.errors import NotFoundError
 
 _RESULTS = Path("results")
+_OURS = ", ours"  # ends the names of our rows
 TABLES = {
     "main-omniglot-mini": "Table 1: Omniglot and miniImageNet",
     "main-tiered": "Table 2: tieredImageNet",
@@ -48,10 +49,10 @@ def run(args: argparse.Namespace) -> None:
         if args.results != _RESULTS:
             raise NotFoundError(f"There is no folder {args.results}: expected one that `--record` has filled.")
         ERRORS.print(f"There is no folder {_RESULTS} here, so ours are left out: give that of a checkout as --results.")
-        known = [row for row in filled.rows if "not run" not in row]  # whether it was run is not known here
-        filled = replace(filled, rows=known, commands=[])
+        published = [row for row in filled.rows if not row[0].endswith(_OURS)]
+        filled = replace(filled, rows=published, commands=[])
     print(filled.title)
-    ours = [number for number, (name, *_) in enumerate(filled.rows) if name.endswith(", ours")]
+    ours = [number for number, (name, *_) in enumerate(filled.rows) if name.endswith(_OURS)]
     print_table(filled.headings, filled.rows, bold=ours)
     for title, lines in (
         ("Where ours differs:", filled.notes),

@@ -14,7 +14,7 @@ from tapnet.data.packed import Packed, is_packed, open_packed
 from tapnet.errors import UserError
 from tapnet.user_folders import data_root
 
-__all__ = ["DATASETS", "Dataset", "ImageSet", "load_dataset", "open_dataset", "own_sets"]
+__all__ = ["DATASETS", "Dataset", "ImageSet", "load_dataset", "open_dataset"]
 
 
 def load_dataset(
@@ -50,7 +50,8 @@ def open_dataset(name: str, root: str | Path | None = None) -> Packed:
         return DATASETS[name].open(folder)
     if name in (own := own_sets(folder)):
         return open_packed(folder / name)
-    raise UserError(f"Datasets are {', '.join([*DATASETS, *own])}, got {name!r}.")
+    choices = ", ".join([*DATASETS, *own])
+    raise UserError(f"There is no dataset {name!r} here: choose one of {choices}.", parameter="dataset")
 
 
 def own_sets(root: Path) -> list[str]:

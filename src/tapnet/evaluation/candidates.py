@@ -9,13 +9,12 @@ from typing import Any
 
 from tapnet.backbones import ImageShape
 from tapnet.checkpoint import Header, read_checkpoint
-from tapnet.data import DATASETS, ImageSet, own_sets
+from tapnet.data import ImageSet
 from tapnet.errors import UserError
 from tapnet.evaluation.class_overlap import ClassOverlap, class_overlap, pretrained_on
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.hardware import resolve_device
 from tapnet.recipe import Data
-from tapnet.user_folders import data_root
 from tapnet.wording import pluralize
 
 
@@ -70,7 +69,6 @@ class Candidate:
                 "be on unseen classes: allow the overlap to measure it all the same, and the result says so.",
                 parameter="allow_overlap",
             )
-        _check_dataset(checkpoint, dataset, root)
         found = images.load(recipe.data)
         _check_image_size(checkpoint, loaded.header.image_shape, found)
         overlap = class_overlap(recipe, method, found, root, loaded.header.ancestors)
@@ -97,16 +95,6 @@ def check_seeds(checkpoints: Sequence[str]) -> None:
     seeds = [recipe.seed for recipe in recipes]
     if len({*seeds}) < len(seeds):
         raise UserError(f"Expected one run per seed, got the seeds {', '.join(map(str, seeds))}.", parameter="seeds")
-
-
-def _check_dataset(checkpoint: str, dataset: str, root: str | None) -> None:
-    choices = [*DATASETS, *own_sets(data_root(root))]
-    if dataset not in choices:
-        raise UserError(
-            f"{checkpoint} is to be evaluated on {dataset!r}, and no dataset has that name here: choose one of "
-            f"{', '.join(choices)}.",
-            parameter="dataset",
-        )
 
 
 def _check_image_size(checkpoint: str, needed: ImageShape, images: ImageSet) -> None:
