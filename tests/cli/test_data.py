@@ -122,10 +122,11 @@ def test_data_list_says_how_much_of_a_published_set_is_there(tmp_path, root, cap
     assert "1 class, prepared from folders by class" in printed
 
 
+@pytest.mark.usefixtures("root")
 @pytest.mark.parametrize(
     ("classes", "warning"), [(5, "val has 1 class, test has 1 class: an episode needs at least 2."), (10, "")]
 )
-def test_data_prepare_of_a_folder_says_which_splits_are_too_small(tmp_path, root, capsys, classes, warning):
+def test_data_prepare_of_a_folder_says_which_splits_are_too_small(tmp_path, capsys, classes, warning):
     for label in range(classes):
         path = tmp_path / "few" / f"class {label}" / "1.png"
         path.parent.mkdir(parents=True)
@@ -134,7 +135,6 @@ def test_data_prepare_of_a_folder_says_which_splits_are_too_small(tmp_path, root
     printed = capsys.readouterr().err
     assert warning in printed
     assert bool(printed) == bool(warning)
-    assert root
 
 
 def test_data_prepare_counts_one_in_the_singular(tmp_path, root, capsys):

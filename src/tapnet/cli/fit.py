@@ -74,8 +74,7 @@ def run(args: argparse.Namespace) -> None:
             words.append(f"If its folders are the classes, give {args.folder / only}.")
         raise UserError(" ".join([*words, *folder.skipped.lines()]))
 
-    from tapnet.inference import compare_methods, fit, propose_method, propose_network, write_task
-    from tapnet.inference.fitting import network_remark
+    from tapnet.inference import compare_methods, fit, network_warning, propose_method, propose_network, write_task
 
     choice = None if args.network else propose_network(folder.classes)
     names = "selection", "projection_dim", "reference_shots"
@@ -98,8 +97,8 @@ def run(args: argparse.Namespace) -> None:
     OUT.print(
         f"{len(task.classes)} classes, {counts} each, network {task.network}, method {task.method_label}: {args.out}"
     )
-    if args.network and (remark := network_remark(folder.classes, args.network, args.device)):
-        ERRORS.print(remark)
+    if args.network and (warning := network_warning(folder.classes, args.network, args.device)):
+        ERRORS.print(warning)
     if choice:
         OUT.print(f"Network {choice.name} ({choice.reason}); choose another with --network.")
     if args.method == "auto" and not options:

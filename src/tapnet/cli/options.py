@@ -188,11 +188,13 @@ def add_rejection(parser: argparse.ArgumentParser, words: str) -> None:
     )
 
 
-def set_lost_share(args: argparse.Namespace) -> None:
-    """Set --lose to its default; raise UserError if it was given without --reject auto, which alone heeds it."""
+def check_lose(args: argparse.Namespace) -> None:
+    """Raise UserError if --lose is given without --reject auto; set its default."""
+    from tapnet.inference.predictor import LOSE
+
     if args.lose is not None and args.reject != "auto":
-        raise UserError("--lose belongs to --reject auto: add that, or leave it out.")
-    args.lose = 0.05 if args.lose is None else args.lose
+        raise UserError("--lose only applies to --reject auto: add that, or leave --lose out.")
+    args.lose = LOSE if args.lose is None else args.lose
 
 
 FIGURES = (".png", ".pdf", ".svg", ".jpg")

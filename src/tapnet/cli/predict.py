@@ -13,12 +13,12 @@ from tapnet.cli.batch import add_batch_options, check_no_batch_options, predict_
 from tapnet.cli.options import (
     add_network,
     add_rejection,
+    check_lose,
     check_not_read,
     image_source,
     input_path,
     output_file,
     output_folder,
-    set_lost_share,
 )
 from tapnet.cli.progress import ERRORS, ImageProgress
 from tapnet.cli.rows import FORMATS
@@ -89,8 +89,8 @@ def _output(text: str) -> Path | str:
 
 
 def run(args: argparse.Namespace) -> None:
-    check_task_path(args.task, exported=True)
-    set_lost_share(args)
+    check_task_path(args.task, allow_onnx=True)
+    check_lose(args)
     if isinstance(args.out, str):
         predict_parts(args)
         return

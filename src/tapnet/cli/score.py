@@ -12,12 +12,12 @@ from tapnet.cli.options import (
     add_labels,
     add_network,
     add_rejection,
+    check_lose,
     check_not_read,
     input_path,
     labeled_images,
     output_file,
     percent,
-    set_lost_share,
 )
 from tapnet.cli.progress import ERRORS, OUT, ImageProgress
 from tapnet.cli.tables import print_table
@@ -52,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    check_task_path(args.task, exported=True)
-    set_lost_share(args)
+    check_task_path(args.task, allow_onnx=True)
+    check_lose(args)
     from tapnet.inference import confusion_figure, open_predictor, score
 
     predictor = open_predictor(args.task, args.network, args.device)

@@ -137,9 +137,10 @@ class Preprocessing:
         first = drawings[0].gray[None]
         inks = _bright_inks(first if len(drawings) == 1 else np.stack([each.gray for each in drawings]), self.centred)
         pixels = np.stack([self._fit(ink, each.loaded) for ink, each in zip(inks, drawings, strict=True)])
-        brightest = pixels.max(axis=(1, 2, 3), keepdims=True)
-        if self.full_contrast and brightest.min() < 255:
-            pixels = np.rint(pixels * (255 / np.maximum(brightest, 1))).astype(np.uint8)
+        if self.full_contrast:
+            brightest = pixels.max(axis=(1, 2, 3), keepdims=True)
+            if brightest.min() < 255:
+                pixels = np.rint(pixels * (255 / np.maximum(brightest, 1))).astype(np.uint8)
         return [Decoded(*each) for each in zip(pixels, (self._resizes(each.loaded) for each in drawings), strict=True)]
 
     def _resizes(self, loaded: LoadedImage) -> bool:
@@ -153,13 +154,10 @@ class Preprocessing:
             image = Image.fromarray(image)
         size = loaded.stored_size(self.width, self.height)
         if image.size != size:
-            resized = self._resized(image, size)
-            if isinstance(resized, np.ndarray) and resized.shape == self.shape and loaded.orientation is None:
-                return resized
-            image = Image.fromarray(resized) if isinstance(resized, np.ndarray) else resized
+            image = self._resize(image, size)
         return _as_array(on_white(loaded.upright(image)), "L" if self.channels == 1 else "RGB").reshape(self.shape)
 
-    def _resized(self, image: Image.Image, size: tuple[int, int]) -> Image.Image | Pixels:
+    def _resize(self, image: Image.Image, size: tuple[int, int]) -> Image.Image:
         resize = ImageOps.fit if self.fit == "crop" else Image.Image.resize
         return resize(image, size, FILTERS[self.filter])
 
@@ -213,9 +211,9 @@ def _bright_inks(grays: Pixels, centred: bool) -> list[Pixels]:
 
 def _bounds(marked: NDArray[np.bool_]) -> list[list[int]]:
     """Return where the marks of each row (n, length) begin and end; both are 0 where there is none."""
-    first, last = marked.argmax(axis=1), marked.shape[1] - marked[:, ::-1].argmax(axis=1)
-    ends: list[list[int]] = np.stack([first, last * marked.any(axis=1)], axis=1).tolist()
-    return ends
+    start, stop = marked.argmax(axis=1), marked.shape[1] - marked[:, ::-1].argmax(axis=1)
+    bounds: list[list[int]] = np.stack([start, stop * marked.any(axis=1)], axis=1).tolist()
+    return bounds
 
 
 def _in_square(ink: Pixels, rows: Sequence[int], columns: Sequence[int]) -> Pixels:

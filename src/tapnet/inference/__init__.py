@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tapnet.inference.fitting import compare_methods as compare_methods
     from tapnet.inference.fitting import estimate_accuracy as estimate_accuracy
     from tapnet.inference.fitting import fit as fit
+    from tapnet.inference.fitting import network_warning as network_warning
     from tapnet.inference.fitting import propose_method as propose_method
     from tapnet.inference.fitting import propose_network as propose_network
     from tapnet.inference.fitting import remove as remove
@@ -69,7 +70,16 @@ _NAMES = {
     "content": ("NetworkChoice", "choose_network"),
     "description": ("describe",),
     "explanation": ("Explanation", "explain"),
-    "fitting": ("add", "compare_methods", "estimate_accuracy", "fit", "propose_method", "propose_network", "remove"),
+    "fitting": (
+        "add",
+        "compare_methods",
+        "estimate_accuracy",
+        "fit",
+        "network_warning",
+        "propose_method",
+        "propose_network",
+        "remove",
+    ),
     "folders": ("LabeledFolder", "Skipped", "class_folders", "find_images"),
     "images": ("ImageInput",),
     "labels": ("read_labels",),

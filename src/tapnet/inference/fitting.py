@@ -81,7 +81,7 @@ def propose_network(images: ImagesByClass) -> NetworkChoice:
     return choose_network(list(chain.from_iterable(_sorted(images).values())))
 
 
-def network_remark(images: ImagesByClass, network: str, device: str = "cpu") -> str | None:
+def network_warning(images: ImagesByClass, network: str, device: str = "cpu") -> str | None:
     """Return a sentence if these are photographs in color and the network is one for drawings, else `None`."""
     preprocessing = load_network(network, device).preprocessing
     flat = list(chain.from_iterable(images.values()))

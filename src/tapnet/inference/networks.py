@@ -55,7 +55,7 @@ class EmbeddingModel:
     method: Method = field(repr=False)
     earlier_sha256: str = ""  # by which tasks of earlier versions know a Hugging Face model
     precision: str = "float32"  # in which images are embedded, or "bf16"
-    resizing: str = PILLOW  # which library resizes photographs, one of RESIZING
+    resizing: str = PILLOW  # which library resizes photographs, one of RESIZERS
 
     @cached_property
     def _embedder(self) -> Embedder:

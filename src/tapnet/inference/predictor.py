@@ -149,7 +149,7 @@ def open_predictor(path: str | Path, network: str | None = None, device: str = "
     damaged or another one than the task was fitted with.
     """
     path = Path(path)
-    check_task_path(path, exported=True)
+    check_task_path(path, allow_onnx=True)
     if path.suffix.lower() == ".onnx":
         from tapnet.inference.onnx_predictor import OnnxPredictor
 

@@ -18,6 +18,7 @@ from tapnet.functional import class_prototypes
 from tapnet.inference.adaptation import adapt
 from tapnet.inference.examples import Examples, distinct
 from tapnet.inference.networks import EmbeddingModel
+from tapnet.inference.predictor import LOSE
 from tapnet.inference.task import Task
 from tapnet.methods import Head
 
@@ -70,7 +71,7 @@ class Rejection:
         return self.familiarity.scores(features)[self.score] < self.threshold
 
 
-def fit_rejection(task: Task, model: EmbeddingModel, lose: float = 0.05) -> Rejection:
+def fit_rejection(task: Task, model: EmbeddingModel, lose: float = LOSE) -> Rejection:
     """Return the rejection that loses at most about a share `lose` of the known images, as far as the examples tell.
 
     The examples are divided into up to 5 folds, and each fold is scored by a head fitted to the others. The threshold

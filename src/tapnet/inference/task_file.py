@@ -21,14 +21,14 @@ from torch import Tensor
 from tapnet._version import __version__
 from tapnet.atomic_write import write_atomically
 from tapnet.checkpoint import HEADER, TASK, content_digest
-from tapnet.data.fast_resize import PILLOW, RESIZING
+from tapnet.data.fast_resize import PILLOW, RESIZERS
 from tapnet.errors import UserError
 from tapnet.hardware import PRECISIONS
 from tapnet.inference.adaptation import adapt
 from tapnet.inference.examples import Examples
 from tapnet.inference.networks import EmbeddingModel
 from tapnet.inference.task import LABEL_KINDS, Task, check_names_differ
-from tapnet.inference.task_path import check_task_path, not_a_task
+from tapnet.inference.task_path import check_task_path, trained_network_message
 from tapnet.methods import METHODS, Head, LinearHead
 
 FORMAT = 2
@@ -101,7 +101,7 @@ def read_task(path: str | Path) -> Task:
     except SafetensorError as error:
         raise UserError(f"{path} is damaged or not a task file ({error}).") from None
     if HEADER in metadata:
-        raise UserError(not_a_task(path))
+        raise UserError(trained_network_message(path))
     if TASK not in metadata:
         raise UserError(f"{path} is a safetensors file, but not a task: make one with `tapnet fit`.")
     try:
@@ -186,8 +186,8 @@ def _check(task: Task) -> None:
         raise UserError("its method, options or temperature are not valid")
     if task.precision not in PRECISIONS:
         raise UserError(f"its precision is {task.precision!r}, expected {' or '.join(PRECISIONS)}")
-    if task.resizing not in RESIZING:
-        raise UserError(f"its images are resized by {task.resizing!r}, expected {' or '.join(RESIZING)}")
+    if task.resizing not in RESIZERS:
+        raise UserError(f"its images are resized by {task.resizing!r}, expected {' or '.join(RESIZERS)}")
     if task.label_kind not in LABEL_KINDS:
         raise UserError(f"its labels are {task.label_kind!r}, expected {', '.join(LABEL_KINDS)}")
     task.labels()

@@ -8,14 +8,14 @@ from tapnet.checkpoint_files import BEST
 from tapnet.errors import NotFoundError, UserError
 
 
-def check_task_path(path: Path, exported: bool = False) -> None:
-    """Raise UserError if there is no file, or if it is an exported task, unless that will do."""
+def check_task_path(path: Path, allow_onnx: bool = False) -> None:
+    """Raise UserError if the path is not that of a file, or is an exported task and `allow_onnx` is false."""
     onnx = path.suffix.lower() == ".onnx"
-    if onnx and exported:
+    if onnx and allow_onnx:
         return  # `OnnxPredictor` has its own words
     if path.is_dir():
         if (path / BEST).exists():
-            raise UserError(not_a_task(path))
+            raise UserError(trained_network_message(path))
         raise UserError(
             f"{path} is a folder, expected a task file: `tapnet fit {path} --out FILE` makes one of folders of classes."
         )
@@ -25,8 +25,8 @@ def check_task_path(path: Path, exported: bool = False) -> None:
         raise UserError(f"{path} is an exported task, which `tapnet predict` takes; expected the task file itself.")
 
 
-def not_a_task(path: Path) -> str:
-    """Return what to say of a trained network in place of a task."""
+def trained_network_message(path: Path) -> str:
+    """Return the message for a trained network where a task file is expected."""
     return (
         f"{path} is a trained network, which `tapnet evaluate {path}` measures; expected a task file, which "
         f"`tapnet fit FOLDER --network {path} --out FILE` makes with it."

@@ -17,7 +17,7 @@ from tapnet.methods.centroid import mean_directions
 from tapnet.methods.head import LinearHead
 
 LENGTH = 10.0  # to which features are scaled before the weights are penalized
-_RANK_TOLERANCE = 1e-12
+_RANK_TOLERANCE = 1e-12  # of eigenvalues, relative to the largest
 Array = NDArray[np.float64]
 
 
@@ -42,7 +42,7 @@ def logistic_regression(features: Array, labels: NDArray[np.int64], way: int) ->
 
     The weight lies in the span of the examples, so the search has only as many dimensions as there are examples.
     """
-    coordinates, basis = _in_their_span(features)
+    coordinates, basis = _span_coordinates(features)
     targets = np.eye(way)[labels]
 
     def loss(flat: Array) -> tuple[float, Array]:
@@ -58,10 +58,10 @@ def logistic_regression(features: Array, labels: NDArray[np.int64], way: int) ->
     return solution.x[way:].reshape(way, -1) @ basis, bias - bias.mean()
 
 
-def _in_their_span(features: Array) -> tuple[Array, Array]:
+def _span_coordinates(features: Array) -> tuple[Array, Array]:
     """Return the coordinates (r, n) of the rows in an orthonormal basis (r, dim) of their span.
 
-    By the eigenvectors of their dot products, which takes a tenth of the time of a QR decomposition.
+    By the eigenvectors of their dot products, which is faster than a QR decomposition.
     """
     count, dim = features.shape
     if count >= dim:
