@@ -62,6 +62,7 @@ SLOW: dict[str, Part] = {
     "straightforward-resnet12-84": partial(straightforward.rows, "resnet12", (3, 84, 84), "at least 3"),
 }
 GROWTH = "growth"
+RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
@@ -70,7 +71,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=(*QUICK, *SLOW, GROWTH), metavar="PART", help="%(choices)s")
     parser.add_argument("--pairs", type=int, default=5, help="of every comparison, and rounds of the growth")
     parser.add_argument("--cpu-time", action="store_true", help="one thread, and its CPU seconds instead of the clock")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the JSON and the plot")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the JSON and the plot")
     args = parser.parse_args()
     keep_freed_memory()  # as training and embedding do
     if args.cpu_time:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tapnet.checkpoint import read_checkpoint
-from tapnet.data.fast_resize import FastPreprocessing
+from tapnet.data.fast_resize import PILLOW, FastPreprocessing
 from tapnet.errors import UserError
 from tapnet.inference import fit, load_network, read_task, write_task
 from tapnet.inference.task_predictor import TaskPredictor
@@ -87,5 +87,5 @@ def test_task_of_an_unknown_precision_is_refused(task, tmp_path):
 def test_both_precisions_give_nearly_the_same_features():
     network, pixels = load_network("photos-fast"), [np.zeros((224, 224, 3), np.uint8)]
     pixels[0][60:160, 60:160] = (200, 80, 30)
-    half, full = (network.in_precision(each).embed(pixels)[0] for each in ("bf16", "float32"))
+    half, full = (network.embedding_as(each, PILLOW).embed(pixels)[0] for each in ("bf16", "float32"))
     assert half @ full / np.linalg.norm(half) / np.linalg.norm(full) > 0.99

@@ -45,11 +45,12 @@ def test_examples_decide_what_is_unknown(client, taught, route):
         assert (found["label"], found["rejected"]) == (label, label == "unknown")
 
 
-def test_unknown_by_examples_needs_two_of_each_class(client, taught):
+@pytest.mark.parametrize("route", ["predict", "explain"])
+def test_unknown_by_examples_needs_two_of_each_class(client, taught, route):
     for each in client.get(taught).json()["classes"][0]["examples"][1:]:
         client.delete(f"{taught}/examples/{each['id']}")
     sent = files(drawing("circle", 10))
-    assert "2 different images" in problem(client.post(f"{taught}/predict?reject=auto", files=sent), 422)
+    assert "2 different images" in problem(client.post(f"{taught}/{route}?reject=auto", files=sent), 422)
 
 
 @pytest.mark.parametrize("reject", ["2", "-0.1", "nan", "often", ""])

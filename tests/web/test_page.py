@@ -148,9 +148,17 @@ def test_drawing_like_no_class_is_unknown(empty):
     lines[20:100:8, 30:90] = 0
     send(empty, "#query-card", "drop", [png(Image.fromarray(lines))])
     expect(empty.locator("#answer")).to_have_text("unknown", timeout=WAIT)
-    empty.get_by_label("Say “unknown” when it looks like no class").uncheck()
+    empty.get_by_label("Say “unknown” when the image looks like no class").uncheck()
     empty.get_by_label("Say “unknown” below").fill("0")
     expect(empty.locator("#answer")).to_have_text(re.compile("Class"), timeout=WAIT)
+
+
+def test_nothing_is_unknown_before_every_class_has_two_examples(empty):
+    teach_by_dropping(empty, count=1)
+    with empty.expect_request(re.compile("/explain")) as asked:
+        send(empty, "#query-card", "drop", [drawing("cross", 7)])
+    assert asked.value.url.endswith("?reject=0")
+    expect(empty.get_by_text("Starts once every class has two different examples.")).to_be_visible()
 
 
 def test_query_stays_on_the_map_while_it_moves(page):

@@ -173,7 +173,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _network(self) -> EmbeddingModel:
         """Return the network, embedding images as the examples were."""
         resizing = getattr(self, "resizing_", PILLOW)  # classifiers pickled by earlier versions have none
-        return load_network(self.network_, self.device).in_precision(self.precision_, resizing)
+        return load_network(self.network_, self.device).embedding_as(self.precision_, resizing)
 
     def _read(
         self, X: Any, reset: bool, thumbnail: bool = False

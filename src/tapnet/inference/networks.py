@@ -70,8 +70,8 @@ class EmbeddingModel:
     def _parameter_free(self) -> dict[str, Method]:
         return {name: METHODS[name](self.method.backbone).eval() for name in PARAMETER_FREE}
 
-    def in_precision(self, precision: str, resizing: str = PILLOW) -> EmbeddingModel:
-        """Return this network embedding in that precision images so resized, as the examples of a task were."""
+    def embedding_as(self, precision: str, resizing: str) -> EmbeddingModel:
+        """Return this network with the precision and resizing with which the examples of a task were embedded."""
         same = (precision, resizing) == (self.precision, self.resizing)
         return self if same else replace(self, precision=precision, resizing=resizing)
 

@@ -106,7 +106,7 @@ def network_of(task: Task, network: str | None = None, device: str = "cpu") -> E
             parameter="network",
         ) from None
     task.check_network(model)
-    return model.in_precision(task.precision, task.resizing)
+    return model.embedding_as(task.precision, task.resizing)
 
 
 def fit_task(

@@ -53,12 +53,12 @@ class TaskPredictor(Predictor):
     def answers(
         self, pixels: Sequence[NDArray[np.uint8]], reject: Reject = 0.0, lose: float = LOSE
     ) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
-        return self.answers_for(self.network.embed(pixels), reject, lose)
+        return self.answer_features(self.network.embed(pixels), reject, lose)
 
-    def answers_for(
+    def answer_features(
         self, features: NDArray[np.float32], reject: Reject = 0.0, lose: float = LOSE
     ) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
-        """Return what `answers` does for the images of these features."""
+        """Return probabilities (n, way) and whether each image is rejected, from features (n, dim)."""
         rows = self.task.probabilities(features)
         if reject == AUTO:
             return rows, self._rejection(lose).rejected(features)

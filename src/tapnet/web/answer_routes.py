@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BeforeValidator, Field
+from pydantic import PlainValidator, WithJsonSchema
 
 from tapnet.inference.confusion import Confusion
 from tapnet.inference.predictor import AUTO, Reject
@@ -30,16 +30,20 @@ router = APIRouter(prefix="/v1/tasks")
 ANSWER = describe_problems(409, 415)
 
 
-def _parse_reject(text: str | float) -> Reject:
+def _parse_reject(text: str) -> Reject:
+    """Return "auto" or a probability; raise ValueError for anything else."""
+    if text == AUTO:
+        return AUTO
     with suppress(ValueError):
-        if text == AUTO or 0 <= float(text) <= 1:
-            return text
+        if 0 <= (probability := float(text)) <= 1:
+            return probability
     raise ValueError(f'expected "{AUTO}" or a probability from 0 to 1, got {text!r}')
 
 
 RejectQuery = Annotated[
-    Annotated[float, Field(ge=0, le=1)] | Literal["auto"],
-    BeforeValidator(_parse_reject),
+    Reject,
+    PlainValidator(_parse_reject),
+    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {"type": "string", "const": AUTO}]}),
     Query(description="Below this probability the label is unknown; with auto, the examples of the task decide."),
 ]
 
@@ -72,7 +76,7 @@ async def task_map(task: Id, parts: Parts) -> MapBody:
 
 
 def _explain(parts: Services, task: str, upload: Upload, reject: Reject) -> ExplanationBody:
-    fitted = parts.engine.fitted(task)
+    fitted = parts.engine.fitted(task)  # may have a class "unknown", unlike for predict: the page goes by `rejected`
     images = upload.images(parts.settings.limits)
     if len(images) != 1:
         raise Problem(422, f"Expected one image to explain, got {len(images)}.")

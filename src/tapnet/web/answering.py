@@ -72,25 +72,27 @@ def _read(engine: Engine, question: Question, fitted: Callable[[str], Fitted]) -
 def _answer(read: Sequence[_ReadQuestion]) -> list[Answer]:
     models = {each.fitted.model.name: each.fitted.model for each in read}
     predictors = {each.question.task: each.fitted.predictor for each in read}
-    features = _grouped(
-        [each.fitted.model.name for each in read], [each.pixels for each in read], lambda name: models[name].embed
-    )
-    answers = _grouped(
-        [(each.question.task, each.question.reject) for each in read],
-        features,
-        lambda group: lambda rows: zip(*predictors[group[0]].answers_for(np.stack(rows), group[1]), strict=True),
-    )
+
+    def embed(network: str, pixels: list[Pixels]) -> Iterable[Row]:
+        return models[network].embed(pixels)
+
+    def classify(group: tuple[str, Reject], rows: list[Row]) -> Iterable[tuple[Row, np.bool_]]:
+        task, reject = group
+        return zip(*predictors[task].answer_features(np.stack(rows), reject), strict=True)
+
+    features = _grouped([each.fitted.model.name for each in read], [each.pixels for each in read], embed)
+    answers = _grouped([(each.question.task, each.question.reject) for each in read], features, classify)
     return [_as_json(*pair) for pair in zip(read, answers, strict=True)]
 
 
 def _grouped(
-    groups: Sequence[G], values: Sequence[Sequence[T]], function: Callable[[G], Callable[[list[T]], Iterable[R]]]
+    groups: Sequence[G], values: Sequence[Sequence[T]], function: Callable[[G, list[T]], Iterable[R]]
 ) -> list[list[R]]:
-    """Return what a group's function makes of each one's values; it is called once with those of the whole group."""
+    """Return the function's results for the values of each member; it is called once with all values of a group."""
     found: dict[int, list[R]] = {}
     for group in dict.fromkeys(groups):
         members = [number for number, name in enumerate(groups) if name == group]
-        results = iter(function(group)([value for number in members for value in values[number]]))
+        results = iter(function(group, [value for number in members for value in values[number]]))
         found |= {number: list(islice(results, len(values[number]))) for number in members}
     return [found[number] for number in range(len(groups))]
 

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
 from typing import TypeVar
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tapnet.checkpoint_files import bundled_checkpoints
 from tapnet.data.decoding import image_size
+from tapnet.data.fast_resize import PILLOW
 from tapnet.data.preprocessing import Pixels
 from tapnet.data.source import TooLarge, Unreadable
 from tapnet.errors import UserError
@@ -66,7 +67,7 @@ class Fitted:
     def explain(self, pixels: Pixels, reject: Reject) -> tuple[Explanation, tuple[Coordinates, Coordinates], bool]:
         """Return why an image is classified as it is, where it lies in the two planes, and whether it is rejected."""
         features = self.model.embed([pixels])
-        rejected = bool(self.predictor.answers_for(features, reject)[1][0])
+        rejected = bool(self.predictor.answer_features(features, reject)[1][0])
         return explain_features(self.task, self.planes.head, features, pixels), self.planes.locate(features), rejected
 
 
@@ -114,8 +115,9 @@ class Engine:
             raise UserError(f"This server has the networks {', '.join(self.networks)}, got {name!r}.")
         with self._lock:
             if name not in self._models:
-                model = load_network(name, self.settings.device)  # images resized as those of earlier versions
-                self._models[name] = BatchedModel.of(model.in_precision(model.precision), self.batcher)
+                model = load_network(name, self.settings.device)
+                model = replace(model, resizing=PILLOW)  # stored tasks do not record it
+                self._models[name] = BatchedModel.of(model, self.batcher)
             return self._models[name]
 
     def methods(self, name: str) -> list[str]:

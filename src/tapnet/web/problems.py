@@ -87,7 +87,7 @@ def _as_problem(request: Request, error: Exception) -> Problem:
 
 
 def _as_invalid(error: RequestValidationError) -> Problem:
-    """Return what is wrong with the first wrong field; what cannot be an id is that of nothing."""
+    """Return the problem with the first invalid field: 404 for an invalid id in the path, else 422."""
     first = error.errors()[0]
     where, *fields = map(str, first["loc"])
     if where == "path":

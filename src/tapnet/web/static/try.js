@@ -22,8 +22,11 @@ async function queryBlob() {
   return query.blob;
 }
 
-// What is unknown: by the examples, where each class has two; else what is less probable than the slider says.
-const rejection = () => ($("reject-auto").checked && map?.leave_one_out ? "auto" : $("reject").value / 100);
+// What is unknown: what is less probable than the slider says, or by the examples, once every class has two.
+function rejection() {
+  if (!$("reject-auto").checked) return $("reject").value / 100;
+  return map?.leave_one_out ? "auto" : 0;
+}
 
 function showRejection() {
   const auto = $("reject-auto").checked;
