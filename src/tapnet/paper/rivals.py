@@ -169,7 +169,10 @@ def _most_classes(recipe: str, image_shape: ImageShape) -> float:
 def costs(table: RivalTable, rival: Rival, results: list[dict[str, Any]]) -> tuple[str, str, str, str]:
     """Return the cells of the costs of our runs, side by side; without any, the parameters of the recipe alone."""
     found = [found for task in table.tasks if (found := best_known(table, rival, *task, results))]
-    runs = list({result["recipe"]["name"]: result for result in found}.values())
+    by_recipe: dict[str, dict[str, Any]] = {}
+    for result in found:
+        by_recipe.setdefault(result["recipe"]["name"], result)
+    runs = list(by_recipe.values())
     recipes = [_as_tested(run["recipe"]) for run in runs] or [load_recipe(rival.recipes[0])]
     parameters = [f"{extra_parameters(recipe.outline(table.image_shape)):,}" for recipe in recipes]
     episodes = [f"{run['trained']['episodes']:,}" for run in runs]
