@@ -162,7 +162,7 @@ MISTAKES = {
     "name that is taken": (["prepare", "folder", "--from", "PETS", "--name", "omniglot"], "a name of its own"),
     "root is a file": (["prepare", "folder", "--from", "PETS", "--root", "PETS/cat/1.png"], "is a file"),
     "check of nothing": (["check", "cifar-fs"], "is not prepared in"),
-    "check of the unknown": (["check", "cars"], "got 'cars'"),
+    "check of the unknown": (["check", "cars"], "There is no dataset 'cars' here: choose one of quickdraw"),
     "show of nothing": (["show", "omniglot", "--out", "x.png"], "is not prepared in"),
     "unknown split": (["show", "quickdraw", "--split", "dev", "--out", "x.png"], "got 'dev'"),
     "too many ways": (["show", "quickdraw", "--way", "99", "--out", "x.png"], "99-way episodes need 99 classes"),
