@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
@@ -32,8 +33,8 @@ from tapnet.errors import UserError
 T = TypeVar("T")
 
 THUMBNAIL = 96
-WORKERS = 2  # threads that decode
-_AT_A_TIME, _AHEAD = 8, 64  # images that a thread takes, and that wait to be used
+GROUP, _AT_A_TIME = 64, 8  # images that are read before the first is used, and that a thread takes
+WORKERS = max(2, min(os.cpu_count() or 1, GROUP // _AT_A_TIME))  # threads that decode
 
 
 @dataclass(frozen=True)
@@ -102,35 +103,43 @@ def read_images(
     thumbnails: bool = False,
     workers: int = WORKERS,
     most_pixels: int | None = None,
+    ahead: bool = False,
 ) -> Iterator[tuple[ImageInput, Example | Unreadable]]:
-    """Yield each image with what `read_image` returns, in order; `workers` threads read a bounded number ahead.
+    """Yield each image with what `read_image` returns, in order; `workers` threads read a group of images at a time.
 
-    They take several images at a time, because to hand one over may take as long as to read it. Few images, and all if
-    `workers` is 0, are read by the caller.
+    They take several images each, because to hand one over may take as long as to read it. Few images, and all if
+    `workers` is 0, are read by the caller. With `ahead` they read the next group while the caller uses this one, which
+    pays if they wait for files elsewhere; on this machine they would take its cores from the network.
     """
 
     def read(batch: list[ImageInput]) -> list[tuple[ImageInput, Example | Unreadable]]:
         return list(zip(batch, _read_batch(batch, preprocessing, thumbnails, most_pixels), strict=True))
 
-    batches = in_batches(images, _AT_A_TIME if workers else _AHEAD)
-    first = next(batches, [])
+    groups = in_batches(images, GROUP)
+    first = next(groups, [])
     with _quiet():
         if not workers or len(first) < _AT_A_TIME:
-            for batch in chain([first], batches):
-                yield from read(batch)
+            for group in chain([first], groups):
+                yield from read(group)
             return
-        waiting: deque[Future[list[tuple[ImageInput, Example | Unreadable]]]] = deque()
+        waiting: deque[list[Future[list[tuple[ImageInput, Example | Unreadable]]]]] = deque()
         with ThreadPoolExecutor(workers) as pool:
             try:
-                for batch in chain([first], batches):
-                    waiting.append(pool.submit(read, batch))
-                    if len(waiting) * _AT_A_TIME > _AHEAD:
-                        yield from waiting.popleft().result()
-                while waiting:
-                    yield from waiting.popleft().result()
+                for group in chain([first], groups):
+                    waiting.append([pool.submit(read, batch) for batch in in_batches(group, _AT_A_TIME)])
+                    if len(waiting) > ahead:
+                        yield from _results(waiting[0])
+                        waiting.popleft()
+                for futures in waiting:
+                    yield from _results(futures)
             finally:
-                for future in waiting:
+                for future in chain.from_iterable(waiting):
                     future.cancel()
+
+
+def _results(futures: Iterable[Future[list[T]]]) -> Iterator[T]:
+    for future in futures:
+        yield from future.result()
 
 
 def readable(

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.errors import UserError
-from tapnet.inference.images import Example, ImageInput, OnUnreadable, in_batches, read_images, readable
+from tapnet.inference.images import GROUP, Example, ImageInput, OnUnreadable, in_batches, read_images, readable
 from tapnet.inference.task_path import check_task_path
 
 UNKNOWN = "unknown"
-BATCH = 64
 AUTO, LOSE = "auto", 0.05  # reject by the task's own examples, losing this share of the known images
 Reject = float | str  # a probability, or AUTO
 
@@ -107,7 +106,7 @@ class Predictor(ABC):
     ) -> Iterator[list[Prediction]]:
         """Yield predictions of images that are read already, batch by batch."""
         self.check_options(top, reject, lose)
-        for batch in in_batches(examples, BATCH):
+        for batch in in_batches(examples, GROUP):
             rows, rejected = self.answers([example.pixels for _, example in batch], reject, lose)
             ranked = rank_classes(rows, self.classes, top)
             yield [

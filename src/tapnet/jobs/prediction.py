@@ -71,9 +71,9 @@ class Part:
 
 
 def read_chunk(chunk: Chunk, preprocessing: Preprocessing) -> Iterator[ReadImage]:
-    """Yield the images of a chunk by name, as the network takes them; threads read ahead."""
+    """Yield the images of a chunk by name, as the network takes them; threads read remote ones ahead."""
     workers = REMOTE_WORKERS if chunk.is_remote else WORKERS
-    read = read_images(chunk.images(), preprocessing, workers=workers)
+    read = read_images(chunk.images(), preprocessing, workers=workers, ahead=chunk.is_remote)
     return ((file, example) for file, (_, example) in zip(chunk.files, read, strict=True))
 
 
