@@ -134,3 +134,24 @@ def test_drawn_shots_train_one_network_for_every_number_of_shots():
         torch.manual_seed(seed)
         method.loss(EpisodeImages(torch.rand(18, 1, 8, 8), 3, 4, 2, torch.arange(3)))
     assert lengths == {3, 6, 9, 12}
+
+
+def test_an_untrained_item_attends_most_to_those_like_itself():
+    """Keys begin equal to queries: of items of one length, the last attends most to the first, its copy, and itself."""
+    items = F.normalize(torch.randn(7, 5, generator=torch.Generator().manual_seed(0)), dim=-1)
+    items = torch.cat([items, items[:1]])
+    layer = CausalAttention(5, 8, 3)
+    torch.nn.init.zeros_(layer.query.bias)
+    torch.nn.init.zeros_(layer.key.bias)
+    weights = layer.weights(items)[-1]
+    assert set(weights.topk(2).indices.tolist()) == {0, 7}
+
+
+def test_normalized_features_may_have_any_size():
+    torch.manual_seed(0)
+    method = SNAIL(Conv4((1, 8, 8), widths=(16, 16, 16, 16)), way=3, shot=2, normalized=True).train()
+    support, query, logits = torch.randn(6, 16), torch.randn(4, 16), []
+    for size in (1.0, 100.0):
+        torch.manual_seed(0)  # of the order of the support set
+        logits.append(method.logits(size * support, LABELS, size * query))
+    torch.testing.assert_close(logits[1], logits[0], atol=1e-4, rtol=1e-3)

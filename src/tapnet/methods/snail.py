@@ -34,7 +34,7 @@ class SequenceHead(Head):
 
     def logits(self, query: Tensor) -> Tensor:
         unlabeled = query.new_zeros(*query.shape[:-1], self.method.way)
-        items = torch.cat([self.method.embedding(query), unlabeled], dim=-1)
+        items = torch.cat([self.method.embedded(query), unlabeled], dim=-1)
         for layer, context in zip(self.method.causal_layers, self.contexts, strict=True):
             items = layer.append(context, items)
         logits: Tensor = self.method.classifier(items)
@@ -49,8 +49,9 @@ class SNAIL(FixedWayMethod):
     and takes each episode `relabelings` times, its classes numbered at random: the images pass the backbone once.
     `embedding` are the sizes of the layers between the backbone and the sequence; `shot` is the largest number of shots
     that the temporal convolutions reach across. With `drawn_shots` each training episode keeps from one to all of the
-    support images of its classes, as in the paper: one network for every number of shots. The dilations of the
-    convolutions are 1, 2, 4, …: read literally the paper's begin with 2, and would reach only every second item.
+    support images of its classes, as in the paper: one network for every number of shots. `normalized` standardizes the
+    features before the embedding, for a backbone that was trained otherwise and may give them any size. The dilations
+    of the convolutions are 1, 2, 4, …: read literally the paper's begin with 2, and would reach only every second item.
     """
 
     support_order_matters = True
@@ -63,6 +64,7 @@ class SNAIL(FixedWayMethod):
         embedding: Sequence[int] = (64,),
         relabelings: int = 1,
         drawn_shots: bool = False,
+        normalized: bool = False,
     ) -> None:
         super().__init__(backbone, way)
         if min(shot, relabelings) < 1 or not embedding:
@@ -71,6 +73,7 @@ class SNAIL(FixedWayMethod):
                 f"{shot}, {relabelings}, {embedding}."
             )
         self.relabelings, self.drawn_shots = relabelings, drawn_shots
+        self.normalization = nn.BatchNorm1d(backbone.dim) if normalized else None
         self.embedding = perceptron(backbone.dim, *embedding)
         dilations = [2**i for i in range(math.ceil(math.log2(way * shot + 1)))]
         channels = embedding[-1] + way
@@ -93,11 +96,18 @@ class SNAIL(FixedWayMethod):
         if self.training:
             order = torch.randperm(labels.shape[-1], device=labels.device)
             support, labels = support.index_select(labels.dim() - 1, order), labels.index_select(-1, order)
-        embedded: Tensor = self.embedding(support)
+        embedded = self.embedded(support)
         contexts = [torch.cat([embedded, F.one_hot(labels, self.way).to(embedded.dtype)], dim=-1)]
         for layer in self.causal_layers[:-1]:
             contexts.append(layer(contexts[-1]))
         return SequenceHead(self, contexts, way)
+
+    def embedded(self, features: Tensor) -> Tensor:
+        """Return the features (..., n, dim) as the sequence takes them, (..., n, size of the last layer)."""
+        if self.normalization is not None:
+            features = self.normalization(features.flatten(0, -2)).view_as(features)
+        items: Tensor = self.embedding(features)
+        return items
 
     def loss(self, episode: EpisodeImages) -> EpisodeLoss:
         support, query = self.embed(episode.images).split(episode.sizes)
@@ -147,12 +157,17 @@ class DenseBlock(CausalLayer):
 
 
 class CausalAttention(CausalLayer):
-    """Adds to every item a mixture of the values of the items up to itself."""
+    """Adds to every item a mixture of the values of the items up to itself.
+
+    Keys begin as orthogonal projections, and equal to queries: from the start an item attends to those like itself.
+    """
 
     def __init__(self, channels: int, keys: int, values: int) -> None:
         super().__init__()
         self.query, self.key = nn.Linear(channels, keys), nn.Linear(channels, keys)
         self.value = nn.Linear(channels, values)
+        nn.init.orthogonal_(self.query.weight)
+        self.key.load_state_dict(self.query.state_dict())
 
     def forward(self, items: Tensor) -> Tensor:
         return torch.cat([items, self.weights(items) @ self.value(items)], dim=-1)
