@@ -43,7 +43,7 @@ QUICK: dict[str, Part] = {
     "evaluation": evaluation.rows,
     "head-conv4-28": partial(training_step.rows, "conv4", (1, 28, 28), rounds=4),  # short steps, a ratio near 1
     "loop-quickdraw": partial(training_loop.rows, "quickdraw"),
-    "loop-mini-imagenet": partial(training_loop.rows, "mini-imagenet-conv4-cpu"),  # if it is prepared
+    "loop-mini-imagenet": partial(training_loop.rows, "mini-imagenet-conv4-cpu"),  # left out unless it is prepared
     "embedding": embedding.rows,
     "methods": methods.rows,
     "startup": startup.rows,

@@ -66,8 +66,8 @@ def test_data_prepare_says_what_it_recognized_and_where_it_is(pets, root, capsys
     assert f"pets is ready: {root / 'pets'}" in printed
 
 
-def test_data_check_prints_counts_and_checksum(ready, capsys):
-    assert ready
+@pytest.mark.usefixtures("ready")
+def test_data_check_prints_counts_and_checksum(capsys):
     assert tapnet("check", "pets") == 0
     printed = capsys.readouterr().out
     assert "48 of 8×8×3" in printed
@@ -81,8 +81,8 @@ def test_data_check_damaged_set_fails(ready, capsys):
     assert "damaged" in capsys.readouterr().err
 
 
-def test_data_show_saves_two_images(ready, tmp_path):
-    assert ready
+@pytest.mark.usefixtures("ready")
+def test_data_show_saves_two_images(tmp_path):
     arguments = ("--split", "all", "--out", tmp_path / "new" / "grid.png", "--way", 3)
     assert tapnet("show", "pets", *arguments) == 0
     for name in ("grid.png", "grid-episode.png"):
@@ -91,7 +91,8 @@ def test_data_show_saves_two_images(ready, tmp_path):
 
 
 @pytest.mark.parametrize(("classes", "images", "drawn"), [(2, 2, True), (3, 20, True), (1, 4, False), (3, 1, False)])
-def test_data_show_takes_an_episode_that_fits_a_small_set(tmp_path, root, capsys, classes, images, drawn):
+@pytest.mark.usefixtures("root")
+def test_data_show_takes_an_episode_that_fits_a_small_set(tmp_path, capsys, classes, images, drawn):
     for label in range(classes):
         for value in range(images):
             path = tmp_path / "few" / f"class {label}" / f"{value}.png"
@@ -102,7 +103,6 @@ def test_data_show_takes_an_episode_that_fits_a_small_set(tmp_path, root, capsys
     assert (tmp_path / "grid.png").is_file()
     assert (tmp_path / "grid-episode.png").is_file() == drawn
     assert ("No episode: it needs 2 classes with 2 images each." in capsys.readouterr().out) != drawn
-    assert root
 
 
 def test_data_show_leaves_nothing_when_the_episode_cannot_be_drawn(tmp_path):
@@ -137,7 +137,8 @@ def test_data_prepare_of_a_folder_says_which_splits_are_too_small(tmp_path, caps
     assert bool(printed) == bool(warning)
 
 
-def test_data_prepare_counts_one_in_the_singular(tmp_path, root, capsys):
+@pytest.mark.usefixtures("root")
+def test_data_prepare_counts_one_in_the_singular(tmp_path, capsys):
     path = tmp_path / "one" / "cat" / "1.png"
     path.parent.mkdir(parents=True)
     path.write_bytes(image_bytes(1))
@@ -146,7 +147,6 @@ def test_data_prepare_counts_one_in_the_singular(tmp_path, root, capsys):
     assert "by class: 1 class, 1 image." in printed
     assert "1 classes" not in printed
     assert "1 images" not in printed
-    assert root
 
 
 MISTAKES = {
@@ -177,8 +177,8 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_data_mistake_ends_in_one_sentence(pets, root, tmp_path, monkeypatch, capsys, mistake):
-    assert root
+@pytest.mark.usefixtures("root")
+def test_data_mistake_ends_in_one_sentence(pets, tmp_path, monkeypatch, capsys, mistake):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     arguments, sentence = MISTAKES[mistake]
@@ -190,8 +190,8 @@ def test_data_mistake_ends_in_one_sentence(pets, root, tmp_path, monkeypatch, ca
     assert len(printed.splitlines()) == 1
 
 
-def test_data_prepare_twice_says_that_it_is_ready(ready, pets, capsys):
-    assert ready
+@pytest.mark.usefixtures("ready")
+def test_data_prepare_twice_says_that_it_is_ready(pets, capsys):
     assert tapnet("prepare", "folder", "--from", pets, "--name", "pets") == 2
     assert "prepared already" in capsys.readouterr().err
 

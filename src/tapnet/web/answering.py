@@ -17,9 +17,9 @@ from tapnet.inference.predictor import UNKNOWN, Reject, rank_classes
 from tapnet.web.engine import Engine, Fitted
 from tapnet.web.uploads import Upload
 
-G = TypeVar("G", bound=Hashable)
-T = TypeVar("T")
-R = TypeVar("R")
+Group = TypeVar("Group", bound=Hashable)
+Value = TypeVar("Value")
+Result = TypeVar("Result")
 Row = NDArray[np.floating]
 
 
@@ -86,10 +86,12 @@ def _answer(read: Sequence[_ReadQuestion]) -> list[Answer]:
 
 
 def _grouped(
-    groups: Sequence[G], values: Sequence[Sequence[T]], function: Callable[[G, list[T]], Iterable[R]]
-) -> list[list[R]]:
+    groups: Sequence[Group],
+    values: Sequence[Sequence[Value]],
+    function: Callable[[Group, list[Value]], Iterable[Result]],
+) -> list[list[Result]]:
     """Return the function's results for the values of each member; it is called once with all values of a group."""
-    found: dict[int, list[R]] = {}
+    found: dict[int, list[Result]] = {}
     for group in dict.fromkeys(groups):
         members = [number for number, name in enumerate(groups) if name == group]
         results = iter(function(group, [value for number in members for value in values[number]]))
