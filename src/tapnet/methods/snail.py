@@ -33,8 +33,12 @@ class SequenceHead(Head):
     way: int
 
     def logits(self, query: Tensor) -> Tensor:
-        unlabeled = query.new_zeros(*query.shape[:-1], self.method.way)
-        items = torch.cat([self.method.embedded(query), unlabeled], dim=-1)
+        return self.scores(self.method.embedded(query))
+
+    def scores(self, embedded: Tensor) -> Tensor:
+        """Return the logits of queries that are embedded already."""
+        unlabeled = embedded.new_zeros(*embedded.shape[:-1], self.method.way)
+        items = torch.cat([embedded, unlabeled], dim=-1)
         for layer, context in zip(self.method.causal_layers, self.contexts, strict=True):
             items = layer.append(context, items)
         logits: Tensor = self.method.classifier(items)
@@ -92,11 +96,14 @@ class SNAIL(FixedWayMethod):
         return [layer for layer in self.layers if isinstance(layer, CausalLayer)]
 
     def adapt(self, support: Tensor, labels: Tensor) -> SequenceHead:
-        way = self.checked_way(support, labels)
+        return self.adapt_to(self.embedded(support), labels)
+
+    def adapt_to(self, embedded: Tensor, labels: Tensor) -> SequenceHead:
+        """Return the head for support images that are embedded already."""
+        way = self.checked_way(embedded, labels)
         if self.training:
             order = torch.randperm(labels.shape[-1], device=labels.device)
-            support, labels = support.index_select(labels.dim() - 1, order), labels.index_select(-1, order)
-        embedded = self.embedded(support)
+            embedded, labels = embedded.index_select(labels.dim() - 1, order), labels.index_select(-1, order)
         contexts = [torch.cat([embedded, F.one_hot(labels, self.way).to(embedded.dtype)], dim=-1)]
         for layer in self.causal_layers[:-1]:
             contexts.append(layer(contexts[-1]))
@@ -110,13 +117,13 @@ class SNAIL(FixedWayMethod):
         return items
 
     def loss(self, episode: EpisodeImages) -> EpisodeLoss:
-        support, query = self.embed(episode.images).split(episode.sizes)
+        support, query = self.embedded(self.embed(episode.images)).split(episode.sizes)
         copies, device = self.relabelings, support.device
         shot = int(torch.randint(1, episode.shot + 1, ())) if self.drawn_shots else episode.shot
         support = support.unflatten(0, (episode.way, episode.shot))[:, :shot].flatten(0, 1)
         numbers = torch.stack([torch.randperm(episode.way, device=device) for _ in range(copies)])  # of the classes
-        support, query = (features.expand(copies, *features.shape) for features in (support, query))
-        logits = self.logits(support, numbers[:, class_labels(episode.way, shot, device)], query)
+        support, query = (items.expand(copies, *items.shape) for items in (support, query))
+        logits = self.adapt_to(support, numbers[:, class_labels(episode.way, shot, device)]).scores(query)
         logits = logits.gather(-1, numbers.unsqueeze(-2).expand_as(logits))  # column k: class k of the episode
         labels = episode.query_labels.repeat(copies)
         return EpisodeLoss(cross_entropy(logits.flatten(0, 1), labels), logits[0])
