@@ -179,3 +179,9 @@ def test_a_classifier_of_zeros_prefers_no_class_before_it_adapts():
     before, after = (make(zero_classifier=True, steps=steps).eval() for steps in (0, 1))
     assert not before(images(6), LABELS, images(5, 2)).any()
     assert after(images(6), LABELS, images(5, 2)).any()
+
+
+def test_images_are_compared_by_their_adapted_features():
+    head = make(steps=2, rate=0.3).eval().adapt(images(6), LABELS)
+    weights = head.weights["classifier.weight"], head.weights["classifier.bias"]
+    torch.testing.assert_close(F.linear(head.project(images(5, 2)), *weights), head.logits(images(5, 2)))

@@ -1,6 +1,7 @@
 """What every method promises by the contract, read from what it declares."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from inspect import signature
 
 import pytest
@@ -91,6 +92,16 @@ def test_logits_have_one_row_per_query_and_one_column_per_class(case):
 def test_features_have_the_declared_shape(case):
     method = make(case)
     assert features(method, 3).shape[1:] == method.feature_shape
+
+
+@every_method
+def test_threads_may_adapt_to_several_tasks_at_once(case):
+    method, query = make(case), images(5, 2)
+    tasks = [images(len(SHOTS), seed) for seed in range(4)]
+    expected = [method(support, SHOTS, query).detach() for support in tasks]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda support: method(support, SHOTS, query).detach(), tasks * 5))
+    assert all(torch.equal(logits, expected[number % 4]) for number, logits in enumerate(found))
 
 
 @every_method

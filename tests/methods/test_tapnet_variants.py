@@ -3,6 +3,7 @@ import torch
 from torch.nn import functional as F
 
 from tapnet.backbones import Conv4
+from tapnet.errors import UserError
 from tapnet.functional import class_prototypes, modified_references, null_space, projected_distances
 from tapnet.methods import TapNet, TapNetVariant
 
@@ -133,3 +134,23 @@ def test_every_score_is_divided_by_the_temperature(distance):
 def test_variant_refuses_what_cannot_work(options, words):
     with pytest.raises(ValueError, match=words):
         make(**options)
+
+
+@pytest.mark.parametrize("distance", ["squared", "euclidean", "inner", "cosine"])
+def test_gradient_passes_the_projection_if_it_is_differentiable(distance):
+    """Every score: the gradient of the references differs from that with the projection held constant."""
+    gradients = []
+    for differentiable in (False, True):
+        method = make(distance=distance, differentiable=differentiable)
+        support, labels, queries = draw()
+        method.logits(support, labels, queries).square().sum().backward()
+        gradients.append(method.references.grad)
+    assert not torch.allclose(*gradients)
+
+
+@pytest.mark.parametrize(
+    "options", [{"basis": "reference"}, {"selection": "random"}, {"reference_shots": -1}, {"distance": "manhattan"}]
+)
+def test_options_changed_later_are_checked_too(options):
+    with pytest.raises(UserError, match=next(iter(options))):
+        make().with_options(**options)

@@ -9,7 +9,7 @@ from PIL import Image
 from web_server import drawing, files, png
 
 from tapnet.data import decoding
-from tapnet.inference import open_predictor
+from tapnet.inference import fit, open_predictor, write_task
 
 
 def problem(response, status):
@@ -133,6 +133,18 @@ def test_task_file_goes_out_and_in_again(client, taught, tmp_path):
     assert found["predictions"][0]["label"] == "cross"
 
 
+def test_task_that_fit_made_by_default_is_taken_and_predicts_the_same(client, tmp_path):
+    images = {shape: [drawing(shape, seed) for seed in range(3)] for shape in ("circle", "cross")}
+    write_task(fit(images, "drawings"), tmp_path / "shapes.task")
+    answer = client.post("/v1/tasks/file", content=(tmp_path / "shapes.task").read_bytes())
+    assert answer.status_code == 201, answer.text
+    sent = files(drawing("cross", 20))
+    found = client.post(f"/v1/tasks/{answer.json()['id']}/predict", files=sent).json()["predictions"][0]
+    expected = open_predictor(tmp_path / "shapes.task").predict([drawing("cross", 20)])[0]
+    assert found["label"] == expected.label
+    assert found["probability"] == pytest.approx(expected.probability, abs=1e-4)
+
+
 def test_task_file_in_a_form_is_refused_with_what_to_send(client, taught):
     content = client.get(f"{taught}/file").content
     assert "--data-binary @FILE" in problem(client.post("/v1/tasks/file", files={"file": content}), 415)
@@ -141,7 +153,7 @@ def test_task_file_in_a_form_is_refused_with_what_to_send(client, taught):
 def test_uploaded_task_of_a_network_elsewhere_is_refused(client, taught, tmp_path):
     from dataclasses import replace
 
-    from tapnet.inference import read_task, write_task
+    from tapnet.inference import read_task
 
     (tmp_path / "a.task").write_bytes(client.get(f"{taught}/file").content)
     write_task(replace(read_task(tmp_path / "a.task"), network="/etc/passwd"), tmp_path / "b.task")

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> None:
     ours = [number for number, (name, *_) in enumerate(filled.rows) if name.endswith(_OURS)]
     print_table(filled.headings, filled.rows, bold=ours)
     for title, lines in (
-        ("Where ours differs:", filled.notes),
+        ("Notes:", filled.notes),
         ("Run:", filled.runs),
         ("Not run; each with its command:", filled.commands),
     ):

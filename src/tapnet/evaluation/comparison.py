@@ -185,8 +185,9 @@ def _measure(
 
 
 def extra_parameters(method: Method) -> int:
-    """Return the number of parameters of a method besides those of its backbone."""
-    return sum(parameter.numel() for name, parameter in method.named_parameters() if not name.startswith("backbone."))
+    """Return the number of parameters of a method besides those of its backbone, and those that only training needs."""
+    left_out = tuple(f"{module}." for module in ("backbone", *method.training_only))
+    return sum(parameter.numel() for name, parameter in method.named_parameters() if not name.startswith(left_out))
 
 
 def seed_spread(accuracies: Sequence[Accuracies], seeds: Sequence[int]) -> SeedSpread:

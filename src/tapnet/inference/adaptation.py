@@ -18,7 +18,7 @@ from tapnet.methods import Head, LinearHead, Method
 
 
 def adapt(examples: Examples, model: EmbeddingModel, method: str, options: Mapping[str, Any]) -> Head:
-    """Return the head of a method for these examples; a linear one as its linear layer on the CPU and no more."""
+    """Return the head of a method for these examples; of a linear one, its linear layer alone, on the CPU."""
     adapted = adapted_head(examples, model, method, options)
     linear = adapted.linear()
     if linear is None:
@@ -67,7 +67,10 @@ def held_out_logits(
     rounds: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]] | None:
-    """Return logits (n, way) of examples by heads fitted without them, and their labels; `None` as `leave_one_out`."""
+    """Return logits (n, way) of examples by heads fitted without them, and their labels.
+
+    `None` if a class has a single distinct image.
+    """
     once, ranks = distinct(examples)
     if np.bincount(once.labels, minlength=int(examples.labels.max()) + 1).min() < 2:
         return None

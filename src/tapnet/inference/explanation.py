@@ -68,8 +68,8 @@ class Explanation:
         if closest == self.label:
             return ""
         return (
-            f"The most similar example is of class {closest!r}, but the task compares with whole classes, not with "
-            f"single examples: by all examples of each class together, the image is closer to {self.label!r}."
+            f"The most similar example is of class {closest!r}, but all examples count: together they favor "
+            f"{self.label!r}."
         )
 
     def figure(self, out: str | Path) -> Path:
@@ -92,14 +92,13 @@ def explain(task: Task, image: ImageInput, network: str | None = None, device: s
 
 def explain_features(task: Task, head: Head, features: NDArray[np.float32], image: ImageInput) -> Explanation:
     """Return the explanation of one image from its features (1, *feature_shape) and the adapted head of the task."""
-    return Explanation(
-        task,
-        image,
-        task.probabilities(features)[0],
-        _directions(head, features)[0],
-        _directions(head, task.examples.features),
-        _directions(head, class_centers(task, head)),
-    )
+    examples = projected(head, task.examples.features)
+    if head.centers is not None:
+        centers = projected(head, class_centers(task, head))
+    else:
+        centers = np.stack([examples[task.examples.labels == k].mean(axis=0) for k in range(len(task.classes))])
+    query = _directions(projected(head, features))[0]
+    return Explanation(task, image, task.probabilities(features)[0], query, _directions(examples), _directions(centers))
 
 
 def class_centers(task: Task, head: Head) -> NDArray[np.float32]:
@@ -118,8 +117,7 @@ def projected(head: Head, features: NDArray[np.float32]) -> NDArray[np.float64]:
     return inside.flatten(1).double().detach().cpu().numpy()
 
 
-def _directions(head: Head, features: NDArray[np.float32]) -> Directions:
-    """Return unit vectors inside the projection."""
-    inside = projected(head, features)
+def _directions(inside: NDArray[np.float64]) -> Directions:
+    """Return unit vectors in the directions of these vectors (n, dim)."""
     unit: Directions = inside / np.maximum(np.linalg.norm(inside, axis=1, keepdims=True), 1e-12)
     return unit

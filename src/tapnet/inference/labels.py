@@ -6,6 +6,7 @@ The CSV and JSON lines of predictions are such files, so predictions corrected b
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,7 +88,7 @@ def _as_printed(path: Path) -> Path | None:
 
 
 def _csv_rows(path: Path) -> Iterator[_Row]:
-    lines = _text(path).splitlines(keepends=True)
+    lines = list(io.StringIO(_text(path), newline=""))  # `splitlines` would also cut at U+2028 and others
     delimiter = max(",;\t", key=lines[0].count) if lines else ","
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     columns: tuple[int, int, int | None] | None = None

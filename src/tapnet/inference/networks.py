@@ -246,7 +246,7 @@ def _hugging_face(name: str, device: str) -> EmbeddingModel:
 def preprocessing_of(header: Header) -> Preprocessing:
     """Return how the images that a checkpoint was trained on became pixels.
 
-    Checkpoints of earlier versions, the bundled ones among them, do not record it: there the dataset's name decides.
+    Checkpoints of earlier versions, such as the bundled `drawings`, do not record it: there the dataset's name decides.
     Raise UserError if what is recorded is not of the network's image shape.
     """
     channels, height, width = header.image_shape

@@ -57,8 +57,9 @@ def task_planes(task: Task, model: EmbeddingModel) -> TaskPlanes:
     """
     head = adapted_head(task.examples, model, task.method, task.options)
     features, centers = task.examples.features, class_centers(task, head)
-    inside, marks = projected(head, features), projected(head, centers)
+    inside = projected(head, features)
     means = np.stack([inside[task.examples.labels == k].mean(axis=0) for k in range(len(task.classes))])
+    marks = means if head.centers is None else projected(head, centers)
     projection = _polygon_plane(marks, means, inside)
     origin = _flat(features).mean(axis=0)
     embedding = Plane(origin, _filled(np.zeros((0, len(origin))), _flat(features) - origin))

@@ -49,6 +49,7 @@ class Method(nn.Module):
     trainable: ClassVar[bool] = True  # has a gradient with respect to the features
     takes_windows: ClassVar[bool] = False  # `loss` takes images smaller than the backbone's image shape
     auxiliary_classes: ClassVar[bool] = False  # training sets its option `num_classes`
+    training_only: ClassVar[tuple[str, ...]] = ()  # modules that only `loss` uses
     way_option: ClassVar[str | None] = None  # the option that equals the number of classes of a training episode
     order_free_options: ClassVar[dict[str, Any]] = {}  # passed to `with_options`, they make it follow the class order
 
@@ -129,7 +130,11 @@ class Method(nn.Module):
                 takes = f"can be fitted with the options {known}" if known else "has no options to be fitted with"
                 raise UserError(f"{type(self).__name__} {takes}, got {name!r}.")
             setattr(changed, name, value)
+        changed.check_options()
         return changed
+
+    def check_options(self) -> None:
+        """Raise UserError if an option of `adapt` has a value that it cannot have."""
 
     @classmethod
     def adapt_options(cls) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ class CosineCentroid(Method):
 
 
 def mean_directions(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean direction of each class (..., way, dim), and the point there as far out as its features are."""
+    """Return the mean direction of each class (..., way, dim), and its center: as long as its features."""
     norms = torch.linalg.vector_norm(features, dim=-1, keepdim=True)
     way = way_of(labels)
     directions = F.normalize(class_prototypes(F.normalize(features, dim=-1), labels, way), dim=-1)

@@ -23,6 +23,7 @@ class ClassifierBaseline(CosineCentroid):
 
     takes_windows = True
     auxiliary_classes = True
+    training_only = ("classifier",)
 
     def __init__(self, backbone: Backbone, num_classes: int | None = None) -> None:
         super().__init__(backbone)

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -20,6 +19,7 @@ from tapnet.errors import UserError
 from tapnet.methods.base import cross_entropy, way_of
 from tapnet.methods.fixed_way import FixedWayMethod
 from tapnet.methods.head import Head
+from tapnet.methods.substitution import with_tensors
 
 Weights = dict[str, Tensor]
 Statistics = list[tuple[Tensor, Tensor]]  # mean and variance of each batch normalization, in the order of the network
@@ -36,6 +36,9 @@ class AdaptedNetwork(Head):
 
     def logits(self, query: Tensor) -> Tensor:
         return self.method.run(query, self.weights, self.statistics)[..., : self.way]
+
+    def project(self, features: Tensor) -> Tensor:
+        return self.method.features(features, self.weights, self.statistics)
 
 
 class MAML(FixedWayMethod):
@@ -73,13 +76,16 @@ class MAML(FixedWayMethod):
         self.steps, self.rate, self.first_order = steps, rate, first_order
         self.test_steps = steps if test_steps is None else test_steps
         self.test_rate = rate if test_rate is None else test_rate
-        if min(self.steps, self.test_steps) < 0 or min(self.rate, self.test_rate) < 0:
-            raise UserError("`steps`, `test_steps`, `rate` and `test_rate` need to be at least 0.")
+        self.check_options()
         self.batch_statistics = self.transductive = batch_statistics
         self.classifier = nn.Linear(backbone.dim, way)
         if zero_classifier:
             nn.init.zeros_(self.classifier.weight)
             nn.init.zeros_(self.classifier.bias)
+
+    def check_options(self) -> None:
+        if min(self.steps, self.test_steps) < 0 or min(self.rate, self.test_rate) < 0:
+            raise UserError("`steps`, `test_steps`, `rate` and `test_rate` need to be at least 0.")
 
     def adapt(self, support: Tensor, labels: Tensor) -> AdaptedNetwork:
         way = self.checked_way(support, labels)
@@ -126,12 +132,19 @@ class MAML(FixedWayMethod):
         self, images: Tensor, weights: Weights, statistics: Statistics | None = None, collect: Statistics | None = None
     ) -> Tensor:
         """Return logits (n, way) under these weights; `collect` is filled with the statistics of the images."""
+        features = self.features(images, weights, statistics, collect)
+        return F.linear(features, weights["classifier.weight"], weights["classifier.bias"])
+
+    def features(
+        self, images: Tensor, weights: Weights, statistics: Statistics | None = None, collect: Statistics | None = None
+    ) -> Tensor:
+        """Return what the backbone makes of the images under these weights, (n, dim)."""
         own = {name: buffer.clone() for name, buffer in self.backbone.named_buffers()}  # BatchNorm2d counts in place
         start = "backbone."
         own |= {name.removeprefix(start): weight for name, weight in weights.items() if name.startswith(start)}
         with BatchNormStatistics(statistics, collect):
-            features = functional_call(self.backbone, own, (images,))
-        return F.linear(features, weights["classifier.weight"], weights["classifier.bias"])
+            features: Tensor = with_tensors(self.backbone, own)(images)
+        return features
 
     @classmethod
     def adapt_options(cls) -> tuple[str, ...]:

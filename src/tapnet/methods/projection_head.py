@@ -59,7 +59,7 @@ class ProjectionHead(Head):
     def project(self, features: Tensor) -> Tensor:
         """Return coordinates (..., n, D) inside the projection; at full dimension their residuals (..., n, L)."""
         if self.projection_dim is None:
-            return residuals(features, self.errors.detach())
+            return residuals(features, self.errors if self.differentiable else self.errors.detach())
         return null_coordinates(features, self.ordered_errors, self.projection_dim, self.first)
 
     @property

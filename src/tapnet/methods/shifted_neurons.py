@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
 from tapnet.errors import UserError
 from tapnet.methods.fixed_way import FixedWayMethod, perceptron
 from tapnet.methods.head import Head
+from tapnet.methods.substitution import with_tensors
 
 MEMORY_WIDTH = 32  # of the hidden layers that map feedback to a shift; the paper has 20 to 40
 FIRST_VALUE = 0.5
@@ -38,6 +38,9 @@ class MemoryHead(Head):
         shifts = {block: F.relu(torch.tensordot(attention, each, dims=1)) for block, each in self.shifts.items()}
         logits = self.method.run(query, shifts) + attention @ self.output_shifts
         return logits[:, : self.way]
+
+    def project(self, features: Tensor) -> Tensor:
+        return self.method.keys(features)
 
     def attention(self, query: Tensor) -> Tensor:
         """Return the weight of each support image's shifts for each query, (query, support); rows sum to one."""
@@ -115,7 +118,7 @@ class ShiftedNeurons(FixedWayMethod):
         maps = images
         for block, stage in enumerate(self.backbone.get_submodule("blocks").children()):
             after_shift = any(shifted < block for shifted in shifts)
-            maps = functional_call(stage, self._shifted_statistics(block), (maps,)) if after_shift else stage(maps)
+            maps = (with_tensors(stage, self._shifted_statistics(block)) if after_shift else stage)(maps)
             if activations is not None:
                 activations[block] = maps
             if block in shifts:

@@ -5,9 +5,7 @@ Boris N. Oreshkin, Pau Rodriguez, Alexandre Lacoste. NeurIPS 2018.
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -20,11 +18,10 @@ from tapnet.errors import UserError
 from tapnet.functional import class_prototypes, euclidean_distances
 from tapnet.methods.base import EpisodeLoss, Method, PrototypeMethod, check_positive, cross_entropy, way_of
 from tapnet.methods.head import Head, LinearHead
+from tapnet.methods.substitution import with_tensors
 
 MULTIPLIER_PENALTY = 0.01  # times the squares of the post-multipliers, as in the authors' code
 AUXILIARY_WEIGHT = 0.4  # the authors take an auxiliary step with a probability that falls from 0.9, 0.4 on average
-
-Affine = Mapping[str, tuple[Tensor, Tensor]]  # weight and bias of batch normalizations, by name
 
 
 @dataclass(frozen=True)
@@ -110,6 +107,7 @@ class TadamTC(Method):
     task_features = True
     batched = False
     auxiliary_classes = True
+    training_only = ("auxiliary",)
 
     def __init__(
         self,
@@ -149,7 +147,7 @@ class TadamTC(Method):
     def _conditioned(self, support: Tensor, labels: Tensor) -> nn.Module:
         """Return the backbone conditioned on the task of these unconditioned support features."""
         task = class_prototypes(support, labels, way_of(labels)).mean(dim=-2)
-        return with_affine(self.backbone, self.task_embedding(self.backbone, task))
+        return with_tensors(self.backbone, self.task_embedding(self.backbone, task))
 
     def _head(self, support: Tensor, labels: Tensor) -> ScaledDistanceHead:
         prototypes = class_prototypes(support, labels, way_of(labels))
@@ -171,14 +169,15 @@ class TaskEmbedding(nn.Module):
         self.betas = nn.ModuleList(_Predictor(backbone.dim, width) for width in channels.values())
         self.multipliers = nn.Parameter(torch.zeros(2, len(channels)))
 
-    def forward(self, backbone: Backbone, task: Tensor) -> Affine:
-        """Return the weight and bias of each batch normalization that also scale and shift what it gives."""
-        affine = {}
+    def forward(self, backbone: Backbone, task: Tensor) -> dict[str, Tensor]:
+        """Return the weight and bias of each batch normalization that also scale and shift what it gives, by name."""
+        tensors = {}
         layers = zip(conditioned_layers(backbone).items(), self.gammas, self.betas, *self.multipliers, strict=True)
         for (name, layer), gammas, betas, gamma_0, beta_0 in layers:
             scale = 1 + gamma_0 * gammas(task).float()
-            affine[name] = scale * layer.weight, scale * layer.bias + beta_0 * betas(task).float()
-        return affine
+            tensors[f"{name}.weight"] = scale * layer.weight
+            tensors[f"{name}.bias"] = scale * layer.bias + beta_0 * betas(task).float()
+        return tensors
 
     def penalty(self) -> Tensor:
         return MULTIPLIER_PENALTY * self.multipliers.square().sum()
@@ -202,20 +201,3 @@ def conditioned_layers(backbone: nn.Module) -> dict[str, nn.BatchNorm2d]:
     """Return the batch normalizations by name, without those of shortcuts."""
     layers = ((name, module) for name, module in backbone.named_modules() if isinstance(module, nn.BatchNorm2d))
     return {name: layer for name, layer in layers if "shortcut" not in name.split(".")}
-
-
-def with_affine(module: nn.Module, affine: Affine, name: str = "") -> nn.Module:
-    """Return the module with other weights and biases of its batch normalizations.
-
-    It shares everything else with the given one, which is not changed: not even for a moment, as by hooks or
-    `torch.func.functional_call`, so several threads may use it at once.
-    """
-    changed = copy.copy(module)
-    if name in affine:
-        weight, bias = affine[name]
-        changed._parameters = {"weight": weight, "bias": bias}  # type: ignore[dict-item]
-    changed._modules = {
-        child: with_affine(part, affine, f"{name}.{child}" if name else child)
-        for child, part in module.named_children()
-    }
-    return changed

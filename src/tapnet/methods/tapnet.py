@@ -65,16 +65,19 @@ class TapNet(PrototypeMethod):
             raise UserError(f"Expected projection_dim from 1 to dim - num_references = {limit}, got {projection_dim}.")
         if projection_dim is not None and differentiable:
             raise UserError("`differentiable` needs the full projection: leave out `projection_dim`.")
-        check_choice("selection", selection, tuple(rule for rule in SELECTION_STRATEGIES if rule != "random"))
-        check_choice("basis", basis, BASES)
-        if reference_shots is not None and not 0 <= reference_shots < math.inf:
-            raise UserError(f"`reference_shots` needs to be 0 or more, or None, got {reference_shots}.")
         check_positive("temperature", temperature)
         check_positive("initial_norm", initial_norm)
         self.projection_dim, self.selection, self.differentiable = projection_dim, selection, differentiable
         self.basis, self.reference_shots, self.temperature = basis, reference_shots, temperature
         directions = torch.randn(num_references, backbone.dim) / math.sqrt(backbone.dim)
         self.references = nn.Parameter(initial_norm * directions)
+        TapNet.check_options(self)  # those of a subclass are not set yet
+
+    def check_options(self) -> None:
+        check_choice("selection", self.selection, tuple(rule for rule in SELECTION_STRATEGIES if rule != "random"))
+        check_choice("basis", self.basis, BASES)
+        if self.reference_shots is not None and not 0 <= self.reference_shots < math.inf:
+            raise UserError(f"`reference_shots` needs to be 0 or more, or None, got {self.reference_shots}.")
 
     @property
     def max_way(self) -> int:

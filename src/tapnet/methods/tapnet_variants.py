@@ -60,6 +60,7 @@ class TapNetVariant(TapNet):
         selection: str = "closest",
         differentiable: bool = False,
         basis: str = "householder",
+        reference_shots: float | None = None,
         temperature: float = 1.0,
         initial_norm: float = 1.0,
         projection_references: str = "modified",
@@ -74,12 +75,10 @@ class TapNetVariant(TapNet):
             selection,
             differentiable,
             basis,
-            temperature=temperature,
-            initial_norm=initial_norm,
+            reference_shots,
+            temperature,
+            initial_norm,
         )
-        check_choice("projection_references", projection_references, REFERENCES)
-        check_choice("classification_references", classification_references, REFERENCES[::-1])
-        check_choice("distance", distance, SCORES)
         if reference_bias and distance != "squared":
             raise UserError(
                 "`reference_bias` is defined for squared distances only: leave out `reference_bias` or `distance`."
@@ -87,6 +86,13 @@ class TapNetVariant(TapNet):
         self.projection_references, self.classification_references = projection_references, classification_references
         self.distance = distance
         self.reference_bias = nn.Parameter(torch.zeros(num_references)) if reference_bias else None
+        self.check_options()
+
+    def check_options(self) -> None:
+        super().check_options()
+        check_choice("projection_references", self.projection_references, REFERENCES)
+        check_choice("classification_references", self.classification_references, REFERENCES[::-1])
+        check_choice("distance", self.distance, SCORES)
 
     def adapt_to(self, prototypes: Tensor, chosen: Tensor | None = None) -> VariantHead:
         """Return the head for class prototypes (..., way, dim); `chosen` overrides the choice of references."""

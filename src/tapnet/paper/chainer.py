@@ -1,7 +1,8 @@
 """Imports checkpoints of the authors' Chainer code, with the same features and logits.
 
 Their convolutions have biases, which are subtracted from the running mean of the batch normalization that follows. The
-bias of their linear layer of references, unless it is zero, becomes TapNet's `reference_bias`.
+bias of their linear layer of references, unless it is zero, becomes the `reference_bias` of a
+`TapNetVariant`.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def _fitted(recipe: Recipe, arrays: Arrays, widths: list[int], path: Path) -> Re
     bias = {"reference_bias": True} if arrays["l_phi/b"].any() else {}
     values["name"] += "-chainer"
     values["backbone"]["options"]["widths"] = widths
-    values["method"] = {"name": "tapnet", "options": {"num_references": ways, **bias}}
+    values["method"] = {"name": "tapnet-variant" if bias else "tapnet", "options": {"num_references": ways, **bias}}
     values["training"]["way"] = ways
     values["validation"]["way"] = min(ways, recipe.validation.way)
     return recipe_from(values, str(path))

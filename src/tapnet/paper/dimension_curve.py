@@ -72,7 +72,7 @@ def _accuracies(evaluator: Evaluator, spec: EpisodeSpec, rotation: Tensor | None
             hidden = torch.cat([hidden, reference_directions(head.references, head.errors)], dim=-2)
         vectors, triangle = reflections(hidden)
         references = _coordinates(head.references, way, vectors, triangle, rotation)
-        shift = torch.zeros(references.shape[:-1]) if head.shift is None else head.shift
+        shift = references.new_zeros(references.shape[:-1]) if head.shift is None else head.shift
         for first in range(0, len(block.query), size):
             part = slice(first, first + size)
             queries = evaluator.gathered(block.query[part])

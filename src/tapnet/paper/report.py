@@ -36,9 +36,9 @@ is ours, for smaller machines.
 
 
 _RIVALS = """One harness, the same test classes and, for a task and a number of episodes, the same episodes for every
-method; one training run each. Below the published accuracies are ours, from runs of minutes on a CPU. TapNet and
-Prototypical Networks have a wider Conv4 than the others; [docs/rivals.md](docs/rivals.md) has that and the paired
-differences.
+method; one training run each. Below the published accuracies are ours, from runs of minutes to two hours on a CPU. On
+Omniglot TapNet and Prototypical Networks have a wider Conv4 than the others; [docs/rivals.md](docs/rivals.md) has that
+and the paired differences.
 """
 
 

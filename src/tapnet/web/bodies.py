@@ -35,7 +35,7 @@ class NewTask(BaseModel, extra="forbid"):
     network: str | None = Field(
         None, description="One of the server's networks; chosen by the first examples if left out."
     )
-    method: str | None = Field(None, description="The network's own if left out.")
+    method: str | None = Field(None, description="Chosen as `tapnet fit` does if left out.")
     example: bool = False
 
 
@@ -43,7 +43,7 @@ class TaskChange(BaseModel, extra="forbid"):
     """What to change; what is left out stays."""
 
     name: Name | None = None
-    method: str | None = Field(None, description="null for the network's own.")
+    method: str | None = Field(None, description="null to let it be chosen as `tapnet fit` does.")
     projection_dim: int | None = Field(None, ge=1, le=MOST_DIMENSIONS, description="null for all dimensions.")
 
 

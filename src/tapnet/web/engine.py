@@ -189,10 +189,9 @@ class Engine:
             tuple(each.sha256 for _, each in rows),
             tuple(thumbnails[each.id] for _, each in rows),
         )
-        method = stored.method or model.default_method
-        projects = stored.projection_dim is not None and model.method_named(method).max_projection_dim > 0
+        projects = stored.projection_dim is not None and model.method_named(stored.method).max_projection_dim > 0
         options = {"projection_dim": stored.projection_dim} if projects else {}
-        task = fit_task([each.name for each in full], examples, model, method, options)
+        task = fit_task([each.name for each in full], examples, model, stored.method, options)
         return Fitted(stored, task, model, tuple(each.id for _, each in rows))
 
 

@@ -17,6 +17,7 @@ from tapnet.data.decoding import image_size
 from tapnet.data.source import Unreadable
 from tapnet.inference import export, read_task, write_task
 from tapnet.inference.images import THUMBNAIL, Example, read_image
+from tapnet.inference.method_choice import choose_method
 from tapnet.inference.networks import EmbeddingModel
 from tapnet.inference.task import Task, check_names_differ
 from tapnet.inference.task_file import with_network
@@ -78,7 +79,7 @@ def _import(parts: Services, content: bytes, name: str) -> StoredTask:
     if len(task.examples) > parts.settings.limits.examples:
         most = parts.settings.limits.examples
         raise Problem(409, f"A task may have {most} examples, the file has {len(task.examples)}.")
-    dim = _checked_dimension(parts, task)
+    method, dim = _checked_method(parts, task, model)
     # resizing may differ: it moves probabilities by 0.002 on average (docs/own-images-measured.md)
     if task.precision != model.precision:
         raise Problem(422, f"The task was fitted in {task.precision}, this server computes in {model.precision}.")
@@ -88,7 +89,7 @@ def _import(parts: Services, content: bytes, name: str) -> StoredTask:
     content_of: list[tuple[str, list[NewExample]]] = [(each, []) for each in names]
     for label, example in zip(task.examples.labels, _examples(task, model), strict=True):
         content_of[label][1].append(example)
-    return parts.store.import_task(shown, model.name, model.sha256, task.method, dim, content_of)
+    return parts.store.import_task(shown, model.name, model.sha256, method, dim, content_of)
 
 
 def _read(content: bytes) -> Task:
@@ -105,18 +106,23 @@ def _read(content: bytes) -> Task:
     return task
 
 
-def _checked_dimension(parts: Services, task: Task) -> int | None:
-    """Return the projection dimension; raise a problem for options that the server does not keep."""
+def _checked_method(parts: Services, task: Task, model: EmbeddingModel) -> tuple[str | None, int | None]:
+    """Return the method, `None` if it is the one that `fit` chooses, and the projection dimension.
+
+    Raise a problem for options that the server does not keep.
+    """
+    options = {key: value for key, value in task.options.items() if _OPTIONS.get(key) != value}
+    if (task.method, options) == choose_method(model)[:2]:
+        return None, None
     if task.method not in parts.engine.methods(task.network):
         raise Problem(422, f"This server cannot fit the method {task.method!r}.")
-    for key, value in task.options.items():
-        if key != "projection_dim" and _OPTIONS.get(key) != value:
-            raise Problem(422, f"The task has the option {key!r}, which this server does not keep.")
-    dim = task.options.get("projection_dim")
+    dim = options.pop("projection_dim", None)
+    if options:
+        raise Problem(422, f"The task has the option {next(iter(options))!r}, which this server does not keep.")
     if dim is not None and (type(dim) is not int or not 1 <= dim <= MOST_DIMENSIONS):
         raise Problem(422, f"Expected `projection_dim` to be a whole number above 0, got {dim!r}.")
     parts.engine.check_method(task.network, task.method, dim)
-    return dim
+    return task.method, dim
 
 
 def _checked_name(text: str) -> str:

@@ -43,7 +43,13 @@ class Store:
             return stored_task(connection, self._insert_task(connection, name, network, method))
 
     def import_task(
-        self, name: str, network: str, sha256: str, method: str, dim: int | None, content: Sequence[tuple[str, Any]]
+        self,
+        name: str,
+        network: str,
+        sha256: str,
+        method: str | None,
+        dim: int | None,
+        content: Sequence[tuple[str, Any]],
     ) -> StoredTask:
         """Return a new task with everything in it; `content` has for each class its name and its `NewExample`s."""
         with self.database.write() as connection:

@@ -174,4 +174,4 @@ def _ready_example(parts: Services, name: str) -> StoredTask:
         model, new = parts.engine.embed(drawings, "drawings")
         content.append((thing, new))
     shown = NAME if name == "Untitled" else name
-    return parts.store.import_task(shown, model.name, model.sha256, model.default_method, None, content)
+    return parts.store.import_task(shown, model.name, model.sha256, None, None, content)

@@ -201,8 +201,8 @@ def as_variant(method: TapNet) -> TapNetVariant:
         return method
     options = {
         name: getattr(method, name)
-        for name in ("projection_dim", "selection", "differentiable", "basis", "temperature")
+        for name in ("projection_dim", "selection", "differentiable", "basis", "reference_shots", "temperature")
     }
     variant = TapNetVariant(method.backbone, len(method.references), **options)
-    variant.references, variant.reference_shots = method.references, method.reference_shots
+    variant.references = method.references
     return variant.train(method.training)
