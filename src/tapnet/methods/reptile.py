@@ -34,8 +34,9 @@ class Reptile(MAML):
         test_steps: int | None = None,
         test_rate: float | None = None,
         batch_statistics: bool = False,
+        zero_classifier: bool = False,
     ) -> None:
-        super().__init__(backbone, way, steps, rate, test_steps, test_rate, True, batch_statistics)
+        super().__init__(backbone, way, steps, rate, test_steps, test_rate, True, batch_statistics, zero_classifier)
         if batch < 2:
             raise UserError(f"Reptile needs `batch` to be at least 2, got {batch}.")
         self.batch = batch
