@@ -86,8 +86,8 @@ OMNIGLOT = RivalTable(
     (
         _PARAMETERS,
         _MINUTES,
-        "MAML, Reptile, TADAM-TC and SNAIL are initialized from the network of TADAM-α, whose episodes and minutes come on "
-        "top.",
+        "MAML, Reptile, TADAM-TC and SNAIL are initialized from the network of TADAM-α, whose episodes and minutes "
+        "come on top.",
         "MAML, Reptile, SNAIL and adaCNN have networks for one number of classes: one run for 5 and, except for "
         "Reptile, another for 20. That of adaCNN for 20 starts from the one for 5, whose episodes come on top.",
         "Published accuracies are those of each method's own publication; the paper's Table 1 has 88.2 and 97.0 for "
