@@ -325,7 +325,7 @@ def test_ctrl_c_leaves_whole_lines_of_what_was_done(drawing_folders, drawing_tas
     from tapnet.cli.rows import Csv
     from tapnet.inference import predictor
 
-    monkeypatch.setattr(predictor, "BATCH", 3)
+    monkeypatch.setattr(predictor, "GROUP", 3)
     write = Csv.write
 
     def interrupted(self, batch):
@@ -575,7 +575,7 @@ def test_json_list_is_closed_after_an_interruption(drawing_folders, drawing_task
     from tapnet.cli.rows import JsonList
     from tapnet.inference import predictor
 
-    monkeypatch.setattr(predictor, "BATCH", 3)
+    monkeypatch.setattr(predictor, "GROUP", 3)
     write = JsonList.write
 
     def interrupted(self, batch):
