@@ -100,7 +100,7 @@ def projection_sizes(errors: Tensor, dim: int | None, vectors: Tensor | None = N
             "backbone with longer features."
         )
     if dim is not None and not 1 <= dim <= length - way:
-        raise UserError(f"{way} classes in {length} dimensions allow dim from 1 to {length - way}, got {dim}.")
+        raise UserError(f"Expected a projection of {way} classes to 1 to {length - way} dimensions, got {dim}.")
     check_not_nan(errors, "errors")
     if vectors is not None:
         check_not_nan(vectors, "vectors")

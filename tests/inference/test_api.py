@@ -149,6 +149,26 @@ def test_fit_says_why_classes_cannot_be_learned(images, words):
         fit(images, network="drawings")
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["a.png", "b.png"], "Expected images by class"),
+        ({1: ["a.png"], 2: ["b.png"]}, "Expected the name of a class, got 1"),
+        ({"a": "a.png", "b": "b.png"}, "Expected a list of images of class 'a', got 'a.png'"),
+    ],
+)
+def test_images_by_class_of_another_shape_are_refused(given, words, path):
+    for refuse in (fit, lambda images: score(open_predictor(path), images)):
+        with pytest.raises(UserError, match=re.escape(words)):
+            refuse(given)
+
+
+@pytest.mark.parametrize("image", ["a.png", b"bytes"])
+def test_predict_refuses_a_single_image(path, image):
+    with pytest.raises(UserError, match="Expected a list of images"):
+        open_predictor(path).predict(image)
+
+
 def test_score_names_mistakes_and_accuracies_and_takes_other_classes_as_unknown(path, new):
     drawings = load_dataset("quickdraw", "test")
     strange = [255 - pixels for pixels in drawings.gather(np.arange(6))]

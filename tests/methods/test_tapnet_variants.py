@@ -149,7 +149,7 @@ def test_gradient_passes_the_projection_if_it_is_differentiable(distance):
 
 
 @pytest.mark.parametrize(
-    "options", [{"basis": "reference"}, {"selection": "random"}, {"reference_shots": -1}, {"distance": "manhattan"}]
+    "options", [{"basis": "reference"}, {"selection": "random"}, {"reference_shots": "a"}, {"projection_dim": 2.5}]
 )
 def test_options_changed_later_are_checked_too(options):
     with pytest.raises(UserError, match=next(iter(options))):

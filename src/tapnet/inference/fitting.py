@@ -22,6 +22,7 @@ from tapnet.inference.images import (
     ImagesByClass,
     OnRead,
     OnUnreadable,
+    check_images_by_class,
     image_sha256,
     name_of,
     read_labeled,
@@ -172,6 +173,7 @@ def compare_methods(
 
 
 def _sorted(images: ImagesByClass) -> ImagesByClass:
+    check_images_by_class(images)
     check_names_differ(list(images))
     if blank := [name for name in images if not name.strip()]:
         raise UserError(f"Expected the name of a class, got {blank[0]!r}.")

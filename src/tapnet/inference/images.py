@@ -172,6 +172,24 @@ def read_labeled(
             on_read()
 
 
+def check_several(images: Iterable[ImageInput], of_class: str = "") -> None:
+    """Raise UserError if this is a single image in place of several."""
+    if not isinstance(images, Iterable) or isinstance(images, str | bytes):
+        where = f" of class {of_class!r}" if of_class else ""
+        raise UserError(f"Expected a list of images{where}, got {images!r:.80}: put it in a list.")
+
+
+def check_images_by_class(images: ImagesByClass) -> None:
+    """Raise UserError unless this maps the names of classes to several images each."""
+    if not isinstance(images, Mapping):
+        example = '{"cat": [...], "dog": [...]}'
+        raise UserError(f"Expected images by class, such as {example}, got an object of type {type(images).__name__}.")
+    for name, each in images.items():
+        if not isinstance(name, str):
+            raise UserError(f"Expected the name of a class, got {name!r}: names are strings.")
+        check_several(each, name)
+
+
 def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """Yield lists of `size` items, the last one perhaps shorter."""
     items = iter(items)

@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.errors import UserError
-from tapnet.inference.images import GROUP, Example, ImageInput, OnUnreadable, in_batches, read_images, readable
+from tapnet.inference.images import (
+    GROUP,
+    Example,
+    ImageInput,
+    OnUnreadable,
+    check_several,
+    in_batches,
+    read_images,
+    readable,
+)
 from tapnet.inference.task_path import check_task_path
 
 UNKNOWN = "unknown"
@@ -98,6 +107,7 @@ class Predictor(ABC):
         An image that cannot be read is left out and given to `on_unreadable` with the reason; without that, raise
         UserError.
         """
+        check_several(images)
         examples = readable(read_images(images, self.preprocessing), on_unreadable)
         return self.predict_examples(examples, top, reject, lose)
 

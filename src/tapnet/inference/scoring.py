@@ -16,6 +16,7 @@ from tapnet.inference.images import (
     ImagesByClass,
     OnRead,
     OnUnreadable,
+    check_images_by_class,
     name_of,
     read_labeled,
 )
@@ -123,6 +124,7 @@ def score(
 
     Raise UserError if no image is of a class of the predictor.
     """
+    check_images_by_class(images)
     truths: list[str] = []
 
     def examples() -> Iterator[tuple[ImageInput, Example]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
@@ -76,8 +77,12 @@ class TapNet(PrototypeMethod):
     def check_options(self) -> None:
         check_choice("selection", self.selection, tuple(rule for rule in SELECTION_STRATEGIES if rule != "random"))
         check_choice("basis", self.basis, BASES)
-        if self.reference_shots is not None and not 0 <= self.reference_shots < math.inf:
-            raise UserError(f"`reference_shots` needs to be 0 or more, or None, got {self.reference_shots}.")
+        if self.projection_dim is not None and not isinstance(self.projection_dim, Integral):
+            raise UserError(f"`projection_dim` needs to be a whole number or None, got {self.projection_dim!r}.")
+        if self.reference_shots is not None and not (
+            isinstance(self.reference_shots, int | float) and 0 <= self.reference_shots < math.inf
+        ):
+            raise UserError(f"`reference_shots` needs to be 0 or more, or None, got {self.reference_shots!r}.")
 
     @property
     def max_way(self) -> int:

@@ -48,7 +48,10 @@ _PARAMETERS = (
     "Extra parameters are those besides the backbone's; TADAM-TC has a linear layer over the training classes more "
     "while it is trained."
 )
-_MINUTES = "Minutes are those of training on one core that other work shared: they do not rank the methods' speed."
+_MINUTES = (
+    "Minutes are those of training on one core that other work shared, a dash if not recorded: they do not rank the "
+    "methods' speed."
+)
 
 _ON_OMNIGLOT = (
     Rival("TapNet", ("omniglot-60way-gradient",), ("—", "—", "98.07", "99.49")),
