@@ -12,7 +12,7 @@ from tapnet.evaluation.comparison import compare, extra_parameters, seed_spread
 from tapnet.evaluation.comparison_report import html, markdown, short_names, write
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.evaluation.intervals import holm, paired_p_value
-from tapnet.methods import PrototypicalNetwork
+from tapnet.methods import ClassifierBaseline, PrototypicalNetwork, TadamTC
 from tapnet.recipe_file import load_recipe
 
 SPEC = EpisodeSpec(5, 1, 3, 20)
@@ -79,6 +79,12 @@ def test_difference_of_a_pair_is_that_of_its_accuracies(result):
 
 def test_extra_parameters_are_those_besides_the_backbone(small_tapnet):
     assert extra_parameters(small_tapnet) == 8 * 16
+
+
+def test_extra_parameters_leave_out_what_only_training_needs():
+    backbone = Conv4((1, 8, 8), widths=(4, 4, 4, 4))
+    assert extra_parameters(TadamTC(backbone, num_classes=9)) == extra_parameters(TadamTC(backbone))
+    assert extra_parameters(ClassifierBaseline(backbone, num_classes=9)) == 0
 
 
 def test_comparison_as_a_dictionary_is_json_with_both_intervals(result):

@@ -60,6 +60,11 @@ def test_labels_leave_out_predictions_that_still_say_unknown(folder):
     assert len(found.skipped) == 1
 
 
+def test_labels_find_a_file_with_a_line_separator_in_its_name(tmp_path):
+    (tmp_path / "a\u2028b.png").write_bytes(b"")
+    assert names(read_labels(written(tmp_path, "path,class\na\u2028b.png,cat\n"))) == {"cat": ["a\u2028b.png"]}
+
+
 def test_labels_are_found_from_the_current_folder_too(folder, monkeypatch):
     monkeypatch.chdir(folder)
     (folder / "out").mkdir()

@@ -93,10 +93,7 @@ def explain(task: Task, image: ImageInput, network: str | None = None, device: s
 def explain_features(task: Task, head: Head, features: NDArray[np.float32], image: ImageInput) -> Explanation:
     """Return the explanation of one image from its features (1, *feature_shape) and the adapted head of the task."""
     examples = projected(head, task.examples.features)
-    if head.centers is not None:
-        centers = projected(head, class_centers(task, head))
-    else:
-        centers = np.stack([examples[task.examples.labels == k].mean(axis=0) for k in range(len(task.classes))])
+    centers = projected_centers(task, head, examples)
     query = _directions(projected(head, features))[0]
     return Explanation(task, image, task.probabilities(features)[0], query, _directions(examples), _directions(centers))
 
@@ -107,6 +104,16 @@ def class_centers(task: Task, head: Head) -> NDArray[np.float32]:
         return head.centers.detach().cpu().float().numpy()
     features, labels = task.examples.features, task.examples.labels
     return np.stack([features[labels == k].mean(axis=0) for k in range(len(task.classes))])
+
+
+def projected_centers(task: Task, head: Head, inside: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what stands for each class where the head compares features, (way, dim); `inside` are the examples there.
+
+    The mean of the examples is taken after the projection, which for some heads is a network.
+    """
+    if head.centers is not None:
+        return projected(head, class_centers(task, head))
+    return np.stack([inside[task.examples.labels == k].mean(axis=0) for k in range(len(task.classes))])
 
 
 def projected(head: Head, features: NDArray[np.float32]) -> NDArray[np.float64]:

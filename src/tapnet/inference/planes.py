@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from tapnet.inference.adaptation import adapted_head
-from tapnet.inference.explanation import class_centers, projected
+from tapnet.inference.explanation import class_centers, projected, projected_centers
 from tapnet.inference.networks import EmbeddingModel
 from tapnet.inference.task import Task
 from tapnet.methods import Head
@@ -59,7 +59,7 @@ def task_planes(task: Task, model: EmbeddingModel) -> TaskPlanes:
     features, centers = task.examples.features, class_centers(task, head)
     inside = projected(head, features)
     means = np.stack([inside[task.examples.labels == k].mean(axis=0) for k in range(len(task.classes))])
-    marks = means if head.centers is None else projected(head, centers)
+    marks = projected_centers(task, head, inside)
     projection = _polygon_plane(marks, means, inside)
     origin = _flat(features).mean(axis=0)
     embedding = Plane(origin, _filled(np.zeros((0, len(origin))), _flat(features) - origin))
