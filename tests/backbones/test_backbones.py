@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from tapnet.backbones import make_backbone
 from tapnet.errors import UserError
@@ -48,6 +49,29 @@ def test_resnet_can_keep_the_places_of_its_last_maps():
     images = torch.rand(2, 1, 28, 40)
     assert network.dim == 4 * 2 * 3
     torch.testing.assert_close(network(images), network.maps(images).reshape(2, -1))
+
+
+@pytest.mark.parametrize(("name", "options"), [("conv4", {}), ("resnet12", {"flatten": True}), ("resnet12-small", {})])
+def test_normalized_features_are_centered_and_of_one_length(name, options):
+    network = make_backbone(name, (1, 28, 28), widths=[2, 2, 2, 4], normalize=True, **options)
+    plain = make_backbone(name, (1, 28, 28), widths=[2, 2, 2, 4], **options)
+    plain.load_state_dict(network.state_dict(), strict=False)
+    images = torch.rand(6, 1, 28, 28)
+    centered = plain(images) - plain(images).mean(dim=0)
+    torch.testing.assert_close(
+        network(images), F.normalize(centered, dim=1) * math.sqrt(network.dim), rtol=1e-3, atol=1e-3
+    )
+
+
+def test_normalized_features_do_not_depend_on_batch_mates_after_training():
+    network = make_backbone("conv4", (1, 28, 28), widths=[2, 2, 2, 4], normalize=True)
+    images = torch.rand(6, 1, 28, 28)
+    mean = network.eval().maps(images).flatten(1).mean(dim=0)
+    for _ in range(200):
+        network.normalization.train()(network.maps(images).flatten(1))
+    torch.testing.assert_close(network.normalization.running_mean, mean)
+    network.eval()
+    torch.testing.assert_close(network(images)[:1], network(images[:1]))
 
 
 @pytest.fixture

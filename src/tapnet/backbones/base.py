@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tapnet.errors import UserError
 
@@ -44,6 +46,28 @@ class Backbone(nn.Module):
                 f"batch of shape {tuple(images.shape)}."
             )
         return self.pool(self.maps(images))
+
+
+class FeatureNormalization(nn.Module):
+    """Subtract the mean feature vector of the training images, then scale each vector to the length √dim.
+
+    The CL2N of SimpleShot (Wang et al., 2019). As in batch normalization, the mean is that of the batch in training and
+    its running average afterwards.
+    """
+
+    running_mean: Tensor
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("running_mean", torch.zeros(dim))
+
+    def forward(self, features: Tensor) -> Tensor:
+        features = features.float()
+        mean = self.running_mean
+        if self.training:
+            mean = features.mean(dim=0)
+            self.running_mean.lerp_(mean.detach(), MOMENTUM)
+        return F.rms_norm(features - mean, features.shape[-1:])
 
 
 def convolution(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> nn.Conv2d:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tapnet.backbones.base import (
     BLOCKS,
     Backbone,
+    FeatureNormalization,
     ImageShape,
     block_sizes,
     changed_options,
@@ -28,7 +29,8 @@ class Conv4(Backbone):
 
     64 channels at 84×84 give 64·6·6 = 2304 features. `average_top` adds the 2×2 average pooling that the paper puts on
     top for tieredImageNet (576 features). Only the first `pooled_blocks` blocks pool: two in Relation Networks. With
-    `strided` they have convolutions of stride 2 in place of the pooling, as in MAML on Omniglot.
+    `strided` they have convolutions of stride 2 in place of the pooling, as in MAML on Omniglot. `normalize` centers
+    the features and scales them to one length.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Conv4(Backbone):
         average_top: bool = False,
         pooled_blocks: int = BLOCKS,
         strided: bool = False,
+        normalize: bool = False,
     ) -> None:
         super().__init__()
         channels, height, width = image_shape
@@ -56,6 +59,7 @@ class Conv4(Backbone):
         self.dim = widths[-1] * rows * columns
         if self.dim == 0:
             raise UserError(f"Images of {height}×{width} are too small for the average pooling on top.")
+        self.normalization = FeatureNormalization(self.dim) if normalize else nn.Identity()
 
     def extra_repr(self) -> str:
         """Return the options that differ from their defaults and do not show in the weights."""
@@ -67,7 +71,7 @@ class Conv4(Backbone):
         return features
 
     def pool(self, maps: Tensor) -> Tensor:
-        vectors: Tensor = self.top(maps).flatten(1)
+        vectors: Tensor = self.normalization(self.top(maps).flatten(1))
         return vectors
 
 

@@ -9,7 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tapnet.backbones.base import BLOCKS, Backbone, ImageShape, block_sizes, convolution, halved, halving, normalization
+from tapnet.backbones.base import (
+    BLOCKS,
+    Backbone,
+    FeatureNormalization,
+    ImageShape,
+    block_sizes,
+    convolution,
+    halved,
+    halving,
+    normalization,
+)
 from tapnet.errors import UserError
 
 
@@ -18,6 +28,7 @@ class ResNet12(Backbone):
 
     `flatten` flattens the last maps, as Conv4 does, instead of averaging them. With `four_rotations` the same blocks
     process an image rotated by 0, 90, 180 and 270 degrees: four times the maps and the work, but no more weights.
+    `normalize` centers the features and scales them to one length.
     """
 
     default_widths: tuple[int, ...] = (64, 128, 256, 512)
@@ -30,6 +41,7 @@ class ResNet12(Backbone):
         dropout: Sequence[float] | float = 0.0,
         flatten: bool = False,
         four_rotations: bool = False,
+        normalize: bool = False,
     ) -> None:
         super().__init__()
         channels, height, width = image_shape
@@ -43,6 +55,7 @@ class ResNet12(Backbone):
         channels = widths[-1] * (4 if four_rotations else 1)
         self.map_shape = (channels, halved(height, BLOCKS), halved(width, BLOCKS))
         self.dim = math.prod(self.map_shape) if flatten else channels
+        self.normalization = FeatureNormalization(self.dim) if normalize else nn.Identity()
 
     def extra_repr(self) -> str:
         return f"flatten={self.flatten}, four_rotations={self.four_rotations}"  # they do not show in the weights
@@ -56,7 +69,8 @@ class ResNet12(Backbone):
         return torch.cat([each[k].rot90(-k, (2, 3)) for k in range(4)], dim=1)  # upright again
 
     def pool(self, maps: Tensor) -> Tensor:
-        return maps.flatten(1) if self.flatten else maps.mean(dim=(2, 3))
+        vectors: Tensor = self.normalization(maps.flatten(1) if self.flatten else maps.mean(dim=(2, 3)))
+        return vectors
 
 
 class ResNet12Small(ResNet12):

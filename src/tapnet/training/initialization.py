@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Set
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from tapnet.checkpoint import Ancestor, Checkpoint, read_checkpoint
 from tapnet.errors import UserError
 from tapnet.methods import Method
 from tapnet.recipe_file import bundled_recipes
 from tapnet.wording import pluralize
 
+Weights = dict[str, Tensor]
+
 _BACKBONE = "backbone."
+_NORMALIZATION = f"{_BACKBONE}normalization."  # a running mean, which the first steps of training find
 _DIGITS = 12  # of a digest, enough to tell checkpoints apart
 
 
@@ -35,11 +41,14 @@ def init_from(method: Method, path: str) -> tuple[str, tuple[Ancestor, ...]]:
 def take_weights(method: Method, checkpoint: Checkpoint) -> str:
     """Load the weights of the checkpoint into the method and return a description of where they come from.
 
-    The backbone must fit. Other parameters are loaded if they have the same shape.
+    The backbone must fit or be twice as wide. Other parameters are loaded if they have the same shape.
     """
     theirs, own, header = checkpoint.method().state_dict(), method.state_dict(), checkpoint.header
+    is_wider = _is_twice_as_wide(own, theirs)
+    theirs = _side_by_side(theirs, own) if is_wider else theirs
     loaded = {name: tensor for name, tensor in theirs.items() if name in own and own[name].shape == tensor.shape}
-    differing = sorted(name for name in (theirs.keys() | own.keys()) - loaded.keys() if name.startswith(_BACKBONE))
+    others = (theirs.keys() | own.keys()) - loaded.keys()
+    differing = sorted(name for name in others if name.startswith(_BACKBONE) and not name.startswith(_NORMALIZATION))
     if differing:
         raise UserError(
             f"{header.recipe.name} has another backbone than the recipe, {', '.join(differing[:3])} differ. Choose a "
@@ -48,10 +57,35 @@ def take_weights(method: Method, checkpoint: Checkpoint) -> str:
     method.load_state_dict(own | loaded)
     words = [f"initialized from {header.recipe.name} after {pluralize(header.episode, 'episode')}"]
     words += [f"digest {header.digest[:_DIGITS]}"] if header.digest else []
+    words += ["widened by its transposed copy"] if is_wider else []
     for what, names in (("fresh", own.keys() - loaded.keys()), ("left out", theirs.keys() - own.keys())):
         words += [f"{what}: {', '.join(_shortened(names, (own.keys() | theirs.keys()) - names))}"] if names else []
     words += [f"itself {header.origin}"] if header.origin else []
     return "; ".join(words)
+
+
+def _is_twice_as_wide(own: Weights, theirs: Weights) -> bool:
+    filters = [name for name in own if name.startswith(_BACKBONE) and own[name].dim() == 4]
+    return bool(filters) and all(name in theirs and len(own[name]) == 2 * len(theirs[name]) for name in filters)
+
+
+def _side_by_side(theirs: Weights, own: Weights) -> Weights:
+    """Return weights of a backbone twice as wide: theirs, and a copy that sees every image transposed.
+
+    At first neither copy sees the maps of the other. A network that was trained on mirrored and rotated images knows
+    transposed ones as well as upright ones, and pooling has the same windows for both.
+    """
+    doubled = {}
+    for name, tensor in theirs.items():
+        copies = [tensor, tensor.mT if tensor.dim() == 4 else tensor]
+        if not name.startswith(_BACKBONE) or tensor.dim() == 0:
+            doubled[name] = tensor
+        elif tensor.dim() == 4 and own[name].shape[1] == 2 * tensor.shape[1]:
+            pairs = [torch.cat([copies[0], 0 * tensor], dim=1), torch.cat([0 * tensor, copies[1]], dim=1)]
+            doubled[name] = torch.cat(pairs)
+        else:  # the first layer, whose input is the image
+            doubled[name] = torch.cat(copies)
+    return doubled
 
 
 def _shortened(names: Set[str], others: Set[str]) -> list[str]:
