@@ -80,6 +80,14 @@ def test_the_band_over_rotations_has_no_width_at_full_dimension(evaluator):
     assert any(row.lowest < row.highest for row in others)
 
 
+def test_a_band_of_fewer_episodes_ends_at_the_accuracy_of_all(evaluator, monkeypatch):
+    monkeypatch.setattr("tapnet.paper.ablations.measured.ROTATED_EPISODES", 5)
+    *others, full = measured("dimension", evaluator).values()
+    assert full.lowest == pytest.approx(full.accuracy)
+    assert full.highest == pytest.approx(full.accuracy)
+    assert any(row.lowest < row.highest for row in others)
+
+
 def test_ways_go_as_far_as_the_references(evaluator):
     assert list(measured("ways", evaluator)) == ["2-way", "3-way", "5-way"]  # 8 references
 

@@ -10,6 +10,7 @@ from tapnet.data.episodes import EpisodeSpec
 from tapnet.errors import UserError
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.paper.ablations.measured import (
+    ROTATED_EPISODES,
     ROTATIONS,
     Options,
     measure_batch_statistics,
@@ -75,7 +76,7 @@ ABLATIONS: dict[str, Ablation] = {
         measure_dimension,
         episodes=500,
         note=f"Below full D the projection is not unique: the band is over {ROTATIONS} random rotations of the null "
-        "space. To choose D, measure on validation classes.",
+        f"space, on the first {ROTATED_EPISODES} episodes. To choose D, measure on validation classes.",
     ),
     "ways": Ablation(
         "how does the accuracy fall with the number of classes?",
