@@ -12,9 +12,11 @@ import pytest
 from PIL import Image
 
 from tapnet import TapNetClassifier
+from tapnet.checkpoint import Checkpoint, Header
 from tapnet.checkpoint_files import BEST, bundled_checkpoints
 from tapnet.cli import main
 from tapnet.inference.task_file import read_task
+from tapnet.recipe_file import changed, load_recipe
 
 
 def run(*arguments):
@@ -352,8 +354,12 @@ def rows_of(capsys, *arguments):
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-@pytest.mark.parametrize("network", ["drawings", "characters"])
+@pytest.mark.parametrize("network", ["drawings", "characters", "normalized"])
 def test_exported_task_gives_the_same_probabilities(network, drawing_folders, tmp_path, capsys):
+    if network == "normalized":
+        recipe = changed(load_recipe("quickdraw"), ["backbone.options.normalize=true"])
+        network = tmp_path / "normalized.safetensors"
+        Checkpoint(Header(recipe, (1, 28, 28), episode=0), recipe.build((1, 28, 28)).state_dict()).write(network)
     task, onnx = tmp_path / "a.task", tmp_path / "a.onnx"
     assert run("fit", drawing_folders / "fit", "--network", network, "--out", task) == 0
     assert run("export", task, "--onnx", onnx) == 0
