@@ -62,6 +62,8 @@ _CONV4_CPU = (  # our recipes for smaller machines
     "mini-imagenet-1shot-conv4-cpu-scaled",
     "mini-imagenet-5shot-conv4-cpu-protonet",
     "mini-imagenet-1shot-conv4-cpu-protonet",
+    "mini-imagenet-5shot-conv4-cpu-protonet-normalized",
+    "mini-imagenet-1shot-conv4-cpu-protonet-normalized",
 )
 
 MAIN_OMNIGLOT_MINI = PaperTable(

@@ -109,6 +109,10 @@ _ON_MINI_IMAGENET = (
         ("mini-imagenet-1shot-conv4-cpu-protonet", "mini-imagenet-5shot-conv4-cpu-protonet"),
         ("49.42 ± 0.78", "68.20 ± 0.66"),
     ),
+    Rival(
+        "Prototypical Networks, normalized features",
+        ("mini-imagenet-1shot-conv4-cpu-protonet-normalized", "mini-imagenet-5shot-conv4-cpu-protonet-normalized"),
+    ),
     Rival("Matching Networks", ("mini-imagenet-matching-cpu",), ("43.56 ± 0.84", "55.31 ± 0.73")),
     Rival("TADAM-α (published: ResNet-12)", ("mini-imagenet-tadam-alpha-cpu",), ("56.8 ± 0.3", "75.7 ± 0.2")),
     Rival("TADAM-TC (published: ResNet-12)", ("mini-imagenet-tadam-tc-cpu",), ("58.5 ± 0.3", "76.7 ± 0.3")),
@@ -131,7 +135,7 @@ MINI_IMAGENET = RivalTable(
         _MINUTES,
         "All of ours start from `mini-imagenet-conv4-classifier`, whose 3,600 steps and 62 minutes come on top, and "
         "are trained with 5 shots; TapNet and Prototypical Networks then also with one. TADAM-TC starts from TADAM-α, "
-        "whose episodes come on top, too. TapNet, Prototypical and Matching Networks and TADAM-α divide each episode "
+        "and Prototypical Networks with normalized features from those without: their episodes come on top, too. TapNet, Prototypical and Matching Networks and TADAM-α divide each episode "
         "into support and query four times (eight with one shot), the others once.",
         "MAML: 63.11 is its publication's; the paper's tables have 63.15, that of its first-order variant.",
     ),
