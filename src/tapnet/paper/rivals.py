@@ -135,8 +135,9 @@ MINI_IMAGENET = RivalTable(
         _MINUTES,
         "All of ours start from `mini-imagenet-conv4-classifier`, whose 3,600 steps and 62 minutes come on top, and "
         "are trained with 5 shots; TapNet and Prototypical Networks then also with one. TADAM-TC starts from TADAM-α, "
-        "and Prototypical Networks with normalized features from those without: their episodes come on top, too. TapNet, Prototypical and Matching Networks and TADAM-α divide each episode "
-        "into support and query four times (eight with one shot), the others once.",
+        "and Prototypical Networks with normalized features from those without: their episodes come on top, too. "
+        "TapNet, Prototypical and Matching Networks and TADAM-α divide each episode into support and query four times "
+        "(eight with one shot), the others once.",
         "MAML: 63.11 is its publication's; the paper's tables have 63.15, that of its first-order variant.",
     ),
 )
