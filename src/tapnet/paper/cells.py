@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,10 +52,10 @@ def cell_rows(results: Results) -> list[tuple[str, ...]]:
 
     A network that sees four views of each image has a row of its own, below that of the networks that see it once.
     """
-    return [_row(cell, result, results) for cell in paper_cells() for result in _ours(cell, results) or [None]]
+    return [_row(cell, result, results) for cell in paper_cells() for result in _ours(cell, results)]
 
 
-def _ours(cell: PaperCell, results: Results) -> Results:
+def _ours(cell: PaperCell, results: Results) -> Sequence[dict[str, Any] | None]:
     """Return the result of the paper's recipe, or of the recipe with the best validation on this dataset and network.
 
     On Omniglot, where the paper has only one network, ours may be another. With four views, likewise. The validation of
@@ -69,7 +69,7 @@ def _ours(cell: PaperCell, results: Results) -> Results:
 
     found = matching_results(cell.recipe.name, cell.task, results) or _similar(cell, results)
     by_views = [[each for each in found if _four_views(each["recipe"]["backbone"]) is views] for views in (False, True)]
-    return [max(each, key=validation) for each in by_views if each]
+    return [max(each, key=validation) for each in by_views if each] or [None]
 
 
 def _similar(cell: PaperCell, results: Results) -> Results:
