@@ -359,7 +359,9 @@ def test_exported_task_gives_the_same_probabilities(network, drawing_folders, tm
     if network == "normalized":
         recipe = changed(load_recipe("quickdraw"), ["backbone.options.normalize=true"])
         network = tmp_path / "normalized.safetensors"
-        Checkpoint(Header(recipe, (1, 28, 28), episode=0), recipe.build((1, 28, 28)).state_dict()).write(network)
+        weights = recipe.build((1, 28, 28)).state_dict()
+        weights["backbone.normalization.running_mean"].uniform_()
+        Checkpoint(Header(recipe, (1, 28, 28), episode=0), weights).write(network)
     task, onnx = tmp_path / "a.task", tmp_path / "a.onnx"
     assert run("fit", drawing_folders / "fit", "--network", network, "--out", task) == 0
     assert run("export", task, "--onnx", onnx) == 0

@@ -175,11 +175,6 @@ def test_other_ways_are_refused_in_a_sentence(training, way):
         make().train(training)(images(way), torch.arange(way), images(5))
 
 
-def test_a_backbone_that_normalizes_is_refused():
-    with pytest.raises(ValueError, match="MAML keeps no running mean of features: leave out `normalize`"):
-        MAML(Conv4((1, 8, 8), widths=(4, 4, 4, 4), normalize=True), way=3)
-
-
 def test_a_classifier_of_zeros_prefers_no_class_before_it_adapts():
     before, after = (make(zero_classifier=True, steps=steps).eval() for steps in (0, 1))
     assert not before(images(6), LABELS, images(5, 2)).any()

@@ -344,6 +344,21 @@ def test_unknown_options_of_adaptation_are_refused(case):
         make(case).with_options(color="red")
 
 
+@every_method
+def test_a_backbone_that_normalizes_finds_its_mean_in_training_or_is_refused(case):
+    name, options = CASES[case]
+    backbone = Conv4((1, 8, 8), widths=(16, 16, 16, 16), normalize=True)
+    if name in ("classifier", "relation", "tpn", "maml", "reptile", "shifted-neurons", "tadam-tc"):
+        with pytest.raises(ValueError, match="expected a backbone without the option `normalize`"):
+            build(name, METHODS[name], backbone, options)
+        return
+    method = build(name, METHODS[name], backbone, options)
+    if method.trainable:
+        method.train().loss(episode())
+        mean = backbone.blocks(episode().images).flatten(1).mean(dim=0)
+        torch.testing.assert_close(backbone.normalization.running_mean, 0.1 * mean)
+
+
 def test_support_and_query_share_batch_statistics_in_training():
     method, other = make("protonet").train(), make("protonet").train()
     method(images(WAY), ONE_SHOT, images(5, 2))

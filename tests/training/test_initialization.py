@@ -72,28 +72,38 @@ def test_a_network_that_sees_four_rotations_is_initialized_from_one_that_sees_on
     torch.testing.assert_close(method.state_dict()[name], older.weights[name])
 
 
-@pytest.mark.parametrize("name", ["conv4", "resnet12-small"])
-def test_a_network_twice_as_wide_begins_as_the_network_beside_its_transposed_copy(name):
-    backbone = 'backbone={"name": "%s", "options": {"widths": %s}}'
-    older = trained(changed(RECIPE, [backbone % (name, [4, 4, 4, 8])]))
-    method = changed(RECIPE, [backbone % (name, [8, 8, 8, 16])]).build(SHAPE)
-    words = take_weights(method, older)
-    assert words.endswith("; widened by its transposed copy; fresh: references")
+def narrow_and_wide(name, *changes, options=""):
+    backbone = 'backbone={"name": "%s", "options": {"widths": %s%s}}'
+    narrow = changed(RECIPE, [backbone % (name, [4, 4, 4, 8], options), "training.augmentation=dihedral", *changes])
+    return trained(narrow), changed(RECIPE, [backbone % (name, [8, 8, 8, 16], "")]).build(SHAPE)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("conv4", ""), ("resnet12-small", ""), ("resnet12-small", ', "four_rotations": true')]
+)
+def test_a_network_twice_as_wide_begins_as_the_network_beside_its_transposed_copy(name, options):
+    older, method = narrow_and_wide(name, options=options)
+    assert take_weights(method, older).endswith("; widened by its transposed copy; fresh: references")
     images = torch.rand(3, *SHAPE)
     narrow, wide = older.method().eval().backbone, method.eval().backbone
     upright, transposed = wide.maps(images).chunk(2, dim=1)
-    torch.testing.assert_close(upright, narrow.maps(images))
-    torch.testing.assert_close(transposed.mT, narrow.maps(images.mT))
+    torch.testing.assert_close(upright, narrow.blocks(images))
+    torch.testing.assert_close(transposed.mT, narrow.blocks(images.mT))
 
 
-def test_the_mean_of_the_features_begins_afresh_or_is_left_out():
-    plain, normalized = RECIPE, changed(RECIPE, ["backbone.options.normalize=true"])
-    assert take_weights(normalized.build(SHAPE), trained(plain)).endswith(
-        "; fresh: backbone.normalization.running_mean"
-    )
-    assert take_weights(plain.build(SHAPE), trained(normalized)).endswith(
-        "; left out: backbone.normalization.running_mean"
-    )
+def test_a_network_that_does_not_know_mirrored_images_is_not_widened():
+    older, method = narrow_and_wide("conv4", "training.augmentation=flip")
+    with pytest.raises(ValueError, match="or of half the widths if it was trained with `augmentation: dihedral`"):
+        take_weights(method, older)
+
+
+@pytest.mark.parametrize(("theirs", "own", "words"), [("false", "true", "fresh"), ("true", "false", "left out")])
+def test_the_mean_of_the_features_begins_afresh_or_is_left_out(theirs, own, words):
+    older, method = (changed(RECIPE, [f"backbone.options.normalize={value}"]) for value in (theirs, own))
+    older, method = trained(older), method.build(SHAPE)
+    assert take_weights(method, older).endswith(f"; {words}: backbone.normalization.running_mean")
+    name = "backbone.blocks.3.0.weight"
+    torch.testing.assert_close(method.state_dict()[name], older.weights[name])
 
 
 def test_weights_in_half_precision_are_widened():

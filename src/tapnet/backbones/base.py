@@ -28,6 +28,7 @@ class Backbone(nn.Module):
     bf16_maps = False  # whether `fit` and `predict` compute its maps in bf16 on hardware that supports it
     pretrained = False  # whether it comes with weights trained on ImageNet
     four_rotations = False  # whether it processes every image in four rotations
+    normalize = False  # whether `pool` ends with a FeatureNormalization
 
     def maps(self, images: Tensor) -> Tensor:
         raise NotImplementedError
@@ -49,10 +50,10 @@ class Backbone(nn.Module):
 
 
 class FeatureNormalization(nn.Module):
-    """Subtract the mean feature vector of the training images, then scale each vector to the length √dim.
+    r"""Center features and scale them to the same length: $\sqrt d\,(f - \mu)/\|f - \mu\|$ for $f$ of (n, d).
 
-    The CL2N of SimpleShot (Wang et al., 2019). As in batch normalization, the mean is that of the batch in training and
-    its running average afterwards.
+    The CL2N of SimpleShot (Wang et al., 2019). As in batch normalization, $\mu$ is the mean of the batch in training
+    (support and query images together) and its running average afterwards.
     """
 
     running_mean: Tensor
@@ -62,7 +63,7 @@ class FeatureNormalization(nn.Module):
         self.register_buffer("running_mean", torch.zeros(dim))
 
     def forward(self, features: Tensor) -> Tensor:
-        features = features.float()
+        features = features.to(torch.promote_types(features.dtype, torch.float32))
         mean = self.running_mean
         if self.training:
             mean = features.mean(dim=0)

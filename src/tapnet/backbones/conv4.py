@@ -30,7 +30,7 @@ class Conv4(Backbone):
     64 channels at 84×84 give 64·6·6 = 2304 features. `average_top` adds the 2×2 average pooling that the paper puts on
     top for tieredImageNet (576 features). Only the first `pooled_blocks` blocks pool: two in Relation Networks. With
     `strided` they have convolutions of stride 2 in place of the pooling, as in MAML on Omniglot. `normalize` centers
-    the features and scales them to one length.
+    the features and scales them to the same length, √dim.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class Conv4(Backbone):
         self.dim = widths[-1] * rows * columns
         if self.dim == 0:
             raise UserError(f"Images of {height}×{width} are too small for the average pooling on top.")
+        self.normalize = normalize
         self.normalization = FeatureNormalization(self.dim) if normalize else nn.Identity()
 
     def extra_repr(self) -> str:

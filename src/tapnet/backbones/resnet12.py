@@ -28,7 +28,7 @@ class ResNet12(Backbone):
 
     `flatten` flattens the last maps, as Conv4 does, instead of averaging them. With `four_rotations` the same blocks
     process an image rotated by 0, 90, 180 and 270 degrees: four times the maps and the work, but no more weights.
-    `normalize` centers the features and scales them to one length.
+    `normalize` centers the features and scales them to the same length.
     """
 
     default_widths: tuple[int, ...] = (64, 128, 256, 512)
@@ -55,6 +55,7 @@ class ResNet12(Backbone):
         channels = widths[-1] * (4 if four_rotations else 1)
         self.map_shape = (channels, halved(height, BLOCKS), halved(width, BLOCKS))
         self.dim = math.prod(self.map_shape) if flatten else channels
+        self.normalize = normalize
         self.normalization = FeatureNormalization(self.dim) if normalize else nn.Identity()
 
     def extra_repr(self) -> str:

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from tapnet.backbones import Backbone
-from tapnet.backbones.base import FeatureNormalization
 from tapnet.errors import UserError
 from tapnet.methods.base import cross_entropy, way_of
 from tapnet.methods.fixed_way import FixedWayMethod
@@ -74,8 +73,6 @@ class MAML(FixedWayMethod):
         zero_classifier: bool = False,
     ) -> None:
         super().__init__(backbone, way)
-        if any(isinstance(module, FeatureNormalization) for module in backbone.modules()):
-            raise UserError(f"{type(self).__name__} keeps no running mean of features: leave out `normalize`.")
         self.steps, self.rate, self.first_order = steps, rate, first_order
         self.test_steps = steps if test_steps is None else test_steps
         self.test_rate = rate if test_rate is None else test_rate

@@ -27,6 +27,7 @@ class PaperCell:
     task: Task
     published: str
     recipe: Recipe
+    rotations: int = 1  # in which each test class counts as a class
 
 
 def paper_cells() -> Iterator[PaperCell]:
@@ -42,7 +43,7 @@ def paper_cells() -> Iterator[PaperCell]:
                 if task.dataset == "omniglot":
                     rotated = replace(task, classes=4 * task.classes)
                     yield PaperCell(f"{name}, {task.classes} characters", task, cell.published, recipe)
-                    yield PaperCell(f"{name}, their {rotated.classes} rotations", rotated, cell.published, recipe)
+                    yield PaperCell(f"{name}, their {rotated.classes} rotations", rotated, cell.published, recipe, 4)
                 else:
                     yield PaperCell(name, task, cell.published, recipe)
 
@@ -50,26 +51,27 @@ def paper_cells() -> Iterator[PaperCell]:
 def cell_rows(results: Results) -> list[tuple[str, ...]]:
     """Return one row of text per cell, with `not run` if there is no result for its dataset and network.
 
-    A network that sees four views of each image has a row of its own, below that of the networks that see it once.
+    Networks that see four views of each image have a row of their own, below that of those that see it once.
     """
     return [_row(cell, result, results) for cell in paper_cells() for result in _ours(cell, results)]
 
 
 def _ours(cell: PaperCell, results: Results) -> Sequence[dict[str, Any] | None]:
-    """Return the result of the paper's recipe, or of the recipe with the best validation on this dataset and network.
+    """Return the results of the paper's recipe, or else the best on validation classes of this dataset and network.
 
-    On Omniglot, where the paper has only one network, ours may be another. With four views, likewise. The validation of
-    a recipe that is trained on the validation classes, too, does not count.
+    One result for networks that see an image once, one for those that see four views of it. On Omniglot, where the
+    paper has only one network, ours may be another.
     """
 
-    def validation(result: dict[str, Any]) -> tuple[bool, float]:
-        seen = result["recipe"]["data"].get("train_split", "train") != "train"
-        validation = {} if seen else result.get("validation") or {}
-        return validation.get("shot") == cell.task.shot, validation.get("accuracy", 0.0)
+    def rank(result: dict[str, Any]) -> tuple[bool, bool, bool, float]:
+        validation, data = result.get("validation") or {}, result["recipe"]["data"]
+        unseen = data.get("train_split", "train") == "train"  # otherwise it was trained on the validation classes
+        same_classes = _validation_rotations(data) == cell.rotations
+        return unseen, same_classes, validation.get("shot") == cell.task.shot, validation.get("accuracy", 0.0)
 
     found = matching_results(cell.recipe.name, cell.task, results) or _similar(cell, results)
-    by_views = [[each for each in found if _four_views(each["recipe"]["backbone"]) is views] for views in (False, True)]
-    return [max(each, key=validation) for each in by_views if each] or [None]
+    once, four = ([each for each in found if _four_views(each["recipe"]["backbone"]) is four] for four in (False, True))
+    return [max(candidates, key=rank) for candidates in (once, four) if candidates] or [None]
 
 
 def _similar(cell: PaperCell, results: Results) -> Results:
@@ -104,6 +106,12 @@ def _departures(cell: PaperCell, backbone: dict[str, Any]) -> list[str]:
     """Return how our network differs from the paper's."""
     other = [_NETWORKS[backbone["name"]]] if backbone["name"] != cell.recipe.backbone.name else []
     return [*other, *(["four views of each image"] if _four_views(backbone) else [])]
+
+
+def _validation_rotations(data: dict[str, Any]) -> int:
+    """Return in how many rotations each validation class counts as a class."""
+    rotations = data.get("options", {}).get("rotations", {})
+    return int(rotations.get("val", 1) if isinstance(rotations, dict) else rotations)
 
 
 def _four_views(backbone: dict[str, Any]) -> bool:

@@ -17,8 +17,8 @@ _HEAD = """# Results
 Every cell of the paper that is TapNet's, and what was reached here, in percent, by the paper's protocol; ± is the 95%
 interval over episodes. *Episodes* and *hours* are those of training, including the networks it was initialized from (a
 classifier's steps count as episodes); hours that were not recorded are a dash. Where the paper's recipe was not run,
-ours is the recipe that was best on validation classes, and a network other than the paper's is named;
-`recipes/NAME.yaml` says where it departs from the paper.
+ours is the recipe that was best on validation classes, and a network other than the paper's is named; networks that
+see four views of each image have rows of their own. `recipes/NAME.yaml` says where a recipe departs from the paper.
 """
 
 _NOTES = """## How to read the rest

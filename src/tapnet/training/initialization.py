@@ -41,18 +41,20 @@ def init_from(method: Method, path: str) -> tuple[str, tuple[Ancestor, ...]]:
 def take_weights(method: Method, checkpoint: Checkpoint) -> str:
     """Load the weights of the checkpoint into the method and return a description of where they come from.
 
-    The backbone must fit or be twice as wide. Other parameters are loaded if they have the same shape.
+    The backbone must fit, or be twice as wide as one that was trained on mirrored and rotated episodes. Other
+    parameters are loaded if they have the same shape.
     """
     theirs, own, header = checkpoint.method().state_dict(), method.state_dict(), checkpoint.header
-    is_wider = _is_twice_as_wide(own, theirs)
-    theirs = _side_by_side(theirs, own) if is_wider else theirs
+    is_wider = header.recipe.training.augmentation == "dihedral" and _is_twice_as_wide(own, theirs)
+    theirs = _widened(theirs, own) if is_wider else theirs
     loaded = {name: tensor for name, tensor in theirs.items() if name in own and own[name].shape == tensor.shape}
     others = (theirs.keys() | own.keys()) - loaded.keys()
     differing = sorted(name for name in others if name.startswith(_BACKBONE) and not name.startswith(_NORMALIZATION))
     if differing:
         raise UserError(
             f"{header.recipe.name} has another backbone than the recipe, {', '.join(differing[:3])} differ. Choose a "
-            "network of the same kind, widths and image channels."
+            "network of the same kind, widths and image channels, or of half the widths if it was trained with "
+            "`augmentation: dihedral`."
         )
     method.load_state_dict(own | loaded)
     words = [f"initialized from {header.recipe.name} after {pluralize(header.episode, 'episode')}"]
@@ -69,7 +71,7 @@ def _is_twice_as_wide(own: Weights, theirs: Weights) -> bool:
     return bool(filters) and all(name in theirs and len(own[name]) == 2 * len(theirs[name]) for name in filters)
 
 
-def _side_by_side(theirs: Weights, own: Weights) -> Weights:
+def _widened(theirs: Weights, own: Weights) -> Weights:
     """Return weights of a backbone twice as wide: theirs, and a copy that sees every image transposed.
 
     At first neither copy sees the maps of the other. A network that was trained on mirrored and rotated images knows
@@ -77,14 +79,13 @@ def _side_by_side(theirs: Weights, own: Weights) -> Weights:
     """
     doubled = {}
     for name, tensor in theirs.items():
-        copies = [tensor, tensor.mT if tensor.dim() == 4 else tensor]
-        if not name.startswith(_BACKBONE) or tensor.dim() == 0:
+        if not name.startswith(_BACKBONE) or name.startswith(_NORMALIZATION) or tensor.dim() == 0:
             doubled[name] = tensor
         elif tensor.dim() == 4 and own[name].shape[1] == 2 * tensor.shape[1]:
-            pairs = [torch.cat([copies[0], 0 * tensor], dim=1), torch.cat([0 * tensor, copies[1]], dim=1)]
-            doubled[name] = torch.cat(pairs)
-        else:  # the first layer, whose input is the image
-            doubled[name] = torch.cat(copies)
+            zeros = torch.zeros_like(tensor)
+            doubled[name] = torch.cat([torch.cat([tensor, zeros], dim=1), torch.cat([zeros, tensor.mT], dim=1)])
+        else:  # the filters of the first layer, whose input is the image, and vectors
+            doubled[name] = torch.cat([tensor, tensor.mT if tensor.dim() == 4 else tensor])
     return doubled
 
 

@@ -63,16 +63,16 @@ def measure_dimension(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
     """Return the accuracy at every dimension D, paired with the full one, by Householder reflections.
 
     Each row also has the accuracy with the directions of the references first, and the lowest and highest accuracy over
-    random rotations of the null space: those of the first episodes, moved by what they lack at full dimension, where a
-    rotation changes nothing.
+    random rotations of the null space: measured on the first ROTATED_EPISODES episodes and corrected by how far these
+    are from all episodes without a rotation.
     """
     accuracies = dimension_accuracies(evaluator, task)
     full = accuracies.shape[1]
     generator = torch.Generator().manual_seed(task.seed)
     rotations = (random_rotation(full, generator) for _ in range(ROTATIONS))
-    first = replace(task, episodes=min(task.episodes, ROTATED_EPISODES))
-    curves = np.stack([dimension_curve(evaluator, first, rotation) for rotation in rotations])
-    curves += accuracies[:, -1].mean() - accuracies[: first.episodes, -1].mean()
+    rotated = replace(task, episodes=min(task.episodes, ROTATED_EPISODES))
+    curves = np.stack([dimension_curve(evaluator, rotated, rotation) for rotation in rotations])
+    curves += accuracies.mean(axis=0) - accuracies[: rotated.episodes].mean(axis=0)
     rows = paired({f"D = {dim}": column for dim, column in enumerate(accuracies.T, 1)}, base=f"D = {full}")
     columns = zip(rows, _references_first(evaluator, task, full), curves.min(axis=0), curves.max(axis=0), strict=True)
     return [
