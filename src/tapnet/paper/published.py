@@ -93,6 +93,7 @@ MAIN_OMNIGLOT_MINI = PaperTable(
         "omniglot-cpu-long",
         "omniglot-cpu-mirrored",
         "omniglot-cpu-turned",
+        "omniglot-cpu-wide",
         "omniglot-cpu-1200",
     ),
 )
