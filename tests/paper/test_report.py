@@ -101,6 +101,15 @@ def test_one_look_and_four_views_of_each_image_have_rows_of_their_own(results):
     assert four.endswith("| `omniglot-cpu-turned`, ResNet-12-small, four views of each image |")
 
 
+def test_seeds_of_a_recipe_share_a_row_with_their_mean_and_range(results):
+    content = json.loads((results / "one.json").read_text())
+    content["recipe"]["seed"], content["evaluation"]["accuracy"] = 1, 0.98123
+    (results / "other-seed.json").write_text(json.dumps(content))
+    page = report(results)
+    assert "| 98.07 | 97.62 (2 seeds: 97.12 to 98.12) | -0.45 |" in page
+    assert "| `omniglot-1shot`, seed 1 | omniglot, 423 test classes |" in page
+
+
 def test_an_interval_that_was_withdrawn_is_told_from_one_that_was_left_out(results):
     path = results / "one.json"
     content = json.loads(path.read_text())

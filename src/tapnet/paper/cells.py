@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from tapnet.methods import METHODS, TapNet
 from tapnet.paper.published import ACCURACIES, Task
-from tapnet.paper.tables import Results, matching_results
+from tapnet.paper.tables import Results, experiment_of, matching_results, summary
 from tapnet.recipe import Recipe
 from tapnet.recipe_file import load_recipe
-from tapnet.wording import difference, with_interval
+from tapnet.wording import difference
 
 CELL_HEADINGS = ("dataset", "network", "task", "paper", "ours", "difference", "episodes", "hours", "recipe")
 
@@ -53,14 +54,14 @@ def cell_rows(results: Results) -> list[tuple[str, ...]]:
 
     Networks that see four views of each image have a row of their own, below that of those that see it once.
     """
-    return [_row(cell, result, results) for cell in paper_cells() for result in _ours(cell, results)]
+    return [_row(cell, ours, results) for cell in paper_cells() for ours in _ours(cell, results) or [[]]]
 
 
-def _ours(cell: PaperCell, results: Results) -> Sequence[dict[str, Any] | None]:
-    """Return the results of the paper's recipe, or else the best on validation classes of this dataset and network.
+def _ours(cell: PaperCell, results: Results) -> list[Results]:
+    """Return the results of the paper's recipe, or else of the best on validation classes of this dataset and network.
 
-    One result for networks that see an image once, one for those that see four views of it. On Omniglot, where the
-    paper has only one network, ours may be another.
+    They are those of all seeds, apart for networks that see an image once and for those that see four views of it. On
+    Omniglot, where the paper has only one network, ours may be another.
     """
 
     def rank(result: dict[str, Any]) -> tuple[bool, bool, bool, float]:
@@ -71,7 +72,8 @@ def _ours(cell: PaperCell, results: Results) -> Sequence[dict[str, Any] | None]:
 
     found = matching_results(cell.recipe.name, cell.task, results) or _similar(cell, results)
     once, four = ([each for each in found if _four_views(each["recipe"]["backbone"]) is four] for four in (False, True))
-    return [max(candidates, key=rank) for candidates in (once, four) if candidates] or [None]
+    best = [max(candidates, key=rank)["recipe"] for candidates in (once, four) if candidates]
+    return [[each for each in found if experiment_of(each["recipe"]) == experiment_of(chosen)] for chosen in best]
 
 
 def _similar(cell: PaperCell, results: Results) -> Results:
@@ -85,17 +87,17 @@ def _similar(cell: PaperCell, results: Results) -> Results:
     return same or (found if cell.task.dataset == "omniglot" else [])
 
 
-def _row(cell: PaperCell, result: dict[str, Any] | None, results: Results) -> tuple[str, ...]:
+def _row(cell: PaperCell, ours: Results, results: Results) -> tuple[str, ...]:
     task, network = f"{cell.task.way}-way {cell.task.shot}-shot", _NETWORKS[cell.recipe.backbone.name]
     paper = cell.dataset, network, task, cell.published
-    if result is None:
+    if not ours:
         return *paper, "not run", "—", "—", "—", f"`{cell.recipe.name}`"
-    measured, hours = result["evaluation"], _hours(result, results)
+    result, hours = ours[0], _hours(ours[0], results)
     published = float(cell.published.split()[0]) / 100
     return (
         *paper,
-        with_interval(measured["accuracy"], measured["ci95"]),
-        difference(measured["accuracy"] - published),
+        summary(ours),
+        difference(fmean(each["evaluation"]["accuracy"] for each in ours) - published),
         f"{_episodes(result['trained']):,}",
         f"{hours:.1f}" if hours else "—",
         ", ".join([f"`{result['recipe']['name']}`", *_departures(cell, result["recipe"]["backbone"])]),

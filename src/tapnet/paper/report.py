@@ -15,10 +15,11 @@ from tapnet.wording import difference, half_width, markdown_table
 _HEAD = """# Results
 
 Every cell of the paper that is TapNet's, and what was reached here, in percent, by the paper's protocol; ± is the 95%
-interval over episodes. *Episodes* and *hours* are those of training, including the networks it was initialized from (a
-classifier's steps count as episodes); hours that were not recorded are a dash. Where the paper's recipe was not run,
-ours is the recipe that was best on validation classes, and a network other than the paper's is named; networks that
-see four views of each image have rows of their own. `recipes/NAME.yaml` says where a recipe departs from the paper.
+interval over episodes, and several training seeds have their mean and range. *Episodes* and *hours* are those of
+training, including the networks it was initialized from (a classifier's steps count as episodes); hours that were not
+recorded are a dash. Where the paper's recipe was not run, ours is the recipe that was best on validation classes, and a
+network other than the paper's is named; networks that see four views of each image have rows of their own.
+`recipes/NAME.yaml` says where a recipe departs from the paper.
 """
 
 _NOTES = """## How to read the rest
@@ -63,7 +64,7 @@ def _evaluations(results: list[dict[str, Any]], folder: Path) -> str:
         task = result["evaluation"]
         rows.append(
             (
-                _linked(result["recipe"]["name"], folder),
+                _linked(result["recipe"], folder),
                 f"{task['dataset']}, {task['classes']} {task['split']} classes",
                 f"{task['way']}-way {task['shot']}-shot, {task['episodes']:,} episodes of {task['query']} queries",
                 f"{100 * task['accuracy']:.2f}",
@@ -82,9 +83,12 @@ def _over_classes(task: dict[str, Any]) -> str:
     return half_width(task["ci95_bootstrap"])
 
 
-def _linked(name: str, folder: Path) -> str:
-    """Return the name of a recipe, as a link to its network if that is kept among the results."""
+def _linked(recipe: dict[str, Any], folder: Path) -> str:
+    """Return the name of a recipe, as a link to its network if that is kept; networks of other seeds than 0 are not."""
+    name = recipe["name"]
     path = f"{CHECKPOINTS}/{name}.safetensors"
+    if recipe["seed"]:
+        return f"`{name}`, seed {recipe['seed']}"
     return f"[`{name}`](results/{path})" if (folder / path).is_file() else f"`{name}`"
 
 

@@ -65,7 +65,7 @@ def _accuracies(table: PaperTable) -> Callable[[Results], FilledTable]:
             ours = []
             for cell, task in zip(cells, table.columns, strict=True):
                 found = matching_results(cell.recipe, task, results) if cell.recipe else []
-                ours.append(_summary(found) if found or cell.recipe else "—")
+                ours.append(summary(found) if found or cell.recipe else "—")
                 runs += found
                 if cell.recipe and not found:
                     missing.setdefault(cell.recipe, []).append(task)
@@ -85,7 +85,7 @@ def _recipe_cells(recipe: str, columns: Sequence[Task]) -> tuple[Cell, ...]:
 
 def matching_results(recipe: str | None, task: Task, results: Results) -> Results:
     """Return the results of a recipe, or of any, on test classes of this task, by the paper's protocol."""
-    experiment = None if recipe is None else _experiment(load_recipe(recipe).as_dict())
+    experiment = None if recipe is None else experiment_of(load_recipe(recipe).as_dict())
     wanted = {
         "split": "test",
         "dataset": task.dataset,
@@ -98,12 +98,13 @@ def matching_results(recipe: str | None, task: Task, results: Results) -> Result
     return [
         result
         for result in results
-        if experiment in (None, _experiment(result["recipe"]))
+        if experiment in (None, experiment_of(result["recipe"]))
         and wanted.items() <= result.get("evaluation", {}).items()
     ]
 
 
-def _summary(results: Results) -> str:
+def summary(results: Results) -> str:
+    """Return the accuracy of a network with its interval, or the mean and range over seeds of training."""
     if not results:
         return "not run"
     accuracies = sorted(100 * result["evaluation"]["accuracy"] for result in results)
@@ -145,7 +146,7 @@ def _command(recipe: str, tasks: list[Task]) -> str:
     return " && ".join([f"tapnet train {recipe}", *evaluations]) + (f"  # initialized from {first}" if first else "")
 
 
-def _experiment(recipe: dict[str, Any]) -> dict[str, Any]:
+def experiment_of(recipe: dict[str, Any]) -> dict[str, Any]:
     """Return a recipe without what does not change the experiment: its seed, and the paths of data and weights.
 
     The number of training classes is left out too: training fills it in.
