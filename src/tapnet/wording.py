@@ -13,7 +13,7 @@ def pluralize(number: int, noun: str) -> str:
 
 def difference(value: float | None) -> str:
     """Return the difference of two accuracies in percentage points, with its sign."""
-    return "—" if value is None else f"{100 * value:+.2f}"
+    return "—" if value is None else f"{round(100 * value, 2) + 0.0:+.2f}"  # not -0.00
 
 
 def half_width(value: float | None) -> str:
