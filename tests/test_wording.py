@@ -1,6 +1,6 @@
 import pytest
 
-from tapnet.wording import pluralize, with_interval
+from tapnet.wording import difference, pluralize, with_interval
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,8 @@ def test_a_number_has_the_right_form_of_its_noun(number, noun, words):
 
 def test_an_accuracy_stands_with_its_interval_in_percent():
     assert with_interval(0.6833, 0.0009) == "68.33 ± 0.09"
+
+
+@pytest.mark.parametrize(("value", "text"), [(None, "—"), (0.01234, "+1.23"), (-0.5, "-50.00"), (-0.00001, "+0.00")])
+def test_differences_are_signed_percentage_points(value, text):
+    assert difference(value) == text
