@@ -349,7 +349,9 @@ def test_a_backbone_that_normalizes_finds_its_mean_in_training_or_is_refused(cas
     name, options = CASES[case]
     backbone = Conv4((1, 8, 8), widths=(16, 16, 16, 16), normalize=True)
     if name in ("classifier", "relation", "tpn", "maml", "reptile", "shifted-neurons", "tadam-tc"):
-        with pytest.raises(ValueError, match="expected a backbone without the option `normalize`"):
+        with pytest.raises(
+            ValueError, match="cannot be trained on normalized features: leave out the backbone's `normalize`"
+        ):
             build(name, METHODS[name], backbone, options)
         return
     method = build(name, METHODS[name], backbone, options)

@@ -128,7 +128,7 @@ def test_reference_counts_for_less_where_a_class_has_more_images():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"num_references": 16}, "2 to 15 references for its backbone, got 16"),
+        ({"num_references": 16}, "from 2 to 15, fewer than its backbone has features, got 16"),
         ({"num_references": 1}, "got 1"),
         ({"selection": "nearest"}, "closest, optimal"),
         ({"projection_dim": 9}, "from 1 to dim - num_references = 8, got 9"),

@@ -56,10 +56,8 @@ class Method(nn.Module):
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
         if backbone.normalize and (self.feature_maps or self.task_features or self.takes_windows):
-            raise UserError(
-                f"{type(self).__name__} does not learn from feature vectors of one pass over an episode: expected a "
-                "backbone without the option `normalize`."
-            )
+            name = type(self).__name__
+            raise UserError(f"{name} cannot be trained on normalized features: leave out the backbone's `normalize`.")
         self.backbone = backbone
 
     @property

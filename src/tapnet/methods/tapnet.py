@@ -60,7 +60,10 @@ class TapNet(PrototypeMethod):
     ) -> None:
         super().__init__(backbone)
         if not 2 <= num_references < backbone.dim:
-            raise UserError(f"TapNet needs 2 to {backbone.dim - 1} references for its backbone, got {num_references}.")
+            raise UserError(
+                f"TapNet needs `num_references` from 2 to {backbone.dim - 1}, fewer than its backbone has features, "
+                f"got {num_references}."
+            )
         limit = backbone.dim - num_references
         if projection_dim is not None and not 1 <= projection_dim <= limit:
             raise UserError(f"Expected projection_dim from 1 to dim - num_references = {limit}, got {projection_dim}.")

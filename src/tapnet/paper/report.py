@@ -17,29 +17,29 @@ _HEAD = """# Results
 Every cell of the paper that is TapNet's, and what was reached here, in percent, by the paper's protocol; ± is the 95%
 interval over episodes, and several training seeds have their mean and range. *Episodes* and *hours* are those of
 training, including the networks it was initialized from (a classifier's steps count as episodes); hours that were not
-recorded are a dash. Where the paper's recipe was not run, ours is the recipe that was best on validation classes, and a
-network other than the paper's is named; networks that see four views of each image have rows of their own.
-`recipes/NAME.yaml` says where a recipe departs from the paper.
+recorded are a dash. Where the paper's recipe was not run, ours is the recipe that was best on validation classes
+(rotated where the test classes are), and a network other than the paper's is named; networks that see four views of
+each image have rows of their own. `recipes/NAME.yaml` says where a recipe departs from the paper.
 """
 
 _NOTES = """## How to read the rest
 
 This page is made from the files in `results/` by `make results`; a test fails when they disagree. *Over episodes* is
 the usual 95% interval, for these test classes; *over classes* is the one for other classes and images of the same kind
-([how](docs/method.md)). Neither knows about another training seed. What was not run says so,
-with its command. A recipe with a link has its network here: `tapnet evaluate results/checkpoints/NAME.safetensors` with
-the options of a row repeats that row. `omniglot-cpu-turned` is the bundled network `characters`, there in half
-precision; its rows of 1692 rotated classes are of that. Where *over classes* is *withdrawn*, the interval counted the
-rotations of a character as classes of their own, which made it too narrow, and the network was not kept to measure it
-again; where it is *left out*, it was not computed (`--no-class-interval`). A row of a table with the name of a recipe
-is ours, for smaller machines.
+([how](docs/method.md)). Neither covers another training seed. What was not run says so, with its command. A recipe with
+a link has its network here: `tapnet evaluate results/checkpoints/NAME.safetensors` with the options of a row repeats
+that row. `omniglot-cpu-turned` is the bundled network `characters`, there in half precision; its rows of 1692 rotated
+classes were measured with that file. Where *over classes* is *withdrawn*, the interval counted the rotations of a
+character as classes of their own, which made it too narrow, and the network was not kept to measure it again; where it
+is *left out*, it was not computed (`--no-class-interval`). A row of a table with the name of a recipe is ours, for
+smaller machines.
 """
 
 
 _RIVALS = """One harness, the same test classes and, for a task and a number of episodes, the same episodes for every
-method; one training run each. Below the published accuracies are ours, from runs of minutes to two hours on a CPU. On
-Omniglot TapNet and Prototypical Networks have a wider Conv4 than the others; [docs/rivals.md](docs/rivals.md) has that
-and the paired differences.
+method; one training run each. The row under a published accuracy is ours, from a run of minutes to two hours on a CPU.
+On Omniglot TapNet and Prototypical Networks have a wider Conv4 than the others; [docs/rivals.md](docs/rivals.md) has
+that and the paired differences.
 """
 
 

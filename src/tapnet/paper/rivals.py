@@ -45,8 +45,8 @@ class RivalTable:
 
 
 _PARAMETERS = (
-    "Extra parameters are those besides the backbone's; TADAM-TC has a linear layer over the training classes more "
-    "while it is trained."
+    "Extra parameters are those besides the backbone's; while it is trained, TADAM-TC also has a linear layer over the "
+    "training classes."
 )
 _MINUTES = (
     "Minutes are those of training on one core that other work shared, a dash if not recorded: they do not rank the "
