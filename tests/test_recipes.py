@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tapnet.checkpoint import load, read_checkpoint
-from tapnet.checkpoint_files import LAST
+from tapnet.checkpoint_files import LAST, bundled_checkpoints
 from tapnet.data import DATASETS
 from tapnet.data.packed import IMAGES, MANIFEST, Manifest, sha256_of
 from tapnet.data.preprocessing import Preprocessing
@@ -64,7 +64,7 @@ def test_recipe_trains_its_backbone_and_keeps_the_network_that_it_validated(name
     recipe = load_recipe(name, small)
     if recipe.data.name != "quickdraw":
         stand_in(recipe.data.name, tmp_path)
-    if recipe.training.init_from:
+    if recipe.training.init_from and recipe.training.init_from not in bundled_checkpoints():
         first = load_recipe(Path(recipe.training.init_from).name, [*small, "training.init_from=null"])
         train(first, tmp_path / "first", device="cpu", precision="float32", test=False)
         recipe = load_recipe(name, [*small, f"training.init_from={tmp_path / 'first'}"])
