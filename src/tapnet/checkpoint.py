@@ -49,7 +49,7 @@ class RunningSums:
 
 @dataclass(frozen=True)
 class Ancestor:
-    """A network that another one was initialized from, by the classes that it has seen."""
+    """A network that another one was initialized or distilled from, by the classes that it has seen."""
 
     data: Data
     validation_split: str
@@ -70,7 +70,7 @@ class Header:
     calibration: dict[str, Any] = field(default_factory=dict)  # head: temperatures by way and shot
     backbone_digest: str = ""  # of a frozen backbone, whose weights are not in the file
     origin: str = ""  # of weights that were imported or initialized from others
-    ancestors: tuple[Ancestor, ...] = ()  # the networks whose weights they were, the nearest first
+    ancestors: tuple[Ancestor, ...] = ()  # the networks that it learned from, the nearest first
     version: str = __version__
     format: int = FORMAT
     digest: str = ""  # sha-256 of all of this and the tensors, computed by `write`

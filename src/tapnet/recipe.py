@@ -53,7 +53,8 @@ class Training:
     A step takes the mean gradient of `meta_batch` episodes; `episodes` counts all of them. A cosine schedule falls to
     zero `cycles` times, in cycles of equal length. With `ema_decay` an exponential moving average of the weights is
     validated and saved in place of the weights. With `divisions` the loss is the mean over so many ways to divide the
-    images of an episode into support and query, the first as drawn: less noise, and the images are embedded once.
+    images of an episode into support and query, the first as drawn: less noise, and the images are embedded once. With
+    `teachers` a share of `teacher_weight` of what the queries are taught is the mean prediction of these networks.
     """
 
     way: Annotated[int, Field(ge=2)]
@@ -69,6 +70,8 @@ class Training:
     augmentation: str = "none"
     frozen_backbone: bool = False  # train the rest only, over features computed once
     init_from: Annotated[str, Field(min_length=1)] | None = None  # a checkpoint to start from
+    teachers: list[Annotated[str, Field(min_length=1)]] = dataclasses.field(default_factory=list)  # checkpoints
+    teacher_weight: Annotated[float, Field(gt=0, le=1)] = 0.5
     meta_batch: Count = 1
     divisions: Count = 1
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None  # such as 0.999, which averages over about 1000 steps
@@ -139,8 +142,11 @@ class Recipe:
         if self.training.augmentation == "window" and not METHODS[self.method.name].takes_windows:
             methods = ", ".join(name for name, method in METHODS.items() if method.takes_windows)
             raise UserError(f"training.augmentation=window is for the method {methods}, got {self.method.name}")
-        if self.training.divisions > 1 and METHODS[self.method.name].loss is not Method.loss:
-            raise UserError(f"{self.method.name} has a loss of its own: training.divisions needs to be 1.")
+        if METHODS[self.method.name].loss is not Method.loss:
+            if self.training.divisions > 1:
+                raise UserError(f"{self.method.name} has a loss of its own: training.divisions needs to be 1.")
+            if self.training.teachers:
+                raise UserError(f"{self.method.name} has a loss of its own: leave out training.teachers.")
         if self.training.frozen_backbone:
             self._check_frozen_backbone()
 
@@ -154,6 +160,8 @@ class Recipe:
                 "the features of a frozen backbone are computed once per image, so training.augmentation needs to be "
                 f"none, got {self.training.augmentation}"
             )
+        if self.training.teachers:
+            raise UserError("teachers look at images, not at the features of a frozen backbone: leave out one of them")
         if self.training.init_from is not None:
             raise UserError(
                 "over a frozen backbone training starts from random parameters: leave out training.init_from, got "

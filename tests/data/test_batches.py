@@ -30,7 +30,8 @@ def test_episode_images_carry_the_labels_of_their_class(blobs):
 
 def test_divisions_of_an_episode_keep_its_classes_and_use_every_image_once():
     features = torch.arange(3 * 6).float()[:, None]  # support 0 to 5, query 6 to 17, class by class
-    episode = EpisodeImages(features, way=3, shot=2, query=4, classes=torch.arange(3), divisions=5)
+    episode = EpisodeImages(features, way=3, shot=2, query=4, classes=torch.arange(3))
+    episode = episode.with_divisions(5, torch.Generator().manual_seed(0))
     classes = torch.cat([episode.support_labels, episode.query_labels])
     divided = [torch.cat(parts).flatten().long() for parts in episode.divided(features)]
     assert torch.equal(divided[0], torch.arange(18))

@@ -67,9 +67,19 @@ def test_prototypical_refuses_a_temperature_that_is_not_positive(temperature):
 
 def test_loss_is_the_mean_over_the_divisions_of_the_episode():
     method, features = PrototypicalNetwork(PrecomputedFeatures(16)), torch.randn(18, 16)
-    episode = EpisodeImages(features, way=3, shot=2, query=4, classes=torch.arange(3), divisions=3)
+    episode = EpisodeImages(features, way=3, shot=2, query=4, classes=torch.arange(3))
+    episode = episode.with_divisions(3, torch.Generator().manual_seed(0))
     labels = episode.support_labels, episode.query_labels
-    torch.manual_seed(0)
     losses = [F.cross_entropy(method.logits(s, labels[0], q), labels[1]) for s, q in episode.divided(features)]
-    torch.manual_seed(0)
     torch.testing.assert_close(method.loss(episode).loss, torch.stack(losses).mean())
+
+
+def test_loss_takes_the_targets_of_the_episode_in_place_of_labels():
+    method, features = PrototypicalNetwork(PrecomputedFeatures(16)), torch.randn(18, 16)
+    episode = EpisodeImages(features, way=3, shot=2, query=4, classes=torch.arange(3))
+    one_hot = F.one_hot(episode.query_labels, 3).float()
+    torch.testing.assert_close(method.loss(episode._replace(targets=one_hot[None])).loss, method.loss(episode).loss)
+    uniform = torch.full((1, 12, 3), 1 / 3)
+    logits = method.logits(features[:6], episode.support_labels, features[6:])
+    expected = -logits.log_softmax(dim=-1).mean()
+    torch.testing.assert_close(method.loss(episode._replace(targets=uniform)).loss, expected)

@@ -149,3 +149,15 @@ def test_hours_count_the_networks_that_one_was_initialized_from(results):
     earlier = first | {"recipe": first["recipe"] | {"name": "earlier"}, "trained": first["trained"] | {"origin": ""}}
     (results / "two.json").write_text(json.dumps(earlier))
     assert "| 800 | 4.0 | `omniglot-1shot` |" in report(results)
+
+
+def test_a_network_that_one_learned_from_twice_counts_once(results):
+    first = json.loads((results / "one.json").read_text())
+    teachers = [
+        f"distilled from teacher after 1,000 episodes; digest {digest}; itself initialized from earlier after 300 "
+        "episodes; digest 0123"
+        for digest in ("4567", "89ab")
+    ]
+    first["trained"] |= {"origin": "; ".join(teachers)}
+    (results / "one.json").write_text(json.dumps(first))
+    assert "| 2,800 | — | `omniglot-1shot` |" in report(results)

@@ -213,7 +213,7 @@ def test_classes_that_an_ancestor_was_trained_on_are_not_unseen(tmp_path):
     for before, name in (("first", "second"), ("second", "third")):
         train(changed(RECIPE, [f"training.init_from={tmp_path / before}"]), tmp_path / name, device="cpu")
     assert not (tmp_path / "third" / "evaluation.json").exists()
-    assert "of a network that it was initialized from" in RunFolder(tmp_path / "third").metadata()["not_tested"]
+    assert "of a network that it learned from" in RunFolder(tmp_path / "third").metadata()["not_tested"]
     found = Candidate.open(str(tmp_path / "third"), EvaluationData()).overlap
     assert found.trained_on == found.classes
 

@@ -28,27 +28,31 @@ class EpisodeImages(NamedTuple):
     shot: int
     query: int
     classes: Tensor  # (way,), which classes of their split they are
-    divisions: int = 1  # how often a loss divides the images of each class into support and query
+    orders: Tensor | None = None  # (divisions - 1, way, shot + query), other orders of the images of each class
+    targets: Tensor | None = None  # (divisions, way · query, way), probabilities to learn in place of the query labels
 
     @property
     def sizes(self) -> list[int]:
         """The numbers of support and of query images."""
         return [self.way * self.shot, self.way * self.query]
 
-    def divided(self, features: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield support and query features: first as the episode has them, then divided anew at random.
+    def with_divisions(self, divisions: int, generator: torch.Generator) -> EpisodeImages:
+        """Return the episode with further divisions into support and query, drawn at random: `divisions` in all."""
+        if divisions == 1:
+            return self
+        keys = torch.rand(divisions - 1, self.way, self.shot + self.query, generator=generator)
+        return self._replace(orders=keys.argsort(dim=-1).to(self.images.device))
 
-        Every class keeps its images; which of them are support is drawn from the global random state.
-        """
+    def divided(self, features: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield support and query features: first as the episode has them, then by each of its other orders."""
         support, query = features.split(self.sizes)
         yield support, query
-        if self.divisions == 1:
+        if self.orders is None:
             return
         by_class = [part.unflatten(0, (self.way, -1)) for part in (support, query)]
         together = torch.cat(by_class, dim=1)  # (way, shot + query, ...)
         rows = torch.arange(self.way, device=features.device)[:, None]
-        for _ in range(self.divisions - 1):
-            order = torch.rand(self.way, self.shot + self.query, device=features.device).argsort(dim=1)
+        for order in self.orders:
             shuffled = together[rows, order]
             yield shuffled[:, : self.shot].flatten(0, 1), shuffled[:, self.shot :].flatten(0, 1)
 

@@ -78,9 +78,16 @@ class Candidate:
 
 
 def without_seed(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recipe as a dictionary without its name, its seed, and the paths of its data and initial weights."""
-    training = recipe["training"] | {"init_from": recipe["training"].get("init_from") is not None}
-    return {**recipe, "name": None, "seed": None, "data": recipe["data"] | {"root": None}, "training": training}
+    """Return a recipe as a dictionary without its name, its seed, and the paths of its data and other networks."""
+    training = recipe["training"]
+    others = {"init_from": training.get("init_from") is not None, "teachers": len(training.get("teachers", []))}
+    return {
+        **recipe,
+        "name": None,
+        "seed": None,
+        "data": recipe["data"] | {"root": None},
+        "training": training | others,
+    }
 
 
 def check_seeds(checkpoints: Sequence[str]) -> None:

@@ -61,7 +61,7 @@ def class_overlap(
 ) -> ClassOverlap:
     """Return which classes of `images`, prepared in `root`, a network of this recipe has seen before.
 
-    What the networks have seen that it was initialized from, it has seen, too.
+    What the networks have seen that it was initialized or distilled from, it has seen, too.
     """
     root = root or recipe.data.root
     evaluated = _identities(images.name, root, images.names)

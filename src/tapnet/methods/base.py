@@ -109,11 +109,13 @@ class Method(nn.Module):
     def loss(self, episode: EpisodeImages) -> EpisodeLoss:
         """Return the mean cross-entropy of the queries over the divisions of the episode into support and query.
 
-        A method with a loss of its own overrides this.
+        The episode's targets, if it has any, take the place of the labels. A method with a loss of its own overrides
+        this.
         """
         features = self.embed(episode.images)
         scores = [self.logits(support, episode.support_labels, query) for support, query in episode.divided(features)]
-        losses = [cross_entropy(logits, episode.query_labels) for logits in scores]
+        targets = [episode.query_labels] * len(scores) if episode.targets is None else episode.targets
+        losses = [cross_entropy(logits, target) for logits, target in zip(scores, targets, strict=True)]
         return EpisodeLoss(torch.stack(losses).mean(), scores[0])
 
     def diagnostics(self) -> dict[str, float]:
@@ -161,9 +163,9 @@ class PrototypeMethod(Method):
         return self.adapt_to(class_prototypes(support, labels, way_of(labels)))
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross-entropy, in float32 where the logits come in half precision."""
-    return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels)
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean cross-entropy with labels (n,) or probabilities (n, way), in float32 if logits are half."""
+    return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), targets)
 
 
 def way_of(labels: Tensor) -> int:

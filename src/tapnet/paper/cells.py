@@ -120,16 +120,24 @@ def _four_views(backbone: dict[str, Any]) -> bool:
     return bool(backbone["options"].get("four_rotations"))
 
 
+def _earlier(trained: dict[str, Any]) -> list[tuple[str, int]]:
+    """Return the networks that one was initialized or distilled from, each once, and their training episodes."""
+    named = r"(?:from|begun with) (\S+) after ([\d,]+) episodes?(?:(?:; | \()digest (\w+))?"
+    found = dict.fromkeys(re.findall(named, trained.get("origin", "")))
+    return [(name, int(episodes.replace(",", ""))) for name, episodes, _ in found]
+
+
 def _episodes(trained: dict[str, Any]) -> int:
-    """Return the training episodes of a network and of those that it was initialized from."""
-    earlier = re.findall(r"after ([\d,]+) episodes?", trained.get("origin", ""))
-    return int(trained["episodes"]) + sum(int(number.replace(",", "")) for number in earlier)
+    """Return the training episodes of a network and of those that it was initialized or distilled from."""
+    return int(trained["episodes"]) + sum(episodes for _, episodes in _earlier(trained))
 
 
 def _hours(result: dict[str, Any], results: Results) -> float | None:
-    """Return the hours of training of a network and of those that it was initialized from; `None` if unknown."""
-    names = re.findall(r"initialized from (\S+) after", result["trained"].get("origin", ""))
-    earlier = [[each for each in results if each["recipe"]["name"] == name] for name in names]
+    """Return the hours of training of a network and of those that it was initialized or distilled from.
+
+    `None` if one of them is unknown.
+    """
+    earlier = [[each for each in results if each["recipe"]["name"] == name] for name, _ in _earlier(result["trained"])]
     seconds = [each[0]["trained"].get("seconds") if each else None for each in ([result], *earlier)]
     known = [each for each in seconds if each]
     return sum(known) / 3600 if len(known) == len(seconds) else None

@@ -54,7 +54,9 @@ def save_episode(
 
     Its images are augmented; `seed` is that of the dropout.
     """
+    optional = {"orders": episode.orders, "targets": episode.targets}
     tensors = {"images": episode.images, "classes": episode.classes}
+    tensors |= {name: tensor for name, tensor in optional.items() if tensor is not None}
     tensors |= {_WEIGHTS + name: tensor for name, tensor in weights.items()}
     packed = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     sizes = episode.way, episode.shot, episode.query
@@ -70,8 +72,8 @@ def episode_loss(path: Path) -> float:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         recipe, seed = recipe_from(header["recipe"], str(path)), header["seed"]
         way, shot, query = header["sizes"]
-        divisions = recipe.training.divisions
-        episode = EpisodeImages(tensors["images"], way, shot, query, tensors["classes"], divisions)
+        optional = tensors.get("orders"), tensors.get("targets")
+        episode = EpisodeImages(tensors["images"], way, shot, query, tensors["classes"], *optional)
     except (SafetensorError, KeyError, TypeError) as error:
         raise UserError(f"{path} is not a saved episode ({error!r}).") from None
     method = method_for(recipe, episode.images.shape[1:]).train()

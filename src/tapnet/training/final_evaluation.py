@@ -50,5 +50,5 @@ def _no_test_result(recipe: Recipe, overlap: ClassOverlap, initialized: bool) ->
         used.append(f"training (data.train_split={recipe.data.train_split})")
     if overlap.validated_on:
         used.append(f"validation (validation.split={recipe.validation.split})")
-    by = " and ".join(used) + (", here or of a network that it was initialized from" if initialized else "")
+    by = " and ".join(used) + (", here or of a network that it learned from" if initialized else "")
     return f"WARNING: no test result. Test classes were used by {by}, so their accuracy is not one on unseen classes."

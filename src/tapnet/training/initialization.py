@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tapnet.checkpoint import Ancestor, Checkpoint, read_checkpoint
+from tapnet.checkpoint import Ancestor, Checkpoint, Header, read_checkpoint
 from tapnet.errors import UserError
 from tapnet.methods import Method
 from tapnet.recipe_file import bundled_recipes
@@ -26,16 +26,30 @@ def init_from(method: Method, path: str) -> tuple[str, tuple[Ancestor, ...]]:
 
     Raise UserError if they do not fit.
     """
+    checkpoint, ancestors = read_trained(path, "init_from")
+    try:
+        return take_weights(method, checkpoint), ancestors
+    except ValueError as error:
+        raise UserError(f"The network of training.init_from: {error}") from None
+
+
+def read_trained(path: str, key: str) -> tuple[Checkpoint, tuple[Ancestor, ...]]:
+    """Return a checkpoint that this key of `training` names, and the networks by which it has seen classes."""
     try:
         checkpoint = read_checkpoint(path)
-        recipe = checkpoint.header.recipe
-        ancestors = Ancestor(recipe.data, recipe.validation.split), *checkpoint.header.ancestors
-        return take_weights(method, checkpoint), ancestors
     except (ValueError, FileNotFoundError) as error:
         name = Path(path).name
         known = not Path(path).exists() and name in {recipe.stem for recipe in bundled_recipes()}
         hint = f" `tapnet train {name}` trains it." if known else ""
-        raise UserError(f"The weights to initialize from (training.init_from): {error}{hint}") from None
+        raise UserError(f"The network of training.{key}: {error}{hint}") from None
+    recipe = checkpoint.header.recipe
+    return checkpoint, (Ancestor(recipe.data, recipe.validation.split), *checkpoint.header.ancestors)
+
+
+def described(header: Header) -> str:
+    """Return the name of a trained network, after how many episodes it was saved, and its digest."""
+    digest = f"; digest {header.digest[:_DIGITS]}" if header.digest else ""
+    return f"{header.recipe.name} after {pluralize(header.episode, 'episode')}{digest}"
 
 
 def take_weights(method: Method, checkpoint: Checkpoint) -> str:
@@ -57,8 +71,7 @@ def take_weights(method: Method, checkpoint: Checkpoint) -> str:
             "`augmentation: dihedral`."
         )
     method.load_state_dict(own | loaded)
-    words = [f"initialized from {header.recipe.name} after {pluralize(header.episode, 'episode')}"]
-    words += [f"digest {header.digest[:_DIGITS]}"] if header.digest else []
+    words = [f"initialized from {described(header)}"]
     words += ["widened by its transposed copy"] if is_wider else []
     for what, names in (("fresh", own.keys() - loaded.keys()), ("left out", theirs.keys() - own.keys())):
         words += [f"{what}: {', '.join(_shortened(names, (own.keys() | theirs.keys()) - names))}"] if names else []

@@ -12,6 +12,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from tapnet import distributed
+from tapnet.data.batches import EpisodeImages
 from tapnet.data.episodes import EpisodeSampler
 from tapnet.distributed import all_reduce_sum, raise_together
 from tapnet.errors import NonFiniteError, UserError
@@ -21,6 +22,7 @@ from tapnet.training.faults import Diverged, advice, gradients_are_finite, is_so
 from tapnet.training.schedule import set_rates
 from tapnet.training.sources import EpisodeSource
 from tapnet.training.statistics import MeanOfStatistics
+from tapnet.training.teachers import Teachers
 from tapnet.trusted import trusted_episode
 
 
@@ -39,6 +41,7 @@ class Learner:
         self.method, self.episodes = source.method, EpisodeLoader(source, sampler, recipe.seed)
         self.optimizer = torch.optim.AdamW(self.method.parameters(), lr=recipe.training.learning_rate, fused=True)
         self._recipe, self._fabric, self._precision, self._folder = recipe, fabric, precision, folder
+        self.teachers: Teachers | None = None
         self._module, self._fabric_optimizer = fabric.setup(self.method, self.optimizer)
         self._module.mark_forward_method("loss")
 
@@ -92,11 +95,14 @@ class Learner:
             episode = self.episodes[index]
             try:
                 with trusted_episode(episode.way), self._fabric.autocast():  # Fabric does so for `forward` alone
-                    loss, logits = self._module.loss(episode)
+                    loss, logits = self._module.loss(self._taught(episode))
             except NonFiniteError:
                 self._raise_diverged(index, math.nan)
             self._fabric.backward(loss * share)
         return loss.detach(), (logits.argmax(dim=-1) == episode.query_labels).sum()
+
+    def _taught(self, episode: EpisodeImages) -> EpisodeImages:
+        return episode._replace(targets=self.teachers.targets(episode)) if self.teachers else episode
 
     def _checked(self, mine: range, measured: list[Tensor]) -> tuple[float, float]:
         """Return the sums of losses and accuracies over all processes; raise Diverged if an episode has diverged.
@@ -122,5 +128,6 @@ class Learner:
         """Save the episode and raise Diverged."""
         path = self._folder / f"episode-{index}.safetensors"
         seed = derived_seed(self._recipe.seed, index)
-        save_episode(path, self._recipe, index, seed, self.episodes.prepare(index), self.method.state_dict())
+        episode = self._taught(self.episodes.prepare(index))
+        save_episode(path, self._recipe, index, seed, episode, self.method.state_dict())
         raise Diverged(advice(index, loss, self._precision, path))

@@ -32,6 +32,7 @@ from tapnet.training.resume import check_resumable
 from tapnet.training.run_folder import Point, RunFolder, read_curve
 from tapnet.training.schedule import learning_rate
 from tapnet.training.sources import EpisodeSource, FeatureEpisodes, ImageEpisodes
+from tapnet.training.teachers import load_teachers
 from tapnet.training.trajectory import Trajectory, read_trajectory
 
 VALIDATION_SEED = 2**32  # larger than common training seeds, so that episodes differ
@@ -102,9 +103,8 @@ class Run:
     @contextmanager
     def opened(self, resume: bool) -> Iterator[None]:
         """Lock the folder, start or restore the run, and record in the folder how it ends."""
-        writes, first = distributed.rank() == 0, self.recipe.training.init_from
-        if first is not None and not resume:
-            self.origin, self.ancestors = init_from(self.method, first)
+        writes = distributed.rank() == 0
+        self._learn_from_others(resume)
         with self.folder.held() if writes else nullcontext():
             if resume:
                 self.restore()
@@ -112,6 +112,21 @@ class Run:
                 self.start()
             with record_outcome(self.folder, lambda: self._saved_episode), closing(self.learner.episodes):
                 yield
+
+    def _learn_from_others(self, resume: bool) -> None:
+        """Load the teachers and, at the start of the run, the initial weights."""
+        training, origins = self.recipe.training, []
+        if training.init_from is not None and not resume:
+            origin, self.ancestors = init_from(self.method, training.init_from)
+            origins.append(origin)
+        if training.teachers:
+            task = self.train_set.image_shape, training.way
+            self.learner.teachers, origin, ancestors = load_teachers(
+                training.teachers, training.teacher_weight, *task, self.device
+            )
+            origins.append(origin)
+            self.ancestors += ancestors
+        self.origin = "; ".join(origins)
 
     def start(self) -> None:
         """Write a fresh folder; raise UserError if it holds a run already."""
@@ -127,6 +142,11 @@ class Run:
         self.folder.check_best()
         if checkpoint.header.data != self._data():
             raise UserError(f"{self.folder.path} was trained on other data than {self.recipe.data.name} has now.")
+        if not checkpoint.header.origin.endswith(self.origin):
+            raise UserError(
+                f"{self.folder.path} cannot resume with other teachers: its run was {checkpoint.header.origin}, and "
+                f"now it would be {self.origin}. Restore the earlier ones or choose another folder."
+            )
         checkpoint.check_weights(self.method)
         self.method.load_state_dict(checkpoint.weights)
         self.learner.restore_optimizer(checkpoint.optimizer)

@@ -33,7 +33,7 @@ class EpisodeSource(Protocol):
         """Features of the validation images if training does not change them; all processes must ask together."""
 
     def episode(self, episode: Episode, generator: torch.Generator) -> EpisodeImages:
-        """Return the tensors of an episode; the generator decides the augmentation."""
+        """Return the tensors of an episode; the generator decides augmentation and divisions."""
 
 
 class ImageEpisodes:
@@ -50,7 +50,8 @@ class ImageEpisodes:
 
     def episode(self, episode: Episode, generator: torch.Generator) -> EpisodeImages:
         tensors = episode_images(self._images, episode, self._device)
-        return tensors._replace(images=self._augment(tensors.images, generator), divisions=self._divisions)
+        augmented = tensors._replace(images=self._augment(tensors.images, generator))
+        return augmented.with_divisions(self._divisions, generator)
 
 
 class FeatureEpisodes:
@@ -76,10 +77,10 @@ class FeatureEpisodes:
     def validation_features(self) -> Tensor:
         return self._features[1]
 
-    def episode(self, episode: Episode, _: torch.Generator) -> EpisodeImages:
+    def episode(self, episode: Episode, generator: torch.Generator) -> EpisodeImages:
         features = self._features[0][to_device(episode.indices, self._device)]
         classes = to_device(episode.classes, self._device)
-        return EpisodeImages(features, *episode.sizes, classes, self._divisions)
+        return EpisodeImages(features, *episode.sizes, classes).with_divisions(self._divisions, generator)
 
 
 def method_over_features(recipe: Recipe, dim: int) -> Method:
