@@ -65,9 +65,12 @@ def test_recipe_trains_its_backbone_and_keeps_the_network_that_it_validated(name
     if recipe.data.name != "quickdraw":
         stand_in(recipe.data.name, tmp_path)
     if recipe.training.init_from and recipe.training.init_from not in bundled_checkpoints():
-        first = load_recipe(Path(recipe.training.init_from).name, [*small, "training.init_from=null"])
+        alone = ["training.init_from=null", "training.teachers=[]"]
+        first = load_recipe(Path(recipe.training.init_from).name, [*small, *alone])
         train(first, tmp_path / "first", device="cpu", precision="float32", test=False)
-        recipe = load_recipe(name, [*small, f"training.init_from={tmp_path / 'first'}"])
+        small.append(f"training.init_from={tmp_path / 'first'}")
+        small += [f"training.teachers=[{tmp_path / 'first'}]"] if recipe.training.teachers else []
+        recipe = load_recipe(name, small)
     train(recipe, tmp_path / "run", device="cpu", precision="float32", test=False)
     moments = read_checkpoint(tmp_path / "run" / LAST).optimizer
     backbone = [tensor for key, tensor in moments.items() if key.startswith("backbone.") and key.endswith("/exp_avg")]

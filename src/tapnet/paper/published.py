@@ -94,6 +94,8 @@ MAIN_OMNIGLOT_MINI = PaperTable(
         "omniglot-cpu-mirrored",
         "omniglot-cpu-turned",
         "omniglot-cpu-wide",
+        "omniglot-cpu-wide-mixed",
+        "omniglot-cpu-wide-distilled",
         "omniglot-cpu-1200",
     ),
 )
