@@ -53,6 +53,7 @@ class Ancestor:
 
     data: Data
     validation_split: str
+    pretrained: bool = False  # whether its backbone came with weights trained on ImageNet
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,9 @@ class Header:
     preprocessing: dict[str, Any] = field(default_factory=dict)  # of the training images; empty if unknown
     calibration: dict[str, Any] = field(default_factory=dict)  # head: temperatures by way and shot
     backbone_digest: str = ""  # of a frozen backbone, whose weights are not in the file
-    origin: str = ""  # of weights that were imported or initialized from others
-    ancestors: tuple[Ancestor, ...] = ()  # the networks that it learned from, the nearest first
+    origin: str = ""  # of weights that were imported, initialized or distilled from others
+    ancestors: tuple[Ancestor, ...] = ()  # the networks that it learned from
+    teachers: tuple[str, ...] = ()  # digests of the weights of `training.teachers`
     version: str = __version__
     format: int = FORMAT
     digest: str = ""  # sha-256 of all of this and the tensors, computed by `write`

@@ -54,7 +54,8 @@ class Training:
     zero `cycles` times, in cycles of equal length. With `ema_decay` an exponential moving average of the weights is
     validated and saved in place of the weights. With `divisions` the loss is the mean over so many ways to divide the
     images of an episode into support and query, the first as drawn: less noise, and the images are embedded once. With
-    `teachers` a share of `teacher_weight` of what the queries are taught is the mean prediction of these networks.
+    `teachers` the targets of the queries are the labels mixed with the mean prediction of these networks, which has the
+    weight `teacher_weight`.
     """
 
     way: Annotated[int, Field(ge=2)]
@@ -143,10 +144,10 @@ class Recipe:
             methods = ", ".join(name for name, method in METHODS.items() if method.takes_windows)
             raise UserError(f"training.augmentation=window is for the method {methods}, got {self.method.name}")
         if METHODS[self.method.name].loss is not Method.loss:
-            if self.training.divisions > 1:
-                raise UserError(f"{self.method.name} has a loss of its own: training.divisions needs to be 1.")
-            if self.training.teachers:
-                raise UserError(f"{self.method.name} has a loss of its own: leave out training.teachers.")
+            needed = ["training.divisions=1"] if self.training.divisions > 1 else []
+            needed += ["training.teachers=[]"] if self.training.teachers else []
+            if needed:
+                raise UserError(f"{self.method.name} has a loss of its own, which needs {' and '.join(needed)}")
         if self.training.frozen_backbone:
             self._check_frozen_backbone()
 
@@ -161,7 +162,10 @@ class Recipe:
                 f"none, got {self.training.augmentation}"
             )
         if self.training.teachers:
-            raise UserError("teachers look at images, not at the features of a frozen backbone: leave out one of them")
+            raise UserError(
+                "a frozen backbone trains on features, and teachers need images: set training.teachers=[] or "
+                "training.frozen_backbone=false"
+            )
         if self.training.init_from is not None:
             raise UserError(
                 "over a frozen backbone training starts from random parameters: leave out training.init_from, got "

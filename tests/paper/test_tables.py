@@ -173,3 +173,22 @@ def test_a_network_that_did_not_begin_at_random_says_so():
     begun = {"episodes": 4000, "state": "finished", "origin": "begun with first after 7 episodes; digest abc"}
     kept_after = saved_after({"trained": begun, "recipe": {"training": {"episodes": 4800}}})
     assert kept_after == "4,000 of 4,800 training episodes (initialized from first after 7 episodes)"
+
+
+def test_a_result_names_every_network_that_it_learned_from_but_not_theirs():
+    origin = (
+        "distilled from one after 50 episodes (digest 01; itself begun with x after 3 episodes (digest 02)); distilled "
+        "from two after 60 episodes; initialized from three after 70 episodes; digest 03; fresh: references; itself "
+        "distilled from four after 80 episodes (digest 04)"
+    )
+    kept_after = saved_after({"trained": {"episodes": 9, "origin": origin}, "recipe": {"training": {"episodes": 9}}})
+    assert kept_after == (
+        "9 of 9 training episodes (distilled from one after 50 episodes; distilled from two after 60 episodes; "
+        "initialized from three after 70 episodes)"
+    )
+
+
+def test_the_command_of_a_recipe_names_its_teachers():
+    commands = filled_table("main-omniglot-mini", []).commands
+    (command,) = [command for command in commands if command.startswith("tapnet train omniglot-cpu-wide-distilled ")]
+    assert command.endswith("  # initialized from runs/omniglot-cpu-wide-mixed, distilled from characters")

@@ -1,22 +1,31 @@
+import dataclasses
+import json
+import re
 import shutil
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from tapnet.checkpoint import read_checkpoint
-from tapnet.checkpoint_files import BEST, LAST
-from tapnet.data.batches import EpisodeImages
+from tapnet.checkpoint import Checkpoint, Header, load, read_checkpoint
+from tapnet.checkpoint_files import LAST
+from tapnet.data import load_dataset
+from tapnet.data.batches import EpisodeImages, episode_images
+from tapnet.data.episodes import EpisodeSpec
 from tapnet.errors import UserError
 from tapnet.evaluation.candidates import Candidate, EvaluationData
-from tapnet.methods import TapNet
-from tapnet.recipe_file import changed, recipe_from
-from tapnet.training import RunFolder, train
-from tapnet.training.faults import Diverged, episode_loss
-from tapnet.training.teachers import Teachers
+from tapnet.evaluation.class_overlap import class_overlap
+from tapnet.methods import METHODS, TapNet
+from tapnet.paper.ablations.trained import recipes_of_compositions
+from tapnet.recipe_file import changed, load_recipe, recipe_from
+from tapnet.training import Diverged, Run, RunFolder, train
+from tapnet.training.faults import episode_loss
+from tapnet.training.initialization import ancestors_of
+from tapnet.training.teachers import Teachers, load_teachers
 
 pytestmark = pytest.mark.usefixtures("short_evaluation")
 
+SHAPE = (1, 28, 28)
 RECIPE = recipe_from(
     {
         "name": "small",
@@ -30,26 +39,54 @@ RECIPE = recipe_from(
 )
 
 
+def saved(recipe, path):
+    """A checkpoint of random weights, running statistics included."""
+    torch.manual_seed(recipe.seed + 1)
+    method = recipe.build(SHAPE)
+    state = method.state_dict().items()
+    weights = {name: t + 0.1 * torch.rand_like(t) if t.is_floating_point() else t for name, t in state}
+    Checkpoint(Header(dataclasses.replace(recipe, name="teacher"), SHAPE, episode=7), weights).write(path)
+    return path
+
+
 @pytest.fixture
 def teacher(tmp_path):
-    """The folder of a short run."""
-    train(changed(RECIPE, ["name=teacher", "seed=1"]), tmp_path / "teacher", device="cpu", test=False)
-    return tmp_path / "teacher"
+    return saved(RECIPE, tmp_path / "teacher.safetensors")
 
 
-def taught_by(*folders, changes=()):
-    return changed(RECIPE, [f"training.teachers=[{', '.join(map(str, folders))}]", *changes])
+def of_method(name, **options):
+    """The recipe with another method."""
+    way = METHODS[name].way_option
+    method = {"name": name, "options": options | ({way: 6} if way else {})}
+    return changed(RECIPE, ["training.divisions=1", f"method={json.dumps(method)}"])
 
 
-def episode(way=6):
-    images = EpisodeImages(torch.rand(way * 3, 1, 8, 8), way, shot=1, query=2, classes=torch.arange(way))
+def taught_by(*paths, changes=()):
+    return changed(RECIPE, [f"training.teachers=[{', '.join(map(str, paths))}]", *changes])
+
+
+def episode(way=6, shape=(1, 8, 8)):
+    images = EpisodeImages(torch.rand(way * 3, *shape), way, shot=1, query=2, classes=torch.arange(way))
     return images.with_divisions(2, torch.Generator().manual_seed(0))
+
+
+def run_in(folder, recipe, **options):
+    train(recipe, folder, device="cpu", precision="float32", test=False, **options)
+    return read_checkpoint(folder / LAST)
+
+
+def interrupt_after(episodes):
+    def watch(step):
+        if step.episode == episodes:
+            raise KeyboardInterrupt
+
+    return watch
 
 
 def test_targets_are_a_mixture_of_labels_and_mean_predictions(small_tapnet):
     other = TapNet(small_tapnet.backbone, num_references=6).eval()
     images = episode()
-    targets = Teachers([small_tapnet, other], weight=0.25).targets(images)
+    targets = Teachers(0.25, [small_tapnet, other]).targets(images)
     labels = F.one_hot(images.query_labels, 6).float()
     for division, (support, query) in enumerate(images.divided(small_tapnet.embed(images.images))):
         predicted = [each.logits(support, images.support_labels, query).softmax(-1) for each in (small_tapnet, other)]
@@ -59,63 +96,94 @@ def test_targets_are_a_mixture_of_labels_and_mean_predictions(small_tapnet):
 
 def test_targets_have_no_gradient_and_do_not_depend_on_the_other_queries(small_tapnet):
     images = episode()._replace(orders=None)
-    targets = Teachers([small_tapnet], weight=1.0).targets(images)
+    targets = Teachers(1.0, [small_tapnet]).targets(images)
     assert not targets.requires_grad
     changed_query = images.images.clone()
     changed_query[-1] = 0
-    again = Teachers([small_tapnet], weight=1.0).targets(images._replace(images=changed_query))
+    again = Teachers(1.0, [small_tapnet]).targets(images._replace(images=changed_query))
     torch.testing.assert_close(again[:, :-1], targets[:, :-1])
 
 
-def test_a_run_learns_from_its_teachers(tmp_path, teacher):
-    for name, recipe in (("alone", RECIPE), ("taught", taught_by(teacher))):
-        train(recipe, tmp_path / name, device="cpu", test=False)
-    alone, taught = (read_checkpoint(tmp_path / name / LAST).weights["references"] for name in ("alone", "taught"))
-    assert not torch.equal(alone, taught)
-    assert read_checkpoint(tmp_path / "taught").header.origin.startswith("distilled from teacher after ")
+TAKEN = ("tapnet", "protonet", "matching", "relation", "tadam-alpha", "tadam-tc", "snail", "shifted-neurons")
 
 
-def test_a_run_with_teachers_resumes_exactly(tmp_path, teacher):
-    recipe = taught_by(teacher)
-    train(recipe, tmp_path / "whole", device="cpu", test=False)
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_teacher_predicts_as_its_method_does(name, tmp_path):
+    """Also if a method reaches into the layers of its backbone."""
+    path = saved(of_method(name), tmp_path / "other.safetensors")
+    images, method = episode(shape=SHAPE), load(path)
+    training = taught_by(path, changes=["training.teacher_weight=1"]).training
+    teachers = load_teachers(training, SHAPE, torch.device("cpu"))
+    with torch.no_grad():
+        expected = torch.stack(method.episode_logits(images)).softmax(dim=-1)
+    torch.testing.assert_close(teachers.targets(images), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_run_learns_what_its_teacher_predicts(tmp_path):
+    """A teacher that is never sure makes a network that is less sure than one that learned from labels."""
+    unsure = saved(of_method("protonet", temperature=1e6), tmp_path / "unsure.safetensors")
+    longer = ["training.episodes=40", "training.learning_rate=1e-2", "validation.every=40"]
+    drawings = load_dataset("quickdraw", "val")
+    unseen = episode_images(drawings, drawings.sampler(EpisodeSpec(6, 1, 5))[0])
+    highest = []
+    for name, recipe in (("alone", RECIPE), ("taught", taught_by(unsure, changes=["training.teacher_weight=1"]))):
+        run_in(tmp_path / name, changed(recipe, longer))
+        (logits,) = load(tmp_path / name).episode_logits(unseen)
+        highest.append(logits.softmax(dim=-1).amax(dim=-1).mean().item())
+    assert highest[1] < 0.8 * highest[0]
+
+
+def test_the_origin_of_a_run_names_its_teachers_before_its_initial_weights(tmp_path, teacher):
+    other = saved(changed(RECIPE, ["seed=5"]), tmp_path / "other.safetensors")
+    header = run_in(tmp_path / "run", taught_by(teacher, other, changes=[f"training.init_from={other}"])).header
+    pattern = (
+        r"(distilled from teacher after 7 episodes \(digest \w{12}\); ){2}initialized from teacher after 7 episodes"
+    )
+    assert re.match(pattern, header.origin)
+    assert len(header.ancestors) == 3
+
+
+@pytest.mark.parametrize("changes", [(), ("training.ema_decay=0.5", "training.init_from=TEACHER")])
+def test_a_run_with_teachers_resumes_exactly_also_where_they_moved(tmp_path, teacher, changes):
+    recipe = taught_by(teacher, changes=[change.replace("TEACHER", str(teacher)) for change in changes])
+    whole = run_in(tmp_path / "whole", recipe)
     with pytest.raises(KeyboardInterrupt):
-        train(recipe, tmp_path / "parts", device="cpu", test=False, watch=_interrupt_after(2))
-    train(recipe, tmp_path / "parts", device="cpu", test=False, resume=True)
-    whole, parts = (read_checkpoint(tmp_path / name / LAST) for name in ("whole", "parts"))
+        run_in(tmp_path / "parts", recipe, watch=interrupt_after(2))
+    moved = shutil.copy(teacher, tmp_path / "moved.safetensors")
+    parts = run_in(tmp_path / "parts", changed(recipe, [f"training.teachers=[{moved}]"]), resume=True)
+    assert parts.header.origin == whole.header.origin
     for name, tensor in whole.weights.items():
         torch.testing.assert_close(parts.weights[name], tensor, rtol=0, atol=0)
-
-
-def _interrupt_after(episodes):
-    def watch(step):
-        if step.episode == episodes:
-            raise KeyboardInterrupt
-
-    return watch
 
 
 def test_a_run_does_not_resume_with_another_teacher(tmp_path, teacher):
     recipe = taught_by(teacher)
     with pytest.raises(KeyboardInterrupt):
-        train(recipe, tmp_path / "run", device="cpu", test=False, watch=_interrupt_after(2))
-    train(changed(RECIPE, ["name=teacher", "seed=2"]), tmp_path / "other", device="cpu", test=False)
-    shutil.copy(tmp_path / "other" / BEST, teacher / BEST)
-    with pytest.raises(UserError, match=r"cannot resume with other teachers: .*distilled from teacher after"):
-        train(recipe, tmp_path / "run", device="cpu", test=False, resume=True)
+        run_in(tmp_path / "run", recipe, watch=interrupt_after(2))
+    saved(changed(RECIPE, ["seed=2"]), teacher)
+    with pytest.raises(UserError, match=r"run was trained with other teachers than .*teacher.safetensors"):
+        run_in(tmp_path / "run", recipe, resume=True)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["training.way=8", "method.options.num_references=8"], "knows episodes of up to 6 classes, training.way is 8"),
-        (["training.teachers=[photos-fast]"], r"takes images of shape \(3, .*the recipe have \(1, 28, 28\)"),
+        (["training.way=8", "method.options.num_references=8"], "at most 6 classes, but training.way is 8: choose"),
+        (["training.teachers=[photos-fast]"], r"images of shape \(3, .*, but those of the recipe have \(1, 28, 28\)"),
         (["training.teachers=[runs/quickdraw]"], r"training.teachers: .*`tapnet train quickdraw` trains it\.$"),
     ],
 )
 def test_a_teacher_that_does_not_fit_is_refused(tmp_path, teacher, changes, message):
     with pytest.raises(UserError, match=message):
-        train(taught_by(teacher, changes=changes), tmp_path / "run", device="cpu")
+        run_in(tmp_path / "run", taught_by(teacher, changes=changes))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("name", "reason"), [("maml", "adapts by gradient descent"), ("tpn", "on the other queries")])
+def test_a_teacher_that_does_not_predict_each_query_by_itself_is_refused(tmp_path, name, reason):
+    path = saved(of_method(name), tmp_path / "other.safetensors")
+    with pytest.raises(UserError, match=f"uses {name}, .*{reason}: choose another network"):
+        run_in(tmp_path / "run", taught_by(path))
 
 
 def test_classes_that_a_teacher_was_trained_on_are_not_unseen(tmp_path):
@@ -126,9 +194,24 @@ def test_classes_that_a_teacher_was_trained_on_are_not_unseen(tmp_path):
     assert found.trained_on == found.classes
 
 
-def test_a_saved_episode_has_the_loss_that_its_teachers_gave(tmp_path, teacher, monkeypatch):
-    monkeypatch.setattr("tapnet.training.faults.EXPLODED", 1e-3)
+def test_classes_of_imagenet_are_not_unseen_by_a_network_with_a_pretrained_teacher(blobs, small_tapnet):
+    ancestors = ancestors_of(read_checkpoint("photos-fast"))
+    images = dataclasses.replace(blobs, name="mini-imagenet")
+    recipe = load_recipe("quickdraw")
+    assert class_overlap(recipe, small_tapnet, images, ancestors=ancestors).pretrained_on
+    assert not class_overlap(recipe, small_tapnet, images).pretrained_on
+
+
+def test_a_saved_episode_has_the_loss_that_its_teachers_gave(tmp_path, teacher):
+    run = Run(taught_by(teacher), tmp_path / "run", "cpu", "float32")
+    run.start()
+    run.method.references.data *= 1e5
     with pytest.raises(Diverged) as caught:
-        train(taught_by(teacher), tmp_path / "run", device="cpu", precision="float32", test=False)
+        run.step()
     told = float(str(caught.value).split(" is ")[1].split(":")[0])
     assert episode_loss(tmp_path / "run" / "episode-0.safetensors") == pytest.approx(told, rel=1e-4)
+
+
+def test_the_variants_of_an_ablation_have_no_teachers():
+    with pytest.raises(UserError, match=r"quickdraw has teachers: set training\.teachers=\[\]"):
+        recipes_of_compositions(load_recipe("quickdraw", ["training.teachers=[drawings]"]))

@@ -63,7 +63,7 @@ class Candidate:
         recipe, method = loaded.header.recipe, loaded.method()
         root = images.root or recipe.data.root
         dataset = images.dataset or recipe.data.name
-        if pretrained_on(method, dataset, root) and not allow_overlap:
+        if pretrained_on(method, dataset, root, loaded.header.ancestors) and not allow_overlap:
             raise UserError(
                 f"{checkpoint} was pretrained on ImageNet, whose classes {dataset} is made of, so the result would not "
                 "be on unseen classes: allow the overlap to measure it all the same, and the result says so.",

@@ -68,12 +68,12 @@ def class_overlap(
     stages = [Ancestor(recipe.data, recipe.validation.split), *ancestors]
     trained = _shared(evaluated, [(stage.data, stage.data.train_split) for stage in stages])
     validated = _shared(evaluated, [(stage.data, stage.validation_split) for stage in stages])
-    return ClassOverlap(len(images.names), trained, validated, pretrained_on(method, images.name, root))
+    return ClassOverlap(len(images.names), trained, validated, pretrained_on(method, images.name, root, ancestors))
 
 
-def pretrained_on(method: Method, dataset: str, root: str | None = None) -> bool:
-    """Return whether the backbone was pretrained on classes of a packed dataset."""
-    if not method.backbone.pretrained:
+def pretrained_on(method: Method, dataset: str, root: str | None = None, ancestors: Sequence[Ancestor] = ()) -> bool:
+    """Return whether the backbone, or that of an ancestor, was pretrained on classes of a packed dataset."""
+    if not (method.backbone.pretrained or any(ancestor.pretrained for ancestor in ancestors)):
         return False
     folder = data_root(root) / dataset
     names = read_manifest(folder).classes if is_packed(folder) else ()

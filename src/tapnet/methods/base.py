@@ -106,14 +106,18 @@ class Method(nn.Module):
         support, query = features.split([len(support_images), len(query_images)])
         return self.logits(support, support_labels, query)
 
+    def episode_logits(self, episode: EpisodeImages) -> list[Tensor]:
+        """Return logits (way · query, way) for each division of the episode; its images are embedded once."""
+        labels, features = episode.support_labels, self.embed(episode.images)
+        return [self.logits(support, labels, query) for support, query in episode.divided(features)]
+
     def loss(self, episode: EpisodeImages) -> EpisodeLoss:
         """Return the mean cross-entropy of the queries over the divisions of the episode into support and query.
 
         The episode's targets, if it has any, take the place of the labels. A method with a loss of its own overrides
         this.
         """
-        features = self.embed(episode.images)
-        scores = [self.logits(support, episode.support_labels, query) for support, query in episode.divided(features)]
+        scores = self.episode_logits(episode)
         targets = [episode.query_labels] * len(scores) if episode.targets is None else episode.targets
         losses = [cross_entropy(logits, target) for logits, target in zip(scores, targets, strict=True)]
         return EpisodeLoss(torch.stack(losses).mean(), scores[0])

@@ -122,7 +122,7 @@ def _four_views(backbone: dict[str, Any]) -> bool:
 
 def _earlier(trained: dict[str, Any]) -> list[tuple[str, int]]:
     """Return the networks that one was initialized or distilled from, each once, and their training episodes."""
-    named = r"(?:from|begun with) (\S+) after ([\d,]+) episodes?(?:(?:; | \()digest (\w+))?"
+    named = r"(?:from|begun with) ([^;]+?) after ([\d,]+) episodes?(?:(?:; | \()digest (\w+))?"
     found = dict.fromkeys(re.findall(named, trained.get("origin", "")))
     return [(name, int(episodes.replace(",", ""))) for name, episodes, _ in found]
 

@@ -130,10 +130,17 @@ def saved_after(result: dict[str, Any]) -> str:
     """Return after how many of how many training episodes the network was saved, with notes on its run."""
     trained, episodes = result["trained"], result["recipe"]["training"]["episodes"]
     unfinished = trained.get("state", "finished") not in ("finished", "unknown")
-    origin = re.split(r";| \(digest", trained.get("origin", ""))[0]  # the rest is in the result
-    origin = origin.replace("begun with", "initialized from")  # as earlier versions wrote it
-    notes = [note for note in ("the run is not finished" if unfinished else "", origin) if note]
+    notes = [*(["the run is not finished"] if unfinished else []), *_learned_from(trained.get("origin", ""))]
     return f"{trained['episodes']:,} of {episodes:,} training episodes" + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def _learned_from(origin: str) -> list[str]:
+    """Return the networks that one was initialized or distilled from itself, without theirs and without digests."""
+    count = 1
+    while count:  # from the innermost parentheses on
+        origin, count = re.subn(r" \([^()]*\)", "", origin)
+    parts = origin.replace("begun with", "initialized from").split("; itself ")[0].split("; ")
+    return [part for part in parts if part.startswith(("initialized from", "distilled from"))]
 
 
 def _command(recipe: str, tasks: list[Task]) -> str:
@@ -142,8 +149,10 @@ def _command(recipe: str, tasks: list[Task]) -> str:
         f"--episodes {task.episodes} --record results"
         for task in tasks
     )
-    first = load_recipe(recipe).training.init_from
-    return " && ".join([f"tapnet train {recipe}", *evaluations]) + (f"  # initialized from {first}" if first else "")
+    training = load_recipe(recipe).training
+    others = [f"initialized from {training.init_from}"] if training.init_from else []
+    others += [f"distilled from {', '.join(training.teachers)}"] if training.teachers else []
+    return " && ".join([f"tapnet train {recipe}", *evaluations]) + (f"  # {', '.join(others)}" if others else "")
 
 
 def experiment_of(recipe: dict[str, Any]) -> dict[str, Any]:

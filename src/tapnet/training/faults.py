@@ -72,6 +72,8 @@ def episode_loss(path: Path) -> float:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         recipe, seed = recipe_from(header["recipe"], str(path)), header["seed"]
         way, shot, query = header["sizes"]
+        if recipe.training.divisions > 1 and "orders" not in tensors:
+            raise UserError(f"{path} was saved by an earlier version, without its divisions: train once more.")
         optional = tensors.get("orders"), tensors.get("targets")
         episode = EpisodeImages(tensors["images"], way, shot, query, tensors["classes"], *optional)
     except (SafetensorError, KeyError, TypeError) as error:

@@ -35,7 +35,7 @@ def final_evaluation(recipe: Recipe, folder: Path, device: str | torch.device = 
     method = checkpoint.method().to(device)
     overlap = class_overlap(recipe, method, images, ancestors=checkpoint.header.ancestors)
     if overlap.trained_on or overlap.validated_on:
-        return _no_test_result(recipe, overlap, initialized=bool(checkpoint.header.ancestors))
+        return _no_test_result(recipe, overlap, has_ancestors=bool(checkpoint.header.ancestors))
     cached = not method.task_features  # otherwise every episode runs the whole network, so there are fewer
     spec = replace(task.episode_spec(0), episodes=max(task.episodes, FINAL_EPISODES) if cached else task.episodes)
     result = Evaluator(method, images).evaluate(spec, bootstrap=cached)
@@ -44,11 +44,11 @@ def final_evaluation(recipe: Recipe, folder: Path, device: str | torch.device = 
     return result
 
 
-def _no_test_result(recipe: Recipe, overlap: ClassOverlap, initialized: bool) -> str:
+def _no_test_result(recipe: Recipe, overlap: ClassOverlap, has_ancestors: bool) -> str:
     used = []
     if overlap.trained_on:
         used.append(f"training (data.train_split={recipe.data.train_split})")
     if overlap.validated_on:
         used.append(f"validation (validation.split={recipe.validation.split})")
-    by = " and ".join(used) + (", here or of a network that it learned from" if initialized else "")
+    by = " and ".join(used) + (", here or of a network that it learned from" if has_ancestors else "")
     return f"WARNING: no test result. Test classes were used by {by}, so their accuracy is not one on unseen classes."

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from tapnet.backbones import PRETRAINED
 from tapnet.checkpoint import Ancestor, Checkpoint, Header, read_checkpoint
 from tapnet.errors import UserError
 from tapnet.methods import Method
@@ -26,30 +28,35 @@ def init_from(method: Method, path: str) -> tuple[str, tuple[Ancestor, ...]]:
 
     Raise UserError if they do not fit.
     """
-    checkpoint, ancestors = read_trained(path, "init_from")
-    try:
-        return take_weights(method, checkpoint), ancestors
-    except ValueError as error:
-        raise UserError(f"The network of training.init_from: {error}") from None
-
-
-def read_trained(path: str, key: str) -> tuple[Checkpoint, tuple[Ancestor, ...]]:
-    """Return a checkpoint that this key of `training` names, and the networks by which it has seen classes."""
-    try:
+    with naming(path, "init_from"):
         checkpoint = read_checkpoint(path)
+        return take_weights(method, checkpoint), ancestors_of(checkpoint)
+
+
+@contextmanager
+def naming(path: str, key: str) -> Iterator[None]:
+    """Let errors inside name the key of `training` that the path comes from, and the recipe that is not trained yet."""
+    try:
+        yield
     except (ValueError, FileNotFoundError) as error:
         name = Path(path).name
         known = not Path(path).exists() and name in {recipe.stem for recipe in bundled_recipes()}
         hint = f" `tapnet train {name}` trains it." if known else ""
         raise UserError(f"The network of training.{key}: {error}{hint}") from None
-    recipe = checkpoint.header.recipe
-    return checkpoint, (Ancestor(recipe.data, recipe.validation.split), *checkpoint.header.ancestors)
 
 
-def described(header: Header) -> str:
-    """Return the name of a trained network, after how many episodes it was saved, and its digest."""
-    digest = f"; digest {header.digest[:_DIGITS]}" if header.digest else ""
-    return f"{header.recipe.name} after {pluralize(header.episode, 'episode')}{digest}"
+def ancestors_of(checkpoint: Checkpoint) -> tuple[Ancestor, ...]:
+    """Return the network of a checkpoint and those that it learned from, by the classes that they have seen."""
+    recipe, earlier = checkpoint.header.recipe, checkpoint.header.ancestors
+    pretrained = recipe.backbone.name in PRETRAINED
+    return Ancestor(recipe.data, recipe.validation.split, pretrained), *earlier
+
+
+def network_words(header: Header, *differences: str) -> list[str]:
+    """Return a trained network in words: its name and episodes, its digest, differences from it, and its origin."""
+    words = [f"{header.recipe.name} after {pluralize(header.episode, 'episode')}"]
+    words += [f"digest {header.digest[:_DIGITS]}"] if header.digest else []
+    return [*words, *differences, *([f"itself {header.origin}"] if header.origin else [])]
 
 
 def take_weights(method: Method, checkpoint: Checkpoint) -> str:
@@ -71,12 +78,11 @@ def take_weights(method: Method, checkpoint: Checkpoint) -> str:
             "`augmentation: dihedral`."
         )
     method.load_state_dict(own | loaded)
-    words = [f"initialized from {described(header)}"]
-    words += ["widened by its transposed copy"] if is_wider else []
+    differences = ["widened by its transposed copy"] if is_wider else []
     for what, names in (("fresh", own.keys() - loaded.keys()), ("left out", theirs.keys() - own.keys())):
-        words += [f"{what}: {', '.join(_shortened(names, (own.keys() | theirs.keys()) - names))}"] if names else []
-    words += [f"itself {header.origin}"] if header.origin else []
-    return "; ".join(words)
+        shortened = _shortened(names, (own.keys() | theirs.keys()) - names)
+        differences += [f"{what}: {', '.join(shortened)}"] if names else []
+    return f"initialized from {'; '.join(network_words(header, *differences))}"
 
 
 def _is_twice_as_wide(own: Weights, theirs: Weights) -> bool:

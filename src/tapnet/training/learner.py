@@ -37,11 +37,12 @@ class Learner:
         fabric: Fabric,
         precision: str,
         folder: Path,
+        teachers: Teachers | None = None,
     ) -> None:
         self.method, self.episodes = source.method, EpisodeLoader(source, sampler, recipe.seed)
         self.optimizer = torch.optim.AdamW(self.method.parameters(), lr=recipe.training.learning_rate, fused=True)
         self._recipe, self._fabric, self._precision, self._folder = recipe, fabric, precision, folder
-        self.teachers: Teachers | None = None
+        self._teachers = teachers
         self._module, self._fabric_optimizer = fabric.setup(self.method, self.optimizer)
         self._module.mark_forward_method("loss")
 
@@ -92,17 +93,21 @@ class Learner:
             if not last and distributed.size() > 1:  # gradients are reduced once per step
                 stack.enter_context(self._fabric.no_backward_sync(self._module))
             stack.enter_context(seeded(self._recipe.seed, index))
-            episode = self.episodes[index]
+            episode = self._with_targets(self.episodes[index])
             try:
                 with trusted_episode(episode.way), self._fabric.autocast():  # Fabric does so for `forward` alone
-                    loss, logits = self._module.loss(self._taught(episode))
+                    loss, logits = self._module.loss(episode)
             except NonFiniteError:
                 self._raise_diverged(index, math.nan)
             self._fabric.backward(loss * share)
         return loss.detach(), (logits.argmax(dim=-1) == episode.query_labels).sum()
 
-    def _taught(self, episode: EpisodeImages) -> EpisodeImages:
-        return episode._replace(targets=self.teachers.targets(episode)) if self.teachers else episode
+    def _with_targets(self, episode: EpisodeImages) -> EpisodeImages:
+        """Return the episode with the targets that the teachers give, if there are any."""
+        if self._teachers is None:
+            return episode
+        with trusted_episode(episode.way), self._fabric.autocast():
+            return episode._replace(targets=self._teachers.targets(episode))
 
     def _checked(self, mine: range, measured: list[Tensor]) -> tuple[float, float]:
         """Return the sums of losses and accuracies over all processes; raise Diverged if an episode has diverged.
@@ -128,6 +133,6 @@ class Learner:
         """Save the episode and raise Diverged."""
         path = self._folder / f"episode-{index}.safetensors"
         seed = derived_seed(self._recipe.seed, index)
-        episode = self._taught(self.episodes.prepare(index))
+        episode = self._with_targets(self.episodes.prepare(index))
         save_episode(path, self._recipe, index, seed, episode, self.method.state_dict())
         raise Diverged(advice(index, loss, self._precision, path))

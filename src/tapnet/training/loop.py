@@ -49,9 +49,9 @@ def train(
 
     `tapnet.training.run_folder` lists the files in the folder; with `resume` the run continues from its newest state as
     if it had never stopped. At the end the checkpoint is evaluated on test classes, unless `test` is false. `started`
-    is called once recipe, data and folder have been checked, with the number of episodes done and the origin of the
-    initial weights; `watch` is called after every step. `fabric` is a launched Lightning Fabric, if several processes
-    share the run.
+    is called once recipe, data and folder have been checked, with the number of episodes done and the networks that it
+    learns from, in words; `watch` is called after every step. `fabric` is a launched Lightning Fabric, if several
+    processes share the run.
     """
     with ExitStack() as stack:
         place = resolve_device(device)

@@ -9,7 +9,7 @@ from tapnet.errors import UserError
 from tapnet.recipe import Recipe
 from tapnet.training.schedule import learning_rate
 
-_FREE = ("name", "training.episodes", "training.cycles")
+_FREE = ("name", "training.episodes", "training.cycles", "training.teachers")  # their digests are compared elsewhere
 
 
 def check_resumable(folder: Path, before: Recipe, now: Recipe, done: int) -> None:

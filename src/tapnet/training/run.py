@@ -55,12 +55,13 @@ class Run:
             devices=1,
             precision=PRECISIONS[self.precision],  # type: ignore[arg-type]
         )
-        self.learner = Learner(self.recipe, self.source, self.sampler, fabric, self.precision, folder)
+        job = self.source, self.sampler, fabric, self.precision, folder
+        self.learner = Learner(self.recipe, *job, self._teachers)
         self.optimizer = self.learner.optimizer
         self.episode, self._saved_at, self._saved_episode = 0, time.monotonic(), 0
         self.best: dict[str, Any] | None = None
-        self.origin = ""
-        self.ancestors: tuple[Ancestor, ...] = ()
+        self.origin = self._teachers.origin if self._teachers else ""
+        self.ancestors: tuple[Ancestor, ...] = self._teachers.ancestors if self._teachers else ()
         self._since_point = RunningSums()
         self._points: list[Point] = []
         self._trajectory = Trajectory()
@@ -84,6 +85,7 @@ class Run:
         with seeded(recipe.seed):
             self.source = kind(recipe, self.train_set, self.validation_set, self.device, self.precision)
         self.method = self.source.method
+        self._teachers = load_teachers(training, self.train_set.image_shape, self.device) if training.teachers else None
 
     @property
     def validation_is_due(self) -> bool:
@@ -97,14 +99,20 @@ class Run:
         return self._average.method if self._average and self.episode else self.method
 
     @property
+    def _teacher_digests(self) -> tuple[str, ...]:
+        return self._teachers.digests if self._teachers else ()
+
+    @property
     def seconds_since_save(self) -> float:
         return time.monotonic() - self._saved_at
 
     @contextmanager
     def opened(self, resume: bool) -> Iterator[None]:
         """Lock the folder, start or restore the run, and record in the folder how it ends."""
-        writes = distributed.rank() == 0
-        self._learn_from_others(resume)
+        writes, first = distributed.rank() == 0, self.recipe.training.init_from
+        if first is not None and not resume:
+            origin, ancestors = init_from(self.method, first)
+            self.origin, self.ancestors = "; ".join(filter(None, (self.origin, origin))), self.ancestors + ancestors
         with self.folder.held() if writes else nullcontext():
             if resume:
                 self.restore()
@@ -112,21 +120,6 @@ class Run:
                 self.start()
             with record_outcome(self.folder, lambda: self._saved_episode), closing(self.learner.episodes):
                 yield
-
-    def _learn_from_others(self, resume: bool) -> None:
-        """Load the teachers and, at the start of the run, the initial weights."""
-        training, origins = self.recipe.training, []
-        if training.init_from is not None and not resume:
-            origin, self.ancestors = init_from(self.method, training.init_from)
-            origins.append(origin)
-        if training.teachers:
-            task = self.train_set.image_shape, training.way
-            self.learner.teachers, origin, ancestors = load_teachers(
-                training.teachers, training.teacher_weight, *task, self.device
-            )
-            origins.append(origin)
-            self.ancestors += ancestors
-        self.origin = "; ".join(origins)
 
     def start(self) -> None:
         """Write a fresh folder; raise UserError if it holds a run already."""
@@ -142,10 +135,10 @@ class Run:
         self.folder.check_best()
         if checkpoint.header.data != self._data():
             raise UserError(f"{self.folder.path} was trained on other data than {self.recipe.data.name} has now.")
-        if not checkpoint.header.origin.endswith(self.origin):
+        if checkpoint.header.teachers != self._teacher_digests:
             raise UserError(
-                f"{self.folder.path} cannot resume with other teachers: its run was {checkpoint.header.origin}, and "
-                f"now it would be {self.origin}. Restore the earlier ones or choose another folder."
+                f"{self.folder.path} was trained with other teachers than {', '.join(self.recipe.training.teachers)} "
+                "(training.teachers): restore those, or choose another folder."
             )
         checkpoint.check_weights(self.method)
         self.method.load_state_dict(checkpoint.weights)
@@ -237,6 +230,7 @@ class Run:
             backbone_digest=self.source.backbone_digest,
             origin=self.origin,
             ancestors=self.ancestors,
+            teachers=self._teacher_digests,
         )
 
     def _data(self) -> dict[str, str]:

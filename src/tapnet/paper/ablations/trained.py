@@ -49,6 +49,11 @@ def _varied(recipe: Recipe, variant: str, options: Options, training: dict[str, 
             f"The variants of an ablation start from random weights, {recipe.name} is initialized from "
             f"{recipe.training.init_from}: set training.init_from=null."
         )
+    if recipe.training.teachers:
+        raise UserError(
+            f"The variants of an ablation learn from labels alone, {recipe.name} has teachers: set "
+            "training.teachers=[]."
+        )
     values["name"] = f"{recipe.name}-{_slug(variant)}"
     values["method"]["options"] |= options
     values["training"] |= training or {}
