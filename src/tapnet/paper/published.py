@@ -59,6 +59,7 @@ _CONV4_CPU = (  # our recipes for smaller machines
     "mini-imagenet-conv4-cpu",
     "mini-imagenet-conv4-classifier",
     "mini-imagenet-5shot-conv4-cpu-scaled",
+    "mini-imagenet-5shot-conv4-cpu-distilled",
     "mini-imagenet-1shot-conv4-cpu-scaled",
     "mini-imagenet-5shot-conv4-cpu-protonet",
     "mini-imagenet-1shot-conv4-cpu-protonet",
@@ -96,6 +97,7 @@ MAIN_OMNIGLOT_MINI = PaperTable(
         "omniglot-cpu-wide",
         "omniglot-cpu-wide-mixed",
         "omniglot-cpu-wide-distilled",
+        "omniglot-cpu-wide-1200",
         "omniglot-cpu-1200",
     ),
 )
