@@ -101,6 +101,20 @@ def test_one_look_and_four_views_of_each_image_have_rows_of_their_own(results):
     assert four.endswith("| `omniglot-cpu-turned`, ResNet-12-small, four views of each image |")
 
 
+def test_a_network_trained_further_on_the_validation_classes_has_a_row_below_the_one_that_they_chose(results):
+    for name, accuracy, validation in (
+        ("omniglot-cpu-long", 0.96, 0.95),
+        ("omniglot-cpu-1200", 0.966, 0.99),  # of omniglot-cpu-long
+        ("omniglot-cpu-wide-1200", 0.967, 0.99),  # of another
+    ):
+        record_other(results, name, accuracy, validation)
+    (results / "one.json").unlink()
+    chosen, further = [line for line in report(results).splitlines() if "| Omniglot, 423 characters |" in line][:2]
+    assert chosen.endswith("| `omniglot-cpu-long`, ResNet-12-small |")
+    assert "| 96.60 ± 0.12 | -1.47 |" in further
+    assert further.endswith("| `omniglot-cpu-1200`, ResNet-12-small, validation classes train, too |")
+
+
 def test_seeds_of_a_recipe_share_a_row_with_their_mean_and_range(results):
     content = json.loads((results / "one.json").read_text())
     content["recipe"]["seed"], content["evaluation"]["accuracy"] = 1, 0.98123

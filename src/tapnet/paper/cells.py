@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -60,20 +61,32 @@ def cell_rows(results: Results) -> list[tuple[str, ...]]:
 def _ours(cell: PaperCell, results: Results) -> list[Results]:
     """Return the results of the paper's recipe, or else of the best on validation classes of this dataset and network.
 
-    They are those of all seeds, apart for networks that see an image once and for those that see four views of it. On
-    Omniglot, where the paper has only one network, ours may be another.
+    They are those of all seeds, apart for networks that see an image once and for those that see four views of it, and
+    for the same networks trained further on the validation classes, too. On Omniglot, where the paper has only one
+    network, ours may be another.
     """
 
     def rank(result: dict[str, Any]) -> tuple[bool, bool, bool, float]:
         validation, data = result.get("validation") or {}, result["recipe"]["data"]
-        unseen = data.get("train_split", "train") == "train"  # otherwise it was trained on the validation classes
         same_classes = _validation_rotations(data) == cell.rotations
-        return unseen, same_classes, validation.get("shot") == cell.task.shot, validation.get("accuracy", 0.0)
+        return (
+            not _validation_trains(data),
+            same_classes,
+            validation.get("shot") == cell.task.shot,
+            validation.get("accuracy", 0.0),
+        )
 
     found = matching_results(cell.recipe.name, cell.task, results) or _similar(cell, results)
     once, four = ([each for each in found if _four_views(each["recipe"]["backbone"]) is four] for four in (False, True))
     best = [max(candidates, key=rank)["recipe"] for candidates in (once, four) if candidates]
-    return [[each for each in found if experiment_of(each["recipe"]) == experiment_of(chosen)] for chosen in best]
+    further = [
+        each["recipe"]
+        for each in found
+        if _validation_trains(each["recipe"]["data"])
+        and _first_network(each["recipe"]) in [one["name"] for one in best]
+    ]
+    experiments = [experiment_of(recipe) for recipe in (*best, *further)]
+    return [[each for each in found if experiment_of(each["recipe"]) == chosen] for chosen in experiments]
 
 
 def _similar(cell: PaperCell, results: Results) -> Results:
@@ -100,20 +113,32 @@ def _row(cell: PaperCell, ours: Results, results: Results) -> tuple[str, ...]:
         difference(fmean(each["evaluation"]["accuracy"] for each in ours) - published),
         f"{_episodes(result['trained']):,}",
         f"{hours:.1f}" if hours else "—",
-        ", ".join([f"`{result['recipe']['name']}`", *_departures(cell, result["recipe"]["backbone"])]),
+        ", ".join([f"`{result['recipe']['name']}`", *_departures(cell, result["recipe"])]),
     )
 
 
-def _departures(cell: PaperCell, backbone: dict[str, Any]) -> list[str]:
-    """Return how our network differs from the paper's."""
-    other = [_NETWORKS[backbone["name"]]] if backbone["name"] != cell.recipe.backbone.name else []
-    return [*other, *(["four views of each image"] if _four_views(backbone) else [])]
+def _departures(cell: PaperCell, recipe: dict[str, Any]) -> list[str]:
+    """Return how our network differs from the paper's, or from those that leave classes for validation."""
+    name = recipe["backbone"]["name"]
+    other = [_NETWORKS[name]] if name != cell.recipe.backbone.name else []
+    views = ["four views of each image"] if _four_views(recipe["backbone"]) else []
+    return [*other, *views, *(["validation classes train, too"] if _validation_trains(recipe["data"]) else [])]
 
 
 def _validation_rotations(data: dict[str, Any]) -> int:
     """Return in how many rotations each validation class counts as a class."""
     rotations = data.get("options", {}).get("rotations", {})
     return int(rotations.get("val", 1) if isinstance(rotations, dict) else rotations)
+
+
+def _validation_trains(data: dict[str, Any]) -> bool:
+    """Return whether the validation classes are trained on, so that they choose nothing."""
+    return str(data.get("train_split", "train")) != "train"
+
+
+def _first_network(recipe: dict[str, Any]) -> str:
+    """Return the name of the network that a recipe is initialized from; empty if it starts at random."""
+    return Path(recipe["training"].get("init_from") or "").name
 
 
 def _four_views(backbone: dict[str, Any]) -> bool:
