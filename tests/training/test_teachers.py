@@ -169,7 +169,10 @@ def test_a_run_does_not_resume_with_another_teacher(tmp_path, teacher):
     ("changes", "message"),
     [
         (["training.way=8", "method.options.num_references=8"], "at most 6 classes, but training.way is 8: choose"),
-        (["training.teachers=[photos-fast]"], r"images of shape \(3, .*, but those of the recipe have \(1, 28, 28\)"),
+        (
+            ["training.teachers=[photos]"],
+            r"images of shape \(3, .*, but those of the recipe have \(1, 28, 28\): choose another network\.$",
+        ),
         (["training.teachers=[runs/quickdraw]"], r"training.teachers: .*`tapnet train quickdraw` trains it\.$"),
     ],
 )

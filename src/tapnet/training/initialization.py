@@ -40,7 +40,7 @@ def naming(path: str, key: str) -> Iterator[None]:
         yield
     except (ValueError, FileNotFoundError) as error:
         name = Path(path).name
-        known = not Path(path).exists() and name in {recipe.stem for recipe in bundled_recipes()}
+        known = isinstance(error, FileNotFoundError) and name in {recipe.stem for recipe in bundled_recipes()}
         hint = f" `tapnet train {name}` trains it." if known else ""
         raise UserError(f"The network of training.{key}: {error}{hint}") from None
 
