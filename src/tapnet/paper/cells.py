@@ -79,14 +79,13 @@ def _ours(cell: PaperCell, results: Results) -> list[Results]:
     found = matching_results(cell.recipe.name, cell.task, results) or _similar(cell, results)
     once, four = ([each for each in found if _four_views(each["recipe"]["backbone"]) is four] for four in (False, True))
     best = [max(candidates, key=rank)["recipe"] for candidates in (once, four) if candidates]
-    further = [
-        each["recipe"]
-        for each in found
-        if _validation_trains(each["recipe"]["data"])
-        and _first_network(each["recipe"]) in [one["name"] for one in best]
-    ]
-    experiments = [experiment_of(recipe) for recipe in (*best, *further)]
-    return [[each for each in found if experiment_of(each["recipe"]) == chosen] for chosen in experiments]
+    names = [recipe["name"] for recipe in best]
+    trained = (each["recipe"] for each in found if _validation_trains(each["recipe"]["data"]))
+    rows: list[Results] = []
+    for recipe in (*best, *(each for each in trained if _first_network(each) in names)):
+        row = [each for each in found if experiment_of(each["recipe"]) == experiment_of(recipe)]
+        rows += [row] if row not in rows else []  # one for all seeds
+    return rows
 
 
 def _similar(cell: PaperCell, results: Results) -> Results:
