@@ -182,6 +182,13 @@ def test_a_teacher_that_does_not_fit_is_refused(tmp_path, teacher, changes, mess
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("name", ["omniglot-cpu-wide-distilled", "omniglot-cpu-wide-1200"])
+def test_the_bundled_teacher_of_a_recipe_fits_its_episodes(name):
+    training = load_recipe(name).training
+    (method,) = load_teachers(training, SHAPE, torch.device("cpu")).methods
+    assert method.max_way == training.way
+
+
 @pytest.mark.parametrize(("name", "reason"), [("maml", "adapts by gradient descent"), ("tpn", "on the other queries")])
 def test_a_teacher_that_does_not_predict_each_query_by_itself_is_refused(tmp_path, name, reason):
     path = saved(of_method(name), tmp_path / "other.safetensors")

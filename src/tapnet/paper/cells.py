@@ -161,7 +161,11 @@ def _hours(result: dict[str, Any], results: Results) -> float | None:
 
     `None` if one of them is unknown.
     """
-    earlier = [[each for each in results if each["recipe"]["name"] == name] for name, _ in _earlier(result["trained"])]
-    seconds = [each[0]["trained"].get("seconds") if each else None for each in ([result], *earlier)]
-    known = [each for each in seconds if each]
-    return sum(known) / 3600 if len(known) == len(seconds) else None
+    known = {
+        each["recipe"]["name"]: each["trained"]["seconds"]
+        for each in reversed(results)
+        if each["trained"].get("seconds")
+    }
+    earlier = [known.get(name) for name, _ in _earlier(result["trained"])]
+    seconds = [each for each in (result["trained"].get("seconds"), *earlier) if each]
+    return sum(seconds) / 3600 if len(seconds) == 1 + len(earlier) else None
