@@ -1,5 +1,6 @@
 """Every recipe trains for two episodes on a small stand-in of its dataset, and leaves what it asked for."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -64,11 +65,13 @@ def test_recipe_trains_its_backbone_and_keeps_the_network_that_it_validated(name
     recipe = load_recipe(name, small)
     if recipe.data.name != "quickdraw":
         stand_in(recipe.data.name, tmp_path)
-    if recipe.training.init_from and recipe.training.init_from not in bundled_checkpoints():
+    networks = recipe.training.initial_networks
+    if networks and networks[0] not in bundled_checkpoints():
         alone = ["training.init_from=null", "training.teachers=[]"]
-        first = load_recipe(Path(recipe.training.init_from).name, [*small, *alone])
+        first = load_recipe(Path(networks[0]).name.partition("-seed")[0], [*small, *alone])
         train(first, tmp_path / "first", device="cpu", precision="float32", test=False)
-        small.append(f"training.init_from={tmp_path / 'first'}")
+        each = [str(tmp_path / "first")] * len(networks)
+        small.append(f"training.init_from={json.dumps(each if len(each) > 1 else each[0])}")
         small += [f"training.teachers=[{tmp_path / 'first'}]"] if recipe.training.teachers else []
         recipe = load_recipe(name, small)
     train(recipe, tmp_path / "run", device="cpu", precision="float32", test=False)

@@ -21,6 +21,7 @@ from tapnet.registry import build
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 Count = Annotated[int, Field(ge=1)]
+CheckpointName = Annotated[str, Field(min_length=1)]
 Options = dict[str, Any]
 
 
@@ -52,10 +53,10 @@ class Training:
 
     A step takes the mean gradient of `meta_batch` episodes; `episodes` counts all of them. A cosine schedule falls to
     zero `cycles` times, in cycles of equal length. With `ema_decay` an exponential moving average of the weights is
-    validated and saved in place of the weights. With `divisions` the loss is the mean over so many ways to divide the
-    images of an episode into support and query, the first as drawn: less noise, and the images are embedded once. With
-    `teachers` the targets of the queries are the labels mixed with the mean prediction of these networks, which has the
-    weight `teacher_weight`.
+    validated and saved in place of the weights. `init_from` is a checkpoint to start from, or one for each branch of
+    the backbone. With `divisions` the loss is the mean over so many ways to divide the images of an episode into
+    support and query, the first as drawn: less noise, and the images are embedded once. With `teachers` the targets of
+    the queries are the labels mixed with the mean prediction of these networks, which has the weight `teacher_weight`.
     """
 
     way: Annotated[int, Field(ge=2)]
@@ -70,8 +71,8 @@ class Training:
     weight_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0
     augmentation: str = "none"
     frozen_backbone: bool = False  # train the rest only, over features computed once
-    init_from: Annotated[str, Field(min_length=1)] | None = None  # a checkpoint to start from
-    teachers: list[Annotated[str, Field(min_length=1)]] = dataclasses.field(default_factory=list)  # checkpoints
+    init_from: CheckpointName | Annotated[list[CheckpointName], Field(min_length=1)] | None = None
+    teachers: list[CheckpointName] = dataclasses.field(default_factory=list)
     teacher_weight: Annotated[float, Field(gt=0, le=1)] = 0.5
     meta_batch: Count = 1
     divisions: Count = 1
@@ -79,6 +80,11 @@ class Training:
 
     def episode_spec(self, seed: int) -> EpisodeSpec:
         return EpisodeSpec(self.way, self.shot, self.query, self.episodes, seed)
+
+    @property
+    def initial_networks(self) -> list[str]:
+        """The checkpoints of `init_from`; empty if training starts from random weights."""
+        return [self.init_from] if isinstance(self.init_from, str) else self.init_from or []
 
     def __post_init__(self) -> None:
         if self.cycles > 1 and self.schedule != "cosine":
@@ -166,10 +172,10 @@ class Recipe:
                 "a frozen backbone trains on features, and teachers need images: set training.teachers=[] or "
                 "training.frozen_backbone=false"
             )
-        if self.training.init_from is not None:
+        if self.training.initial_networks:
             raise UserError(
                 "over a frozen backbone training starts from random parameters: leave out training.init_from, got "
-                f"{self.training.init_from}"
+                f"{', '.join(self.training.initial_networks)}"
             )
 
     def build(self, image_shape: ImageShape) -> Method:

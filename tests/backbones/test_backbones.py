@@ -153,6 +153,10 @@ def test_features_are_relu_before_pooling_as_in_the_paper(name):
         (lambda: make_backbone("conv4", (1, 28, 28), widths=64), "does not take these options"),
         (lambda: make_backbone("conv4", (1, 28, 28), widths=[64, 64]), "needs 4 values"),
         (lambda: make_backbone("resnet12", (1, 28, 28), dropout=[0.1]), "one value or 4"),
+        (
+            lambda: make_backbone("resnet12", (1, 28, 28), widths=[6, 6, 6, 8], branches=4),
+            r"`branches` needs to divide all `widths`, \[6, 6, 6, 8\], got 4",
+        ),
         (lambda: make_backbone("resnet12", (1, 28, 28), four_rotations=3), "`four_rotations` is true or false, got 3"),
         (lambda: make_backbone("resnet12", (1, 28, 28), flatten="no"), "`flatten` is true or false, got 'no'"),
         (lambda: make_backbone("conv4", (1, 8, 8), average_top=True), "too small for the average pooling"),

@@ -1,5 +1,7 @@
 import dataclasses
+import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -89,6 +91,57 @@ def test_a_network_twice_as_wide_begins_as_the_network_beside_its_transposed_cop
     upright, transposed = wide.maps(images).chunk(2, dim=1)
     torch.testing.assert_close(upright, narrow.blocks(images))
     torch.testing.assert_close(transposed.mT, narrow.blocks(images.mT))
+
+
+def with_branches(width, branches, *changes):
+    options = {"widths": [width, width, width, 2 * width], "branches": branches, "flatten": True}
+    backbone = json.dumps({"name": "resnet12-small", "options": options})
+    return changed(RECIPE, [f"backbone={backbone}", *changes])
+
+
+def test_networks_become_the_branches_of_one():
+    first, second = trained(with_branches(4, 1)), trained(with_branches(4, 1))
+    method = with_branches(8, 2).build(SHAPE)
+    assert take_weights(method, first, second) == (
+        "initialized from older after 7 episodes (digest abcabcabcabc); "
+        "initialized from older after 7 episodes (digest abcabcabcabc); fresh: references"
+    )
+    images = torch.rand(3, *SHAPE)
+    each = [network.method().eval().backbone(images) for network in (first, second)]
+    torch.testing.assert_close(method.eval().backbone(images), torch.cat(each, dim=1))
+
+
+def test_twice_as_many_branches_as_networks_begin_as_these_and_their_transposed_copies():
+    networks = [trained(with_branches(4, 1, "training.augmentation=dihedral")) for _ in range(2)]
+    method = with_branches(16, 4).build(SHAPE)
+    assert take_weights(method, *networks).endswith("; widened by its transposed copy; fresh: references")
+    images = torch.rand(3, *SHAPE)
+    maps = [network.method().eval().backbone.maps(images) for network in networks]
+    mirrored = [network.method().eval().backbone.maps(images.mT).mT for network in networks]
+    torch.testing.assert_close(method.eval().backbone.maps(images), torch.cat([*maps, *mirrored], dim=1))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_another_number_of_networks_than_branches_is_refused(count):
+    networks = [trained(with_branches(4, 1)) for _ in range(count)]
+    with pytest.raises(ValueError, match="a list of networks, one for each of the `branches`"):
+        take_weights(with_branches(8, 2).build(SHAPE), *networks)
+
+
+def test_a_run_starts_from_several_networks_and_remembers_all(tmp_path):
+    names = [str(tmp_path / f"{number}.safetensors") for number in range(2)]
+    for name in names:
+        trained(with_branches(4, 1)).write(Path(name))
+    recipe = with_branches(8, 2, f"training.init_from=[{', '.join(names)}]")
+    train(recipe, tmp_path / "run", device="cpu")
+    header = read_checkpoint(tmp_path / "run").header
+    assert header.origin.count("initialized from older after 7 episodes") == 2
+    assert len(header.ancestors) == 2
+
+
+def test_an_empty_list_of_networks_is_refused():
+    with pytest.raises(ValueError, match=r"training\.init_from"):
+        changed(RECIPE, ["training.init_from=[]"])
 
 
 def test_a_network_that_does_not_know_mirrored_images_is_not_widened():

@@ -71,14 +71,14 @@ class FeatureNormalization(nn.Module):
         return F.rms_norm(features - mean, features.shape[-1:])
 
 
-def convolution(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> nn.Conv2d:
+def convolution(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1) -> nn.Conv2d:
     """Return a convolution with "same" padding and LeCun-normal weights.
 
     It has no bias: batch normalization would cancel it.
     """
-    layer = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+    layer = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
     if not layer.weight.is_meta:  # `normal_` on the meta device would import PyTorch's compiler, which takes seconds
-        nn.init.normal_(layer.weight, std=1 / math.sqrt(inputs * kernel * kernel))
+        nn.init.normal_(layer.weight, std=1 / math.sqrt(inputs // groups * kernel * kernel))
     return layer
 
 

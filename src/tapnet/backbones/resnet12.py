@@ -15,6 +15,7 @@ from tapnet.backbones.base import (
     FeatureNormalization,
     ImageShape,
     block_sizes,
+    changed_options,
     convolution,
     halved,
     halving,
@@ -28,7 +29,8 @@ class ResNet12(Backbone):
 
     `flatten` flattens the last maps, as Conv4 does, instead of averaging them. With `four_rotations` the same blocks
     process an image rotated by 0, 90, 180 and 270 degrees: four times the maps and the work, but no more weights.
-    `normalize` centers the features and scales them to the same length.
+    `normalize` centers the features and scales them to the same length. `branches` divides the channels of every block
+    into so many networks side by side, which share nothing but the image: as many times less work and weights.
     """
 
     default_widths: tuple[int, ...] = (64, 128, 256, 512)
@@ -42,6 +44,7 @@ class ResNet12(Backbone):
         flatten: bool = False,
         four_rotations: bool = False,
         normalize: bool = False,
+        branches: int = 1,
     ) -> None:
         super().__init__()
         channels, height, width = image_shape
@@ -50,8 +53,16 @@ class ResNet12(Backbone):
         blocks = block_sizes(channels, widths, dropout)
         if four_rotations and height != width:
             raise UserError(f"`four_rotations` needs square images, got {height}×{width}: leave it out.")
-        self.blocks = nn.Sequential(*(_Block(*block, self.shortcut_kernel) for block in blocks))
-        self.flatten, self.four_rotations = flatten, four_rotations
+        if branches < 1 or any(width % branches for width in widths):
+            raise UserError(f"`branches` needs to divide all `widths`, {list(widths)}, got {branches}.")
+        groups = (1, *[branches] * (BLOCKS - 1))  # of the input: every branch sees the image
+        self.blocks = nn.Sequential(
+            *(
+                _Block(*block, self.shortcut_kernel, inputs, branches)
+                for block, inputs in zip(blocks, groups, strict=True)
+            )
+        )
+        self.flatten, self.four_rotations, self.branches = flatten, four_rotations, branches
         channels = widths[-1] * (4 if four_rotations else 1)
         self.map_shape = (channels, halved(height, BLOCKS), halved(width, BLOCKS))
         self.dim = math.prod(self.map_shape) if flatten else channels
@@ -59,7 +70,9 @@ class ResNet12(Backbone):
         self.normalization = FeatureNormalization(self.dim) if normalize else nn.Identity()
 
     def extra_repr(self) -> str:
-        return f"flatten={self.flatten}, four_rotations={self.four_rotations}"  # they do not show in the weights
+        branches = changed_options(branches=(self.branches, 1))
+        options = f"flatten={self.flatten}, four_rotations={self.four_rotations}"  # they do not show in the weights
+        return ", ".join(filter(None, (options, branches)))
 
     def maps(self, images: Tensor) -> Tensor:
         if not self.four_rotations:
@@ -84,19 +97,23 @@ class ResNet12Small(ResNet12):
 class _Block(nn.Module):
     """Three convolutions with a shortcut, then pooling, ReLU and dropout."""
 
-    def __init__(self, inputs: int, outputs: int, dropout: float, shortcut_kernel: int) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, dropout: float, shortcut_kernel: int, input_groups: int, groups: int
+    ) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            convolution(inputs, outputs),
+            convolution(inputs, outputs, groups=input_groups),
             normalization(outputs),
             nn.ReLU(inplace=True),
-            convolution(outputs, outputs),
+            convolution(outputs, outputs, groups=groups),
             normalization(outputs),
             nn.ReLU(inplace=True),
-            convolution(outputs, outputs),
+            convolution(outputs, outputs, groups=groups),
             normalization(outputs),
         )
-        self.shortcut = nn.Sequential(convolution(inputs, outputs, shortcut_kernel), normalization(outputs))
+        self.shortcut = nn.Sequential(
+            convolution(inputs, outputs, shortcut_kernel, groups=input_groups), normalization(outputs)
+        )
         self.pool = halving()
         self.dropout = nn.Dropout(dropout)
 

@@ -136,8 +136,9 @@ def _validation_trains(data: dict[str, Any]) -> bool:
 
 
 def _first_network(recipe: dict[str, Any]) -> str:
-    """Return the name of the network that a recipe is initialized from; empty if it starts at random."""
-    return Path(recipe["training"].get("init_from") or "").name
+    """Return the name of the one network that a recipe is initialized from; empty if there is none, or several."""
+    network = recipe["training"].get("init_from")
+    return Path(network).name if isinstance(network, str) else ""
 
 
 def _four_views(backbone: dict[str, Any]) -> bool:

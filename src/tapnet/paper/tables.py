@@ -150,7 +150,7 @@ def _command(recipe: str, tasks: list[Task]) -> str:
         for task in tasks
     )
     training = load_recipe(recipe).training
-    others = [f"initialized from {training.init_from}"] if training.init_from else []
+    others = [f"initialized from {', '.join(training.initial_networks)}"] if training.init_from else []
     others += [f"distilled from {', '.join(training.teachers)}"] if training.teachers else []
     return " && ".join([f"tapnet train {recipe}", *evaluations]) + (f"  # {', '.join(others)}" if others else "")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,14 +23,18 @@ _NORMALIZATION = f"{_BACKBONE}normalization."  # a running mean, which the first
 _DIGITS = 12  # of a digest, enough to tell checkpoints apart
 
 
-def init_from(method: Method, path: str) -> tuple[str, tuple[Ancestor, ...]]:
-    """Load the weights of a checkpoint into the method; return their origin in words, and by the classes seen.
+def init_from(method: Method, paths: Sequence[str]) -> tuple[str, tuple[Ancestor, ...]]:
+    """Load the weights of checkpoints into the method; return their origin in words, and by the classes seen.
 
     Raise UserError if they do not fit.
     """
-    with naming(path, "init_from"):
-        checkpoint = read_checkpoint(path)
-        return take_weights(method, checkpoint), ancestors_of(checkpoint)
+    checkpoints = []
+    for path in paths:
+        with naming(path, "init_from"):
+            checkpoints.append(read_checkpoint(path))
+    with naming(paths[0], "init_from"):
+        origin = take_weights(method, *checkpoints)
+    return origin, tuple(ancestor for checkpoint in checkpoints for ancestor in ancestors_of(checkpoint))
 
 
 @contextmanager
@@ -59,30 +63,53 @@ def network_words(header: Header, *differences: str) -> list[str]:
     return [*words, *differences, *([f"itself {header.origin}"] if header.origin else [])]
 
 
-def take_weights(method: Method, checkpoint: Checkpoint) -> str:
-    """Load the weights of the checkpoint into the method and return a description of where they come from.
+def network_phrase(header: Header) -> str:
+    """Return a trained network in words that may be listed beside others: all but its name in parentheses."""
+    name, *lineage = network_words(header)
+    return f"{name} ({'; '.join(lineage)})" if lineage else name
 
-    The backbone must fit, or be twice as wide as one that was trained on mirrored and rotated episodes. Other
-    parameters are loaded if they have the same shape.
+
+def take_weights(method: Method, *checkpoints: Checkpoint) -> str:
+    """Load the weights of the checkpoints into the method and return a description of where they come from.
+
+    The backbone must fit, or be twice as wide as one that was trained on mirrored and rotated episodes; the backbones
+    of several checkpoints become its branches. Other parameters are loaded if they have the same shape.
     """
-    theirs, own, header = checkpoint.method().state_dict(), method.state_dict(), checkpoint.header
-    is_wider = header.recipe.training.augmentation == "dihedral" and _is_twice_as_wide(own, theirs)
+    own, headers = method.state_dict(), [checkpoint.header for checkpoint in checkpoints]
+    theirs = _side_by_side([checkpoint.method().state_dict() for checkpoint in checkpoints])
+    mirrored = all(header.recipe.training.augmentation == "dihedral" for header in headers)
+    is_wider = mirrored and _is_twice_as_wide(own, theirs)
     theirs = _widened(theirs, own) if is_wider else theirs
     loaded = {name: tensor for name, tensor in theirs.items() if name in own and own[name].shape == tensor.shape}
     others = (theirs.keys() | own.keys()) - loaded.keys()
     differing = sorted(name for name in others if name.startswith(_BACKBONE) and not name.startswith(_NORMALIZATION))
     if differing:
+        networks = " and ".join(header.recipe.name for header in headers)
         raise UserError(
-            f"{header.recipe.name} has another backbone than the recipe, {', '.join(differing[:3])} differ. Choose a "
-            "network of the same kind, widths and image channels, or of half the widths if it was trained with "
-            "`augmentation: dihedral`."
+            f"{networks} {'has' if len(headers) == 1 else 'have'} another backbone than the recipe, "
+            f"{', '.join(differing[:3])} differ. Choose a network of the same kind, widths and image channels, or of "
+            "half the widths if it was trained with `augmentation: dihedral`, or a list of networks, one for each of "
+            "the `branches`."
         )
     method.load_state_dict(own | loaded)
     differences = ["widened by its transposed copy"] if is_wider else []
     for what, names in (("fresh", own.keys() - loaded.keys()), ("left out", theirs.keys() - own.keys())):
         shortened = _shortened(names, (own.keys() | theirs.keys()) - names)
         differences += [f"{what}: {', '.join(shortened)}"] if names else []
-    return f"initialized from {'; '.join(network_words(header, *differences))}"
+    if len(headers) == 1:
+        return f"initialized from {'; '.join(network_words(headers[0], *differences))}"
+    return "; ".join([*(f"initialized from {network_phrase(header)}" for header in headers), *differences])
+
+
+def _side_by_side(networks: Sequence[Weights]) -> Weights:
+    """Return weights of a backbone that has these backbones as its branches, or those of the only network."""
+    if len(networks) == 1:
+        return networks[0]
+    return {
+        name: torch.cat([network[name] for network in networks]) if tensor.dim() else tensor
+        for name, tensor in networks[0].items()
+        if name.startswith(_BACKBONE) and all(name in network for network in networks)
+    }
 
 
 def _is_twice_as_wide(own: Weights, theirs: Weights) -> bool:

@@ -109,8 +109,8 @@ class Run:
     @contextmanager
     def opened(self, resume: bool) -> Iterator[None]:
         """Lock the folder, start or restore the run, and record in the folder how it ends."""
-        writes, first = distributed.rank() == 0, self.recipe.training.init_from
-        if first is not None and not resume:
+        writes, first = distributed.rank() == 0, self.recipe.training.initial_networks
+        if first and not resume:
             origin, ancestors = init_from(self.method, first)
             self.origin, self.ancestors = "; ".join(filter(None, (self.origin, origin))), self.ancestors + ancestors
         with self.folder.held() if writes else nullcontext():

@@ -18,7 +18,7 @@ from tapnet.errors import UserError
 from tapnet.evaluation.embedding import fused
 from tapnet.methods import Method
 from tapnet.recipe import Training
-from tapnet.training.initialization import ancestors_of, naming, network_words
+from tapnet.training.initialization import ancestors_of, naming, network_phrase
 
 
 @dataclass
@@ -53,8 +53,7 @@ def load_teachers(training: Training, image_shape: ImageShape, device: torch.dev
             teachers.methods.append(_teacher(checkpoint, path, image_shape, training.way).to(device))
         teachers.digests += (tensors_digest(checkpoint.weights),)
         teachers.ancestors += ancestors_of(checkpoint)
-        lineage = "; ".join(network_words(checkpoint.header)[1:])
-        words.append(f"distilled from {network_words(checkpoint.header)[0]}" + (f" ({lineage})" if lineage else ""))
+        words.append(f"distilled from {network_phrase(checkpoint.header)}")
     teachers.origin = "; ".join(words)
     return teachers
 

@@ -44,10 +44,10 @@ def _varied(recipe: Recipe, variant: str, options: Options, training: dict[str, 
     values = recipe.as_dict()
     if not issubclass(METHODS[recipe.method.name], TapNet):
         raise UserError(f"The ablations are of TapNet, the recipe {recipe.name} trains {recipe.method.name}.")
-    if recipe.training.init_from is not None:
+    if recipe.training.initial_networks:
         raise UserError(
             f"The variants of an ablation start from random weights, {recipe.name} is initialized from "
-            f"{recipe.training.init_from}: set training.init_from=null."
+            f"{', '.join(recipe.training.initial_networks)}: set training.init_from=null."
         )
     if recipe.training.teachers:
         raise UserError(
