@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from tapnet.backbones import BACKBONES, PRETRAINED, Backbone, ImageShape, make_backbone
@@ -18,10 +18,17 @@ from tapnet.errors import UserError
 from tapnet.methods import METHODS, Method
 from tapnet.registry import build
 
+
+def _check_networks(value: Any) -> Any:
+    names = value if isinstance(value, list) else [value]
+    if value is not None and not (names and all(isinstance(name, str) and name for name in names)):
+        raise ValueError(f"expected the name of a checkpoint, or a list of them, got {value!r}")
+    return value
+
+
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 Count = Annotated[int, Field(ge=1)]
-CheckpointName = Annotated[str, Field(min_length=1)]
 Options = dict[str, Any]
 
 
@@ -71,8 +78,8 @@ class Training:
     weight_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0
     augmentation: str = "none"
     frozen_backbone: bool = False  # train the rest only, over features computed once
-    init_from: CheckpointName | Annotated[list[CheckpointName], Field(min_length=1)] | None = None
-    teachers: list[CheckpointName] = dataclasses.field(default_factory=list)
+    init_from: Annotated[str | list[str] | None, BeforeValidator(_check_networks)] = None
+    teachers: list[Annotated[str, Field(min_length=1)]] = dataclasses.field(default_factory=list)
     teacher_weight: Annotated[float, Field(gt=0, le=1)] = 0.5
     meta_batch: Count = 1
     divisions: Count = 1

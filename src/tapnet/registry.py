@@ -24,6 +24,8 @@ def build(what: str, kind: Callable[..., T], first: object, options: Mapping[str
     for each in parameters:
         if each.annotation in (bool, "bool") and not isinstance(options.get(each.name, False), bool):
             raise UserError(f"{what}: `{each.name}` is true or false, got {options[each.name]!r}.")
+        if each.annotation in (int, "int") and type(options.get(each.name, 0)) is not int:
+            raise UserError(f"{what}: `{each.name}` is a whole number, got {options[each.name]!r}.")
     try:
         return kind(first, **options)
     except TypeError as error:

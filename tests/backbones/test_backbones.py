@@ -157,6 +157,7 @@ def test_features_are_relu_before_pooling_as_in_the_paper(name):
             lambda: make_backbone("resnet12", (1, 28, 28), widths=[6, 6, 6, 8], branches=4),
             r"`branches` needs to divide all `widths`, \[6, 6, 6, 8\], got 4",
         ),
+        (lambda: make_backbone("resnet12", (1, 28, 28), branches="4"), "`branches` is a whole number, got '4'"),
         (lambda: make_backbone("resnet12", (1, 28, 28), four_rotations=3), "`four_rotations` is true or false, got 3"),
         (lambda: make_backbone("resnet12", (1, 28, 28), flatten="no"), "`flatten` is true or false, got 'no'"),
         (lambda: make_backbone("conv4", (1, 8, 8), average_top=True), "too small for the average pooling"),
@@ -187,3 +188,16 @@ def test_strided_conv4_has_the_shapes_of_the_pooled_one_and_no_pooling():
 def test_backbone_refuses_widths_without_channels(name, widths):
     with pytest.raises(UserError, match="values from 1 on, one per block"):
         make_backbone(name, (1, 28, 28), widths=widths)
+
+
+def test_branches_share_nothing_but_the_image():
+    network = make_backbone("resnet12-small", (1, 28, 28), widths=[4, 4, 4, 8], branches=2).eval()
+    image = torch.rand(1, 1, 28, 28)
+    first, second = network.maps(image).chunk(2, dim=1)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter[: len(parameter) // 2] = 0  # the filters and statistics of the first branch
+    changed_first, same_second = network.maps(image).chunk(2, dim=1)
+    assert first.any()
+    assert not changed_first.any()
+    torch.testing.assert_close(same_second, second)

@@ -114,7 +114,7 @@ def test_networks_become_the_branches_of_one():
 def test_twice_as_many_branches_as_networks_begin_as_these_and_their_transposed_copies():
     networks = [trained(with_branches(4, 1, "training.augmentation=dihedral")) for _ in range(2)]
     method = with_branches(16, 4).build(SHAPE)
-    assert take_weights(method, *networks).endswith("; widened by its transposed copy; fresh: references")
+    assert take_weights(method, *networks).endswith("; widened by their transposed copies; fresh: references")
     images = torch.rand(3, *SHAPE)
     maps = [network.method().eval().backbone.maps(images) for network in networks]
     mirrored = [network.method().eval().backbone.maps(images.mT).mT for network in networks]
@@ -124,8 +124,18 @@ def test_twice_as_many_branches_as_networks_begin_as_these_and_their_transposed_
 @pytest.mark.parametrize("count", [1, 3])
 def test_another_number_of_networks_than_branches_is_refused(count):
     networks = [trained(with_branches(4, 1)) for _ in range(count)]
-    with pytest.raises(ValueError, match="a list of networks, one for each of the `branches`"):
+    with pytest.raises(ValueError, match=f"a list of networks, as many as `branches` or, .*, got {count}"):
         take_weights(with_branches(8, 2).build(SHAPE), *networks)
+
+
+@pytest.mark.parametrize("change", ["backbone.options.widths=[4, 4, 4, 4]", "backbone.name=resnet12"])
+def test_networks_of_different_kinds_do_not_become_branches(change):
+    odd = trained(with_branches(4, 1, change))
+    odd = dataclasses.replace(
+        odd, header=dataclasses.replace(odd.header, recipe=changed(odd.header.recipe, ["name=odd"]))
+    )
+    with pytest.raises(ValueError, match="odd has another backbone than older: choose networks of the same kind"):
+        take_weights(with_branches(8, 2).build(SHAPE), trained(with_branches(4, 1)), odd)
 
 
 def test_a_run_starts_from_several_networks_and_remembers_all(tmp_path):
@@ -139,9 +149,17 @@ def test_a_run_starts_from_several_networks_and_remembers_all(tmp_path):
     assert len(header.ancestors) == 2
 
 
-def test_an_empty_list_of_networks_is_refused():
-    with pytest.raises(ValueError, match=r"training\.init_from"):
-        changed(RECIPE, ["training.init_from=[]"])
+@pytest.mark.parametrize("value", ["[]", "5", "['']", "[drawings, 3]"])
+def test_init_from_is_a_name_or_a_list_of_names(value):
+    with pytest.raises(ValueError, match=r"training\.init_from.*the name of a checkpoint, or a list of them, got"):
+        changed(RECIPE, [f"training.init_from={value}"])
+
+
+def test_a_missing_seed_of_a_recipe_is_named_with_its_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = changed(RECIPE, ["training.init_from=[runs/quickdraw-seed3]"])
+    with pytest.raises(ValueError, match="`tapnet train quickdraw --set seed=3 --out runs/quickdraw-seed3` trains it"):
+        train(recipe, tmp_path / "run", device="cpu")
 
 
 def test_a_network_that_does_not_know_mirrored_images_is_not_widened():

@@ -30,7 +30,8 @@ class ResNet12(Backbone):
     `flatten` flattens the last maps, as Conv4 does, instead of averaging them. With `four_rotations` the same blocks
     process an image rotated by 0, 90, 180 and 270 degrees: four times the maps and the work, but no more weights.
     `normalize` centers the features and scales them to the same length. `branches` divides the channels of every block
-    into so many networks side by side, which share nothing but the image: as many times less work and weights.
+    into so many networks side by side, which share only the image: all convolutions but those over the image have so
+    many times fewer weights.
     """
 
     default_widths: tuple[int, ...] = (64, 128, 256, 512)
@@ -55,11 +56,11 @@ class ResNet12(Backbone):
             raise UserError(f"`four_rotations` needs square images, got {height}×{width}: leave it out.")
         if branches < 1 or any(width % branches for width in widths):
             raise UserError(f"`branches` needs to divide all `widths`, {list(widths)}, got {branches}.")
-        groups = (1, *[branches] * (BLOCKS - 1))  # of the input: every branch sees the image
+        input_groups = [1, *[branches] * (BLOCKS - 1)]  # every branch sees the image
         self.blocks = nn.Sequential(
             *(
-                _Block(*block, self.shortcut_kernel, inputs, branches)
-                for block, inputs in zip(blocks, groups, strict=True)
+                _Block(*block, self.shortcut_kernel, groups, branches)
+                for block, groups in zip(blocks, input_groups, strict=True)
             )
         )
         self.flatten, self.four_rotations, self.branches = flatten, four_rotations, branches

@@ -80,7 +80,9 @@ class Candidate:
 def without_seed(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recipe as a dictionary without its name, its seed, and the paths of its data and other networks."""
     training = recipe["training"]
-    others = {"init_from": training.get("init_from") is not None, "teachers": len(training.get("teachers", []))}
+    first = training.get("init_from") or []
+    networks = 1 if isinstance(first, str) else len(first)
+    others = {"init_from": networks, "teachers": len(training.get("teachers", []))}
     return {
         **recipe,
         "name": None,

@@ -120,6 +120,8 @@ def _departures(cell: PaperCell, recipe: dict[str, Any]) -> list[str]:
     """Return how our network differs from the paper's, or from those that leave classes for validation."""
     name = recipe["backbone"]["name"]
     other = [_NETWORKS[name]] if name != cell.recipe.backbone.name else []
+    branches = recipe["backbone"]["options"].get("branches", 1)
+    other += [f"{branches} branches"] if branches > 1 else []
     views = ["four views of each image"] if _four_views(recipe["backbone"]) else []
     return [*other, *views, *(["validation classes train, too"] if _validation_trains(recipe["data"]) else [])]
 

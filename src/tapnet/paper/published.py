@@ -60,6 +60,7 @@ _CONV4_CPU = (  # our recipes for smaller machines
     "mini-imagenet-conv4-classifier",
     "mini-imagenet-5shot-conv4-cpu-scaled",
     "mini-imagenet-5shot-conv4-cpu-distilled",
+    "mini-imagenet-5shot-conv4-cpu-distilled-twice",
     "mini-imagenet-1shot-conv4-cpu-scaled",
     "mini-imagenet-5shot-conv4-cpu-protonet",
     "mini-imagenet-1shot-conv4-cpu-protonet",
@@ -98,6 +99,7 @@ MAIN_OMNIGLOT_MINI = PaperTable(
         "omniglot-cpu-wide-mixed",
         "omniglot-cpu-wide-distilled",
         "omniglot-cpu-wide-1200",
+        "omniglot-cpu-branches",
         "omniglot-cpu-1200",
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -140,7 +141,10 @@ def _learned_from(origin: str) -> list[str]:
     while count:  # from the innermost parentheses on
         origin, count = re.subn(r" \([^()]*\)", "", origin)
     parts = origin.replace("begun with", "initialized from").split("; itself ")[0].split("; ")
-    return [part for part in parts if part.startswith(("initialized from", "distilled from"))]
+    counts = Counter(part for part in parts if part.startswith(("initialized from", "distilled from")))
+    return [
+        part.replace(" from ", f" from {count} seeds of ", 1) if count > 1 else part for part, count in counts.items()
+    ]
 
 
 def _command(recipe: str, tasks: list[Task]) -> str:

@@ -32,7 +32,7 @@ def init_from(method: Method, paths: Sequence[str]) -> tuple[str, tuple[Ancestor
     for path in paths:
         with naming(path, "init_from"):
             checkpoints.append(read_checkpoint(path))
-    with naming(paths[0], "init_from"):
+    with naming(", ".join(paths), "init_from"):
         origin = take_weights(method, *checkpoints)
     return origin, tuple(ancestor for checkpoint in checkpoints for ancestor in ancestors_of(checkpoint))
 
@@ -43,10 +43,16 @@ def naming(path: str, key: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, FileNotFoundError) as error:
-        name = Path(path).name
-        known = isinstance(error, FileNotFoundError) and name in {recipe.stem for recipe in bundled_recipes()}
-        hint = f" `tapnet train {name}` trains it." if known else ""
+        hint = _training_hint(path) if isinstance(error, FileNotFoundError) else ""
         raise UserError(f"The network of training.{key}: {error}{hint}") from None
+
+
+def _training_hint(path: str) -> str:
+    """Return the command that trains the network of a path, if it has the name of a recipe, or of one of its seeds."""
+    name, _, seed = Path(path).name.partition("-seed")
+    if name not in {recipe.stem for recipe in bundled_recipes()}:
+        return ""
+    return f" `tapnet train {name}{f' --set seed={seed} --out {path}' if seed else ''}` trains it."
 
 
 def ancestors_of(checkpoint: Checkpoint) -> tuple[Ancestor, ...]:
@@ -72,11 +78,12 @@ def network_phrase(header: Header) -> str:
 def take_weights(method: Method, *checkpoints: Checkpoint) -> str:
     """Load the weights of the checkpoints into the method and return a description of where they come from.
 
-    The backbone must fit, or be twice as wide as one that was trained on mirrored and rotated episodes; the backbones
-    of several checkpoints become its branches. Other parameters are loaded if they have the same shape.
+    The backbone must fit, or be twice as wide as one that was trained on mirrored and rotated episodes. Other
+    parameters are loaded if they have the same shape. Of several checkpoints only the backbones are loaded, side by
+    side, as the branches of the backbone.
     """
     own, headers = method.state_dict(), [checkpoint.header for checkpoint in checkpoints]
-    theirs = _side_by_side([checkpoint.method().state_dict() for checkpoint in checkpoints])
+    theirs = _side_by_side(checkpoints) if len(checkpoints) > 1 else checkpoints[0].method().state_dict()
     mirrored = all(header.recipe.training.augmentation == "dihedral" for header in headers)
     is_wider = mirrored and _is_twice_as_wide(own, theirs)
     theirs = _widened(theirs, own) if is_wider else theirs
@@ -88,11 +95,12 @@ def take_weights(method: Method, *checkpoints: Checkpoint) -> str:
         raise UserError(
             f"{networks} {'has' if len(headers) == 1 else 'have'} another backbone than the recipe, "
             f"{', '.join(differing[:3])} differ. Choose a network of the same kind, widths and image channels, or of "
-            "half the widths if it was trained with `augmentation: dihedral`, or a list of networks, one for each of "
-            "the `branches`."
+            "half the widths if it was trained with `augmentation: dihedral`, or a list of networks, as many as "
+            f"`branches` or, so trained, half as many, got {len(headers)}."
         )
     method.load_state_dict(own | loaded)
-    differences = ["widened by its transposed copy"] if is_wider else []
+    copies = "its transposed copy" if len(headers) == 1 else "their transposed copies"
+    differences = [f"widened by {copies}"] if is_wider else []
     for what, names in (("fresh", own.keys() - loaded.keys()), ("left out", theirs.keys() - own.keys())):
         shortened = _shortened(names, (own.keys() | theirs.keys()) - names)
         differences += [f"{what}: {', '.join(shortened)}"] if names else []
@@ -101,14 +109,27 @@ def take_weights(method: Method, *checkpoints: Checkpoint) -> str:
     return "; ".join([*(f"initialized from {network_phrase(header)}" for header in headers), *differences])
 
 
-def _side_by_side(networks: Sequence[Weights]) -> Weights:
-    """Return weights of a backbone that has these backbones as its branches, or those of the only network."""
-    if len(networks) == 1:
-        return networks[0]
+def _side_by_side(checkpoints: Sequence[Checkpoint]) -> Weights:
+    """Return weights of a backbone whose branches are those of the checkpoints; raise UserError if these differ."""
+    networks = [
+        {
+            name: tensor
+            for name, tensor in checkpoint.method().state_dict().items()
+            if name.startswith(_BACKBONE) and not name.startswith(_NORMALIZATION)
+        }
+        for checkpoint in checkpoints
+    ]
+    shapes = [{name: tensor.shape for name, tensor in network.items()} for network in networks]
+    for checkpoint, shape in zip(checkpoints, shapes, strict=True):
+        if shape != shapes[0]:
+            first, other = checkpoints[0].header.recipe.name, checkpoint.header.recipe.name
+            raise UserError(
+                f"{other} has another backbone than {first}: choose networks of the same kind, widths and image "
+                "channels."
+            )
     return {
         name: torch.cat([network[name] for network in networks]) if tensor.dim() else tensor
         for name, tensor in networks[0].items()
-        if name.startswith(_BACKBONE) and all(name in network for network in networks)
     }
 
 
