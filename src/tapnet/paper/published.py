@@ -60,7 +60,6 @@ _CONV4_CPU = (  # our recipes for smaller machines
     "mini-imagenet-conv4-classifier",
     "mini-imagenet-5shot-conv4-cpu-scaled",
     "mini-imagenet-5shot-conv4-cpu-distilled",
-    "mini-imagenet-5shot-conv4-cpu-distilled-twice",
     "mini-imagenet-1shot-conv4-cpu-scaled",
     "mini-imagenet-5shot-conv4-cpu-protonet",
     "mini-imagenet-1shot-conv4-cpu-protonet",
