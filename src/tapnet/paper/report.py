@@ -31,10 +31,10 @@ the usual 95% interval, for these test classes; *over classes* is the one for ot
 a link has its network here: `tapnet evaluate results/checkpoints/NAME.safetensors` with the options of a row repeats
 that row. `omniglot-cpu-turned` is the bundled network `characters`, there in half precision; its rows of 1692 rotated
 classes were measured with that file. `omniglot-cpu-branches` is kept in half precision, too, which repeats the rows of
-1692 classes that were measured before the rounding. Where *over classes* is *withdrawn*, the interval counted the rotations of a
-character as classes of their own, which made it too narrow, and the network was not kept to measure it again; where it
-is *left out*, it was not computed (`--no-class-interval`). A row of a table with the name of a recipe is ours, for
-smaller machines.
+1692 classes that were measured before the rounding. Where *over classes* is *withdrawn*, the interval counted the
+rotations of a character as classes of their own, which made it too narrow, and the network was not kept to measure it
+again; where it is *left out*, it was not computed (`--no-class-interval`). A row of a table with the name of a recipe
+is ours, for smaller machines.
 """
 
 
