@@ -22,7 +22,7 @@ from tapnet.registry import build
 def _check_networks(value: Any) -> Any:
     names = value if isinstance(value, list) else [value]
     if value is not None and not (names and all(isinstance(name, str) and name for name in names)):
-        raise ValueError("expected the name of a checkpoint, or a list of them")
+        raise UserError("expected the name of a checkpoint, or a list of them")
     return value
 
 

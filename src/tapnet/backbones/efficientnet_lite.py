@@ -103,7 +103,7 @@ class EfficientNetLite(Backbone):
                 f"{self.variant.name} takes color images of at least 3×{SMALLEST_SIDE}×{SMALLEST_SIDE}, got "
                 f"{image_shape}."
             )
-        if isinstance(metric_dim, bool) or not 0 <= metric_dim <= self.pooled_dim:
+        if not 0 <= metric_dim <= self.pooled_dim:
             raise UserError(f"`metric_dim` must be between 0 (no metric) and {self.pooled_dim}, got {metric_dim}.")
         if not 0 < power <= 1:
             raise UserError(f"`power` must be above 0 and at most 1, got {power}.")
