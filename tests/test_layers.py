@@ -21,6 +21,7 @@ LAYERS = {
             ("recipe",),
             ("recipe_file",),
             ("checkpoint",),
+            ("origin",),
             ("evaluation",),
             ("inference", "training"),
             ("jobs",),

@@ -137,6 +137,7 @@ def train_with_progress(
 ) -> Path:
     """Train with a progress bar; on Ctrl-C print where the state is and how to resume: by `again`, else by --resume."""
     from tapnet import distributed
+    from tapnet.origin import direct_origin
     from tapnet.training import Interrupted, train
 
     console = Console(quiet=quiet or distributed.rank() > 0)
@@ -146,7 +147,7 @@ def train_with_progress(
     with ExitStack() as shown:
 
         def begin(done: int, origin: str) -> None:
-            lines = [_describe(recipe) + (f"; {origin}" if origin and not done else "")]
+            lines = ["; ".join([_describe(recipe), *([] if done else direct_origin(origin))])]
             if recipe.validation.split == "test":
                 lines.append(_VALIDATES_ON_TEST)
             console.print(*lines, sep="\n", highlight=False, soft_wrap=not console.is_terminal)

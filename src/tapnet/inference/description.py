@@ -10,6 +10,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from tapnet.errors import NotFoundError, UserError
+from tapnet.origin import with_current_words
 
 
 def describe(path: str | Path) -> dict[str, Any]:
@@ -81,7 +82,7 @@ def _checkpoint(path: Path) -> dict[str, Any]:
         "parameters": sum(tensor.numel() for tensor in checkpoint.weights.values()),
         "preprocessing": preprocessing_of(header).as_dict(),
         "calibrated methods": list(header.calibration),
-        "origin": header.origin.replace("begun with", "initialized from"),  # the words of earlier versions
+        "origin": with_current_words(header.origin),
         "written by": f"tapnet {header.version}, format {header.format}",
     }
 

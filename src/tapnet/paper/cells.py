@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from tapnet.methods import METHODS, TapNet
+from tapnet.origin import earlier_networks
 from tapnet.paper.published import ACCURACIES, Task
 from tapnet.paper.tables import Results, experiment_of, matching_results, summary
 from tapnet.recipe import Recipe
@@ -147,16 +147,9 @@ def _four_views(backbone: dict[str, Any]) -> bool:
     return bool(backbone["options"].get("four_rotations"))
 
 
-def _earlier(trained: dict[str, Any]) -> list[tuple[str, int]]:
-    """Return the networks that one was initialized or distilled from, each once, and their training episodes."""
-    named = r"(?:from|begun with) ([^;]+?) after ([\d,]+) episodes?(?:(?:; | \()digest (\w+))?"
-    found = dict.fromkeys(re.findall(named, trained.get("origin", "")))
-    return [(name, int(episodes.replace(",", ""))) for name, episodes, _ in found]
-
-
 def _episodes(trained: dict[str, Any]) -> int:
     """Return the training episodes of a network and of those that it was initialized or distilled from."""
-    return int(trained["episodes"]) + sum(episodes for _, episodes in _earlier(trained))
+    return int(trained["episodes"]) + sum(episodes for _, episodes in earlier_networks(trained.get("origin", "")))
 
 
 def _hours(result: dict[str, Any], results: Results) -> float | None:
@@ -169,6 +162,6 @@ def _hours(result: dict[str, Any], results: Results) -> float | None:
         for each in reversed(results)
         if each["trained"].get("seconds")
     }
-    earlier = [known.get(name) for name, _ in _earlier(result["trained"])]
+    earlier = [known.get(name) for name, _ in earlier_networks(result["trained"].get("origin", ""))]
     seconds = [each for each in (result["trained"].get("seconds"), *earlier) if each]
     return sum(seconds) / 3600 if len(seconds) == 1 + len(earlier) else None

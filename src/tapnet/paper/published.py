@@ -99,6 +99,7 @@ MAIN_OMNIGLOT_MINI = PaperTable(
         "omniglot-cpu-wide-distilled",
         "omniglot-cpu-wide-1200",
         "omniglot-cpu-branches",
+        "omniglot-cpu-branches-1200",
         "omniglot-cpu-1200",
     ),
 )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tapnet.errors import UserError
 from tapnet.evaluation.candidates import without_seed
+from tapnet.origin import learned_from
 from tapnet.paper.ablations.rows import task_words
 from tapnet.paper.parameters import PARAMETERS, count_parameters
 from tapnet.paper.published import (
@@ -131,20 +130,8 @@ def saved_after(result: dict[str, Any]) -> str:
     """Return after how many of how many training episodes the network was saved, with notes on its run."""
     trained, episodes = result["trained"], result["recipe"]["training"]["episodes"]
     unfinished = trained.get("state", "finished") not in ("finished", "unknown")
-    notes = [*(["the run is not finished"] if unfinished else []), *_learned_from(trained.get("origin", ""))]
+    notes = [*(["the run is not finished"] if unfinished else []), *learned_from(trained.get("origin", ""))]
     return f"{trained['episodes']:,} of {episodes:,} training episodes" + (f" ({'; '.join(notes)})" if notes else "")
-
-
-def _learned_from(origin: str) -> list[str]:
-    """Return the networks that one was initialized or distilled from itself, without theirs and without digests."""
-    count = 1
-    while count:  # from the innermost parentheses on
-        origin, count = re.subn(r" \([^()]*\)", "", origin)
-    parts = origin.replace("begun with", "initialized from").split("; itself ")[0].split("; ")
-    counts = Counter(part for part in parts if part.startswith(("initialized from", "distilled from")))
-    return [
-        part.replace(" from ", f" from {count} seeds of ", 1) if count > 1 else part for part, count in counts.items()
-    ]
 
 
 def _command(recipe: str, tasks: list[Task]) -> str:

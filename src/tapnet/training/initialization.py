@@ -10,17 +10,16 @@ import torch
 from torch import Tensor
 
 from tapnet.backbones import PRETRAINED
-from tapnet.checkpoint import Ancestor, Checkpoint, Header, read_checkpoint
+from tapnet.checkpoint import Ancestor, Checkpoint, read_checkpoint
 from tapnet.errors import UserError
 from tapnet.methods import Method
+from tapnet.origin import network_phrase, network_words
 from tapnet.recipe_file import bundled_recipes
-from tapnet.wording import pluralize
 
 Weights = dict[str, Tensor]
 
 _BACKBONE = "backbone."
 _NORMALIZATION = f"{_BACKBONE}normalization."  # a running mean, which the first steps of training find
-_DIGITS = 12  # of a digest, enough to tell checkpoints apart
 
 
 def init_from(method: Method, paths: Sequence[str]) -> tuple[str, tuple[Ancestor, ...]]:
@@ -60,19 +59,6 @@ def ancestors_of(checkpoint: Checkpoint) -> tuple[Ancestor, ...]:
     recipe, earlier = checkpoint.header.recipe, checkpoint.header.ancestors
     pretrained = recipe.backbone.name in PRETRAINED
     return Ancestor(recipe.data, recipe.validation.split, pretrained), *earlier
-
-
-def network_words(header: Header, *differences: str) -> list[str]:
-    """Return a trained network in words: its name and episodes, its digest, differences from it, and its origin."""
-    words = [f"{header.recipe.name} after {pluralize(header.episode, 'episode')}"]
-    words += [f"digest {header.digest[:_DIGITS]}"] if header.digest else []
-    return [*words, *differences, *([f"itself {header.origin}"] if header.origin else [])]
-
-
-def network_phrase(header: Header) -> str:
-    """Return a trained network in words that may be listed beside others: all but its name in parentheses."""
-    name, *lineage = network_words(header)
-    return f"{name} ({'; '.join(lineage)})" if lineage else name
 
 
 def take_weights(method: Method, *checkpoints: Checkpoint) -> str:

@@ -17,8 +17,9 @@ from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
 from tapnet.evaluation.embedding import fused
 from tapnet.methods import Method
+from tapnet.origin import network_phrase
 from tapnet.recipe import Training
-from tapnet.training.initialization import ancestors_of, naming, network_phrase
+from tapnet.training.initialization import ancestors_of, naming
 
 
 @dataclass
