@@ -23,9 +23,9 @@ def test_direct_origin_leaves_out_digests_and_earlier_networks():
     ]
 
 
-def test_direct_origin_counts_seeds():
+def test_direct_origin_counts_networks_of_a_recipe():
     first, *rest = direct_origin(SEEDS)
-    assert first == "initialized from 2 seeds of branch after 9 episodes"
+    assert first == "initialized from 2 networks of branch after 9 episodes"
     assert rest == ["widened by their transposed copies", "fresh: references"]
 
 

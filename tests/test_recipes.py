@@ -12,19 +12,20 @@ from tapnet.data import DATASETS
 from tapnet.data.packed import IMAGES, MANIFEST, Manifest, sha256_of
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.evaluation.evaluator import Evaluator
+from tapnet.methods import METHODS
 from tapnet.recipe_file import bundled_recipes, load_recipe
 from tapnet.training import train
 from tapnet.training.run import VALIDATION_SEED
 
 pytestmark = pytest.mark.usefixtures("short_evaluation")
 
-SIZE, EACH = 17, 7
+SIZE, EACH, WAY = 17, 7, 20
 
 
 def stand_in(name, root):
     """A packed dataset of random images with some real class names of each split, smaller than life."""
     dataset, folder = DATASETS[name], root / name
-    splits = {split: dataset.splits[split][:most] for split, most in (("train", 120), ("val", 20), ("test", 20))}
+    splits = {split: dataset.splits[split][:most] for split, most in (("train", 40), ("val", WAY), ("test", WAY))}
     classes = {label: EACH for labels in splits.values() for label in labels}
     shape = (SIZE, SIZE, dataset.row_shape[2])
     folder.mkdir(parents=True)
@@ -62,6 +63,10 @@ def test_recipe_trains_its_backbone_and_keeps_the_network_that_it_validated(name
         "validation.episodes=4",
     ]
     small.append(f"data.root={tmp_path}")
+    recipe = load_recipe(name)
+    if recipe.training.way > WAY:
+        option = METHODS[recipe.method.name].way_option
+        small += [f"training.way={WAY}", *([f"method.options.{option}={WAY}"] if option else [])]
     recipe = load_recipe(name, small)
     if recipe.data.name != "quickdraw":
         stand_in(recipe.data.name, tmp_path)

@@ -1,13 +1,15 @@
-"""Where the weights of a network come from, in words: checkpoints and results keep such a text, written and read here.
+"""Descriptions of where the weights of a network come from, as checkpoints and results keep them.
 
-Such a text is a list of parts, separated by semicolons: the networks that this one was initialized or distilled from,
-each with its digest; what differs from them; and last, or in parentheses, their own origin.
+A description is a list of parts, separated by semicolons: the networks that this one was initialized or distilled from,
+each with its digest and its own origin in parentheses, and what differs from them. Earlier versions wrote digest and
+origin of a single network as parts, too, the origin last.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 from tapnet.checkpoint import Header
 from tapnet.wording import pluralize
@@ -16,17 +18,26 @@ _DIGITS = 12  # of a digest, enough to tell checkpoints apart
 _NETWORK = re.compile(r"from ([^;]+?) after ([\d,]+) episodes?(?:(?:; | \()digest (\w+))?")
 
 
-def network_words(header: Header, *differences: str) -> list[str]:
-    """Return a trained network in words: its name and episodes, its digest, differences from it, and its origin."""
-    words = [f"{header.recipe.name} after {pluralize(header.episode, 'episode')}"]
-    words += [f"digest {header.digest[:_DIGITS]}"] if header.digest else []
-    return [*words, *differences, *([f"itself {header.origin}"] if header.origin else [])]
+def initialized_from(networks: Sequence[Header], differences: Sequence[str]) -> str:
+    """Return the origin of a network that starts with the weights of others, and how it differs from them."""
+    return "; ".join([*(f"initialized from {_described(header)}" for header in networks), *differences])
 
 
-def network_phrase(header: Header) -> str:
-    """Return a trained network in words that may be listed beside others: all but its name in parentheses."""
-    name, *lineage = network_words(header)
-    return f"{name} ({'; '.join(lineage)})" if lineage else name
+def distilled_from(networks: Sequence[Header]) -> str:
+    """Return the origin of a network that learns from the predictions of others."""
+    return "; ".join(f"distilled from {_described(header)}" for header in networks)
+
+
+def joined(*origins: str) -> str:
+    """Return the origin of a network that has several, some of which may be empty."""
+    return "; ".join(filter(None, origins))
+
+
+def _described(header: Header) -> str:
+    name = f"{header.recipe.name} after {pluralize(header.episode, 'episode')}"
+    details = [f"digest {header.digest[:_DIGITS]}"] if header.digest else []
+    details += [f"itself {header.origin}"] if header.origin else []
+    return f"{name} ({'; '.join(details)})" if details else name
 
 
 def with_current_words(origin: str) -> str:
@@ -42,7 +53,8 @@ def direct_origin(origin: str) -> list[str]:
     parts = with_current_words(origin).split("; itself ")[0].split("; ")
     counts = Counter(part for part in parts if part and not part.startswith("digest "))
     return [
-        part.replace(" from ", f" from {count} seeds of ", 1) if count > 1 else part for part, count in counts.items()
+        part.replace(" from ", f" from {count} networks of ", 1) if count > 1 else part
+        for part, count in counts.items()
     ]
 
 

@@ -19,6 +19,11 @@ from tapnet.methods import METHODS, Method
 from tapnet.registry import build
 
 
+def network_list(init_from: str | list[str] | None) -> list[str]:
+    """Return the checkpoints of `init_from`, which may be one, several or none."""
+    return [init_from] if isinstance(init_from, str) else init_from or []
+
+
 def _check_networks(value: Any) -> Any:
     names = value if isinstance(value, list) else [value]
     if value is not None and not (names and all(isinstance(name, str) and name for name in names)):
@@ -60,8 +65,9 @@ class Training:
 
     A step takes the mean gradient of `meta_batch` episodes; `episodes` counts all of them. A cosine schedule falls to
     zero `cycles` times, in cycles of equal length. With `ema_decay` an exponential moving average of the weights is
-    validated and saved in place of the weights. `init_from` is a checkpoint to start from, or one for each branch of
-    the backbone. With `divisions` the loss is the mean over so many ways to divide the images of an episode into
+    validated and saved in place of the weights. `init_from` is a checkpoint to start from, or a list of them: one for
+    each branch of the backbone, or half as many, trained with `augmentation: dihedral`, which are joined by their
+    transposed copies. With `divisions` the loss is the mean over so many ways to divide the images of an episode into
     support and query, the first as drawn: less noise, and the images are embedded once. With `teachers` the targets of
     the queries are the labels mixed with the mean prediction of these networks, which has the weight `teacher_weight`.
     """
@@ -91,7 +97,7 @@ class Training:
     @property
     def initial_networks(self) -> list[str]:
         """The checkpoints of `init_from`; empty if training starts from random weights."""
-        return [self.init_from] if isinstance(self.init_from, str) else self.init_from or []
+        return network_list(self.init_from)
 
     def __post_init__(self) -> None:
         if self.cycles > 1 and self.schedule != "cosine":

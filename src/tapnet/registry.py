@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from inspect import signature
+from numbers import Integral
 from typing import Any, TypeVar
 
 from tapnet.errors import UserError
@@ -24,9 +25,13 @@ def build(what: str, kind: Callable[..., T], first: object, options: Mapping[str
     for each in parameters:
         if each.annotation in (bool, "bool") and not isinstance(options.get(each.name, False), bool):
             raise UserError(f"{what}: `{each.name}` is true or false, got {options[each.name]!r}.")
-        if each.annotation in (int, "int") and type(options.get(each.name, 0)) is not int:
+        if each.annotation in (int, "int") and not _is_whole(options.get(each.name, 0)):
             raise UserError(f"{what}: `{each.name}` is a whole number, got {options[each.name]!r}.")
     try:
         return kind(first, **options)
     except TypeError as error:
         raise UserError(f"{what} does not take these options: {error}.") from error
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)

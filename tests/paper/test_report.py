@@ -115,6 +115,47 @@ def test_a_network_trained_further_on_the_validation_classes_has_a_row_below_the
     assert further.endswith("| `omniglot-cpu-1200`, ResNet-12-small, validation classes train, too |")
 
 
+def test_an_evaluation_on_the_validation_classes_of_a_cell_counts_as_validation(results):
+    record_other(results, "omniglot-cpu-mirrored", 0.96, 0.95)
+    record_other(results, "omniglot-cpu-wide", 0.97, 0.98)  # on rotated validation classes
+    (results / "one.json").unlink()
+    chosen = next(line for line in report(results).splitlines() if "| Omniglot, 423 characters |" in line)
+    assert chosen.endswith("| `omniglot-cpu-mirrored`, ResNet-12-small |")
+    content = json.loads((results / "omniglot-cpu-wide.json").read_text())
+    content["evaluation"] |= {"split": "val", "classes": 172, "accuracy": 0.955}
+    (results / "validation.json").write_text(json.dumps(content))
+    chosen = next(line for line in report(results).splitlines() if "| Omniglot, 423 characters |" in line)
+    assert chosen.endswith("| `omniglot-cpu-wide`, ResNet-12-small |")
+
+
+def test_the_branches_of_a_network_are_named(results):
+    record_other(results, "omniglot-cpu-branches", 0.97, 0.98)
+    (results / "one.json").unlink()
+    row = next(line for line in report(results).splitlines() if "| Omniglot, 423 characters |" in line)
+    assert row.endswith("| `omniglot-cpu-branches`, ResNet-12-small, 8 branches |")
+
+
+@pytest.mark.parametrize(
+    ("networks", "has_a_row"),
+    [
+        ("runs/omniglot-cpu-long", True),
+        (["runs/omniglot-cpu-long"], True),
+        ("omniglot-cpu-long.safetensors", True),
+        (["runs/omniglot-cpu-long", "runs/omniglot-cpu-long"], False),
+    ],
+)
+def test_a_network_is_trained_further_if_it_starts_from_that_one_alone(results, networks, has_a_row):
+    record_other(results, "omniglot-cpu-long", 0.96, 0.95)
+    record_other(results, "omniglot-cpu-1200", 0.966, 0.99)
+    (results / "one.json").unlink()
+    path = results / "omniglot-cpu-1200.json"
+    content = json.loads(path.read_text())
+    content["recipe"]["training"]["init_from"] = networks
+    path.write_text(json.dumps(content))
+    first_screen = report(results).split("\n## ")[0]
+    assert ("validation classes train, too |" in first_screen) is has_a_row
+
+
 def test_seeds_of_a_recipe_share_a_row_with_their_mean_and_range(results):
     content = json.loads((results / "one.json").read_text())
     content["recipe"]["seed"], content["evaluation"]["accuracy"] = 1, 0.98123

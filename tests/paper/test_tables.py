@@ -188,6 +188,20 @@ def test_a_result_names_every_network_that_it_learned_from_but_not_theirs():
     )
 
 
+@pytest.mark.parametrize(("recipe", "rotated"), [("omniglot-cpu-branches-1200", True), ("omniglot-cpu-long", False)])
+def test_the_command_of_a_recipe_tests_on_the_classes_of_the_table(recipe, rotated):
+    commands = filled_table("main-omniglot-mini", []).commands
+    (command,) = [command for command in commands if command.startswith(f"tapnet train {recipe} ")]
+    assert (f"runs/{recipe} --rotations 1 --way 20" in command) is rotated
+
+
+def test_the_command_of_a_recipe_names_every_network_that_it_starts_from():
+    commands = filled_table("main-omniglot-mini", []).commands
+    (command,) = [command for command in commands if command.startswith("tapnet train omniglot-cpu-branches ")]
+    seeds = ", ".join(f"runs/omniglot-cpu-branch-seed{seed}" for seed in range(4))
+    assert command.endswith(f"  # initialized from {seeds}")
+
+
 def test_the_command_of_a_recipe_names_its_teachers():
     commands = filled_table("main-omniglot-mini", []).commands
     (command,) = [command for command in commands if command.startswith("tapnet train omniglot-cpu-wide-distilled ")]

@@ -10,6 +10,7 @@ from tapnet.checkpoint import Checkpoint, Header, read_checkpoint
 from tapnet.checkpoint_files import BEST, LAST, find_checkpoint
 from tapnet.cli import main
 from tapnet.evaluation.candidates import Candidate, EvaluationData
+from tapnet.origin import earlier_networks
 from tapnet.recipe_file import changed, load_recipe, recipe_from
 from tapnet.training import RunFolder, train
 from tapnet.training.initialization import take_weights
@@ -49,7 +50,7 @@ def test_a_module_without_any_weight_taken_is_named_as_a_whole():
 
 def test_all_weights_are_taken_where_they_fit():
     method, checkpoint = RECIPE.build(SHAPE), trained()
-    assert take_weights(method, checkpoint) == "initialized from older after 7 episodes; digest abcabcabcabc"
+    assert take_weights(method, checkpoint) == "initialized from older after 7 episodes (digest abcabcabcabc)"
     for name, tensor in method.state_dict().items():
         torch.testing.assert_close(tensor, checkpoint.weights[name], rtol=0, atol=0)
 
@@ -69,7 +70,7 @@ def test_a_network_that_sees_four_rotations_is_initialized_from_one_that_sees_on
     older = dataclasses.replace(older, header=dataclasses.replace(older.header, origin="initialized from something"))
     method = changed(RECIPE, [backbone % "true"]).build(SHAPE)
     words = take_weights(method, older)
-    assert words.endswith("; fresh: references; itself initialized from something")
+    assert words.endswith("; itself initialized from something); fresh: references")
     name = "backbone.blocks.0.layers.0.weight"
     torch.testing.assert_close(method.state_dict()[name], older.weights[name])
 
@@ -121,11 +122,17 @@ def test_twice_as_many_branches_as_networks_begin_as_these_and_their_transposed_
     torch.testing.assert_close(method.eval().backbone.maps(images), torch.cat([*maps, *mirrored], dim=1))
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [2, 3, 5])
 def test_another_number_of_networks_than_branches_is_refused(count):
     networks = [trained(with_branches(4, 1)) for _ in range(count)]
-    with pytest.raises(ValueError, match=f"a list of networks, as many as `branches` or, .*, got {count}"):
-        take_weights(with_branches(8, 2).build(SHAPE), *networks)
+    with pytest.raises(ValueError, match=f"Expected 8 networks, one for each of the `branches` .*, got {count}"):
+        take_weights(with_branches(32, 8).build(SHAPE), *networks)
+
+
+def test_networks_that_do_not_know_mirrored_images_have_no_copies():
+    networks = [trained(with_branches(4, 1)) for _ in range(2)]
+    with pytest.raises(ValueError, match=r"older have another backbone .* if trained with `augmentation: dihedral`"):
+        take_weights(with_branches(16, 4).build(SHAPE), *networks)
 
 
 @pytest.mark.parametrize("change", ["backbone.options.widths=[4, 4, 4, 4]", "backbone.name=resnet12"])
@@ -134,19 +141,25 @@ def test_networks_of_different_kinds_do_not_become_branches(change):
     odd = dataclasses.replace(
         odd, header=dataclasses.replace(odd.header, recipe=changed(odd.header.recipe, ["name=odd"]))
     )
-    with pytest.raises(ValueError, match="odd has another backbone than older: choose networks of the same kind"):
+    with pytest.raises(
+        ValueError, match="Network 2 of the list, odd, has another backbone than the first, older: choose"
+    ):
         take_weights(with_branches(8, 2).build(SHAPE), trained(with_branches(4, 1)), odd)
 
 
 def test_a_run_starts_from_several_networks_and_remembers_all(tmp_path):
     names = [str(tmp_path / f"{number}.safetensors") for number in range(2)]
-    for name in names:
-        trained(with_branches(4, 1)).write(Path(name))
+    networks = [trained(with_branches(4, 1)) for _ in names]
+    for network, name in zip(networks, names, strict=True):
+        network.write(Path(name))
     recipe = with_branches(8, 2, f"training.init_from=[{', '.join(names)}]")
     train(recipe, tmp_path / "run", device="cpu")
-    header = read_checkpoint(tmp_path / "run").header
-    assert header.origin.count("initialized from older after 7 episodes") == 2
-    assert len(header.ancestors) == 2
+    checkpoint = read_checkpoint(tmp_path / "run")
+    filters = "backbone.blocks.0.layers.0.weight"
+    for network, branch in zip(networks, checkpoint.weights[filters].chunk(2), strict=True):
+        torch.testing.assert_close(branch, network.weights[filters], atol=1e-6, rtol=0)
+    assert earlier_networks(checkpoint.header.origin) == [("older", 7), ("older", 7)]
+    assert len(checkpoint.header.ancestors) == 2
 
 
 @pytest.mark.parametrize("value", ["[]", "5", "['']", "[drawings, 3]"])
@@ -155,16 +168,26 @@ def test_init_from_is_a_name_or_a_list_of_names(value):
         changed(RECIPE, [f"training.init_from={value}"])
 
 
-def test_a_missing_seed_of_a_recipe_is_named_with_its_command(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("runs/quickdraw-seed3", "`tapnet train quickdraw --set seed=3 --out runs/quickdraw-seed3` trains it."),
+        ("my runs/quickdraw-seed3", "`tapnet train quickdraw --set seed=3 --out 'my runs/quickdraw-seed3'` trains it."),
+        ("runs/quickdraw-seedling", ""),
+        ("runs/quickdraw-seed3.safetensors", ""),
+    ],
+)
+def test_a_missing_seed_of_a_recipe_is_named_with_its_command(path, hint, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    recipe = changed(RECIPE, ["training.init_from=[runs/quickdraw-seed3]"])
-    with pytest.raises(ValueError, match="`tapnet train quickdraw --set seed=3 --out runs/quickdraw-seed3` trains it"):
-        train(recipe, tmp_path / "run", device="cpu")
+    with pytest.raises(ValueError, match="There is no checkpoint") as error:
+        train(changed(RECIPE, [f"training.init_from=[{path}]"]), tmp_path / "run", device="cpu")
+    assert str(error.value).endswith(hint)
+    assert ("tapnet train" in str(error.value)) is bool(hint)
 
 
 def test_a_network_that_does_not_know_mirrored_images_is_not_widened():
     older, method = narrow_and_wide("conv4", "training.augmentation=flip")
-    with pytest.raises(ValueError, match="or of half the widths if it was trained with `augmentation: dihedral`"):
+    with pytest.raises(ValueError, match="or of half the widths if trained with `augmentation: dihedral`"):
         take_weights(method, older)
 
 
@@ -236,7 +259,7 @@ def test_where_the_first_network_began_is_kept():
     checkpoint = trained()
     header = dataclasses.replace(checkpoint.header, origin="initialized from the oldest", digest="")
     words = take_weights(RECIPE.build(SHAPE), dataclasses.replace(checkpoint, header=header))
-    assert words == "initialized from older after 7 episodes; itself initialized from the oldest"
+    assert words == "initialized from older after 7 episodes (itself initialized from the oldest)"
 
 
 def test_over_a_frozen_backbone_nothing_is_taken():
@@ -252,6 +275,23 @@ def test_the_command_line_takes_a_bundled_name_or_any_path(name, tmp_path, capsy
     small = ["training.episodes=1", "training.query=1", "validation.episodes=2"]
     assert main(["train", "quickdraw", "--device", "cpu", "--from", name, "--set", *small]) == 0
     assert "initialized from quickdraw-60way after 1,500 episodes" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_command_line_names_the_first_network_without_those_before_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    older = trained()
+    header = dataclasses.replace(older.header, origin="initialized from the oldest after 3 episodes; digest 0123")
+    recipe = initialized_from(dataclasses.replace(older, header=header), tmp_path)
+    assert main(["train", "quickdraw", "--device", "cpu", "--set", *_settings(recipe)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "; initialized from older after 7 episodes " in f"{printed} "
+    assert "digest" not in printed
+    assert "oldest" not in printed
+
+
+def _settings(recipe):
+    """Return the changes that make a bundled recipe this one."""
+    return [f"{key}={json.dumps(value)}" for key, value in recipe.as_dict().items() if key not in ("name", "seed")]
 
 
 def test_a_missing_first_run_is_named_with_its_command(tmp_path, monkeypatch):

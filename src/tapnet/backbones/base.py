@@ -28,6 +28,7 @@ class Backbone(nn.Module):
     bf16_maps = False  # whether `fit` and `predict` compute its maps in bf16 on hardware that supports it
     pretrained = False  # whether it comes with weights trained on ImageNet
     four_rotations = False  # whether it processes every image in four rotations
+    branches = 1  # networks side by side that it consists of
     normalize = False  # whether `pool` ends with a FeatureNormalization
 
     def maps(self, images: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from tapnet.errors import UserError
 from tapnet.evaluation.class_overlap import ClassOverlap, class_overlap, pretrained_on
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.hardware import resolve_device
-from tapnet.recipe import Data
+from tapnet.recipe import Data, network_list
 from tapnet.wording import pluralize
 
 
@@ -80,9 +80,10 @@ class Candidate:
 def without_seed(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recipe as a dictionary without its name, its seed, and the paths of its data and other networks."""
     training = recipe["training"]
-    first = training.get("init_from") or []
-    networks = 1 if isinstance(first, str) else len(first)
-    others = {"init_from": networks, "teachers": len(training.get("teachers", []))}
+    others = {
+        "init_from": len(network_list(training.get("init_from"))),
+        "teachers": len(training.get("teachers", [])),
+    }
     return {
         **recipe,
         "name": None,

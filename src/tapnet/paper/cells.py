@@ -8,11 +8,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from tapnet.data import DATASETS
 from tapnet.methods import METHODS, TapNet
 from tapnet.origin import earlier_networks
 from tapnet.paper.published import ACCURACIES, Task
-from tapnet.paper.tables import Results, experiment_of, matching_results, summary
-from tapnet.recipe import Recipe
+from tapnet.paper.tables import Results, experiment_of, matching_results, rotations_of, summary
+from tapnet.recipe import Recipe, network_list
 from tapnet.recipe_file import load_recipe
 from tapnet.wording import difference
 
@@ -67,10 +68,9 @@ def _ours(cell: PaperCell, results: Results) -> list[Results]:
     """
 
     def rank(result: dict[str, Any]) -> tuple[bool, bool, bool, float]:
-        validation, data = result.get("validation") or {}, result["recipe"]["data"]
-        same_classes = _validation_rotations(data) == cell.rotations
+        validation, same_classes = _validation(result, cell, results)
         return (
-            not _validation_trains(data),
+            not _validation_trains(result["recipe"]["data"]),
             same_classes,
             validation.get("shot") == cell.task.shot,
             validation.get("accuracy", 0.0),
@@ -126,10 +126,19 @@ def _departures(cell: PaperCell, recipe: dict[str, Any]) -> list[str]:
     return [*other, *views, *(["validation classes train, too"] if _validation_trains(recipe["data"]) else [])]
 
 
-def _validation_rotations(data: dict[str, Any]) -> int:
-    """Return in how many rotations each validation class counts as a class."""
-    rotations = data.get("options", {}).get("rotations", {})
-    return int(rotations.get("val", 1) if isinstance(rotations, dict) else rotations)
+def _validation(result: dict[str, Any], cell: PaperCell, results: Results) -> tuple[dict[str, Any], bool]:
+    """Return the validation of a network, and whether its classes count in the rotations of the cell.
+
+    It is the one that chose the network, or else an evaluation on the validation classes in those rotations.
+    """
+    own = result.get("validation") or {}
+    if rotations_of(result["recipe"]["data"], "val") == cell.rotations:
+        return own, True
+    classes = cell.rotations * len(DATASETS[cell.task.dataset].splits["val"])
+    wanted = {"dataset": cell.task.dataset, "split": "val", "classes": classes, "way": cell.task.way}
+    evaluations = (each["evaluation"] for each in results if each["recipe"] == result["recipe"])
+    found = [each for each in evaluations if wanted.items() <= each.items()]
+    return (max(found, key=lambda each: each["shot"] == cell.task.shot), True) if found else (own, False)
 
 
 def _validation_trains(data: dict[str, Any]) -> bool:
@@ -139,8 +148,8 @@ def _validation_trains(data: dict[str, Any]) -> bool:
 
 def _first_network(recipe: dict[str, Any]) -> str:
     """Return the name of the one network that a recipe is initialized from; empty if there is none, or several."""
-    network = recipe["training"].get("init_from")
-    return Path(network).name if isinstance(network, str) else ""
+    networks = network_list(recipe["training"].get("init_from"))
+    return Path(networks[0]).name.removesuffix(".safetensors") if len(networks) == 1 else ""
 
 
 def _four_views(backbone: dict[str, Any]) -> bool:

@@ -18,9 +18,10 @@ Every cell of the paper that is TapNet's, and what was reached here, in percent,
 interval over episodes, and several training seeds have their mean and range. *Episodes* and *hours* are those of
 training, including the networks it was initialized or distilled from (a classifier's steps count as episodes); hours
 that were not recorded are a dash. Where the paper's recipe was not run, ours is the recipe that was best on validation
-classes (rotated where the test classes are), and a network other than the paper's is named; networks that see four
-views of each image have rows of their own, and so has that network when, as in the paper, the validation classes train,
-too, for a length fixed beforehand. `recipes/NAME.yaml` says where a recipe departs from the paper.
+classes (rotated where the test classes are; among those evaluated on them), and a network other than the paper's is
+named; networks that see four views of each image have rows of their own, and so has that network when, as in the paper,
+the validation classes train, too, for a length fixed beforehand. `recipes/NAME.yaml` says where a recipe departs from
+the paper.
 """
 
 _NOTES = """## How to read the rest
@@ -30,11 +31,11 @@ the usual 95% interval, for these test classes; *over classes* is the one for ot
 ([how](docs/method.md)). Neither covers another training seed. What was not run says so, with its command. A recipe with
 a link has its network here: `tapnet evaluate results/checkpoints/NAME.safetensors` with the options of a row repeats
 that row. `omniglot-cpu-turned` is the bundled network `characters`, there in half precision; its rows of 1692 rotated
-classes were measured with that file. `omniglot-cpu-branches` is kept in half precision, too, which repeats the rows of
-1692 classes that were measured before the rounding. Where *over classes* is *withdrawn*, the interval counted the
-rotations of a character as classes of their own, which made it too narrow, and the network was not kept to measure it
-again; where it is *left out*, it was not computed (`--no-class-interval`). A row of a table with the name of a recipe
-is ours, for smaller machines.
+classes were measured with that file. `omniglot-cpu-branches` is kept in half precision, too; its rows of 1692 classes
+were measured before the rounding, and the file repeats them. Where *over classes* is *withdrawn*, the interval counted
+the rotations of a character as classes of their own, which made it too narrow, and the network was not kept to measure
+it again; where it is *left out*, it was not computed (`--no-class-interval`). A row of a table with the name of a
+recipe is ours, for smaller machines.
 """
 
 

@@ -135,15 +135,23 @@ def saved_after(result: dict[str, Any]) -> str:
 
 
 def _command(recipe: str, tasks: list[Task]) -> str:
+    found = load_recipe(recipe)
+    as_drawn = " --rotations 1" if rotations_of(found.as_dict()["data"], "test") > 1 else ""
     evaluations = (
-        f"tapnet evaluate runs/{recipe} --way {task.way} --shot {task.shot} --query {task.query} "
+        f"tapnet evaluate runs/{recipe}{as_drawn} --way {task.way} --shot {task.shot} --query {task.query} "
         f"--episodes {task.episodes} --record results"
         for task in tasks
     )
-    training = load_recipe(recipe).training
+    training = found.training
     others = [f"initialized from {', '.join(training.initial_networks)}"] if training.init_from else []
     others += [f"distilled from {', '.join(training.teachers)}"] if training.teachers else []
     return " && ".join([f"tapnet train {recipe}", *evaluations]) + (f"  # {', '.join(others)}" if others else "")
+
+
+def rotations_of(data: dict[str, Any], split: str) -> int:
+    """Return in how many rotations each validation or test class of a recipe's data counts as a class."""
+    rotations = data.get("options", {}).get("rotations", {})
+    return int(rotations.get(split, 1) if isinstance(rotations, dict) else rotations)
 
 
 def experiment_of(recipe: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,12 +10,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tapnet.backbones import PRETRAINED
+from tapnet.backbones import PRETRAINED, Backbone
 from tapnet.checkpoint import Ancestor, Checkpoint, read_checkpoint
 from tapnet.errors import UserError
 from tapnet.methods import Method
-from tapnet.origin import network_phrase, network_words
+from tapnet.origin import initialized_from
 from tapnet.recipe_file import bundled_recipes
+from tapnet.wording import pluralize
 
 Weights = dict[str, Tensor]
 
@@ -29,29 +31,30 @@ def init_from(method: Method, paths: Sequence[str]) -> tuple[str, tuple[Ancestor
     """
     checkpoints = []
     for path in paths:
-        with naming(path, "init_from"):
+        with naming("init_from", path):
             checkpoints.append(read_checkpoint(path))
-    with naming(", ".join(paths), "init_from"):
+    with naming("init_from"):
         origin = take_weights(method, *checkpoints)
     return origin, tuple(ancestor for checkpoint in checkpoints for ancestor in ancestors_of(checkpoint))
 
 
 @contextmanager
-def naming(path: str, key: str) -> Iterator[None]:
-    """Let errors inside name the key of `training` that the path comes from, and the recipe that is not trained yet."""
+def naming(key: str, path: str = "") -> Iterator[None]:
+    """Let errors inside name a key of `training`, and the command that trains the network of a path that is missing."""
     try:
         yield
     except (ValueError, FileNotFoundError) as error:
-        hint = _training_hint(path) if isinstance(error, FileNotFoundError) else ""
+        hint = _training_hint(path) if path and isinstance(error, FileNotFoundError) else ""
         raise UserError(f"The network of training.{key}: {error}{hint}") from None
 
 
 def _training_hint(path: str) -> str:
     """Return the command that trains the network of a path, if it has the name of a recipe, or of one of its seeds."""
-    name, _, seed = Path(path).name.partition("-seed")
+    name, _, seed = Path(path).name.rpartition("-seed")
+    name, options = (name, ["--set", f"seed={seed}", "--out", path]) if seed.isdecimal() else (Path(path).name, [])
     if name not in {recipe.stem for recipe in bundled_recipes()}:
         return ""
-    return f" `tapnet train {name}{f' --set seed={seed} --out {path}' if seed else ''}` trains it."
+    return f" `{shlex.join(['tapnet', 'train', name, *options])}` trains it."
 
 
 def ancestors_of(checkpoint: Checkpoint) -> tuple[Ancestor, ...]:
@@ -69,7 +72,8 @@ def take_weights(method: Method, *checkpoints: Checkpoint) -> str:
     side, as the branches of the backbone.
     """
     own, headers = method.state_dict(), [checkpoint.header for checkpoint in checkpoints]
-    theirs = _side_by_side(checkpoints) if len(checkpoints) > 1 else checkpoints[0].method().state_dict()
+    several = len(checkpoints) > 1
+    theirs = _side_by_side(checkpoints, method.backbone) if several else checkpoints[0].method().state_dict()
     mirrored = all(header.recipe.training.augmentation == "dihedral" for header in headers)
     is_wider = mirrored and _is_twice_as_wide(own, theirs)
     theirs = _widened(theirs, own) if is_wider else theirs
@@ -77,26 +81,31 @@ def take_weights(method: Method, *checkpoints: Checkpoint) -> str:
     others = (theirs.keys() | own.keys()) - loaded.keys()
     differing = sorted(name for name in others if name.startswith(_BACKBONE) and not name.startswith(_NORMALIZATION))
     if differing:
-        networks = " and ".join(header.recipe.name for header in headers)
+        networks = " and ".join(dict.fromkeys(header.recipe.name for header in headers))
         raise UserError(
-            f"{networks} {'has' if len(headers) == 1 else 'have'} another backbone than the recipe, "
-            f"{', '.join(differing[:3])} differ. Choose a network of the same kind, widths and image channels, or of "
-            "half the widths if it was trained with `augmentation: dihedral`, or a list of networks, as many as "
-            f"`branches` or, so trained, half as many, got {len(headers)}."
+            f"{networks} {'have' if several else 'has'} another backbone than the recipe, {', '.join(differing[:3])} "
+            f"differ. Choose {'networks' if several else 'a network'} of the same kind, widths and image channels, or "
+            "of half the widths if trained with `augmentation: dihedral`."
         )
     method.load_state_dict(own | loaded)
-    copies = "its transposed copy" if len(headers) == 1 else "their transposed copies"
+    copies = "their transposed copies" if several else "its transposed copy"
     differences = [f"widened by {copies}"] if is_wider else []
     for what, names in (("fresh", own.keys() - loaded.keys()), ("left out", theirs.keys() - own.keys())):
         shortened = _shortened(names, (own.keys() | theirs.keys()) - names)
         differences += [f"{what}: {', '.join(shortened)}"] if names else []
-    if len(headers) == 1:
-        return f"initialized from {'; '.join(network_words(headers[0], *differences))}"
-    return "; ".join([*(f"initialized from {network_phrase(header)}" for header in headers), *differences])
+    return initialized_from(headers, differences)
 
 
-def _side_by_side(checkpoints: Sequence[Checkpoint]) -> Weights:
-    """Return weights of a backbone whose branches are those of the checkpoints; raise UserError if these differ."""
+def _side_by_side(checkpoints: Sequence[Checkpoint], backbone: Backbone) -> Weights:
+    """Return weights of a backbone whose branches, or half of them, are the backbones of the checkpoints.
+
+    Raise UserError if the number of branches is another, or if the backbones differ.
+    """
+    if len(checkpoints) not in (backbone.branches, backbone.branches / 2):
+        raise UserError(
+            f"Expected {pluralize(backbone.branches, 'network')}, one for each of the `branches` of the backbone, or "
+            f"half as many if trained with `augmentation: dihedral`, got {len(checkpoints)}."
+        )
     networks = [
         {
             name: tensor
@@ -106,12 +115,12 @@ def _side_by_side(checkpoints: Sequence[Checkpoint]) -> Weights:
         for checkpoint in checkpoints
     ]
     shapes = [{name: tensor.shape for name, tensor in network.items()} for network in networks]
-    for checkpoint, shape in zip(checkpoints, shapes, strict=True):
+    for number, shape in enumerate(shapes):
         if shape != shapes[0]:
-            first, other = checkpoints[0].header.recipe.name, checkpoint.header.recipe.name
+            first, other = (checkpoints[index].header.recipe.name for index in (0, number))
             raise UserError(
-                f"{other} has another backbone than {first}: choose networks of the same kind, widths and image "
-                "channels."
+                f"Network {number + 1} of the list, {other}, has another backbone than the first, {first}: choose "
+                "networks of the same kind, widths and image channels."
             )
     return {
         name: torch.cat([network[name] for network in networks]) if tensor.dim() else tensor

@@ -21,6 +21,7 @@ from tapnet.errors import UserError
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.hardware import PRECISIONS, describe, resolve_device, resolve_precision
 from tapnet.methods import Method
+from tapnet.origin import joined
 from tapnet.recipe import Recipe, Training
 from tapnet.training.averaging import WeightAverage
 from tapnet.training.episode_loader import seeded
@@ -112,7 +113,7 @@ class Run:
         writes, first = distributed.rank() == 0, self.recipe.training.initial_networks
         if first and not resume:
             origin, ancestors = init_from(self.method, first)
-            self.origin, self.ancestors = "; ".join(filter(None, (self.origin, origin))), self.ancestors + ancestors
+            self.origin, self.ancestors = joined(self.origin, origin), self.ancestors + ancestors
         with self.folder.held() if writes else nullcontext():
             if resume:
                 self.restore()

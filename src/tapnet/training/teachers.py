@@ -17,7 +17,7 @@ from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
 from tapnet.evaluation.embedding import fused
 from tapnet.methods import Method
-from tapnet.origin import network_phrase
+from tapnet.origin import distilled_from
 from tapnet.recipe import Training
 from tapnet.training.initialization import ancestors_of, naming
 
@@ -47,15 +47,15 @@ class Teachers:
 def load_teachers(training: Training, image_shape: ImageShape, device: torch.device) -> Teachers:
     """Return the teachers of a recipe; raise UserError if one cannot predict its training episodes."""
     teachers = Teachers(training.teacher_weight)
-    words = []
+    headers = []
     for path in training.teachers:
-        with naming(path, "teachers"):
+        with naming("teachers", path):
             checkpoint = read_checkpoint(path)
             teachers.methods.append(_teacher(checkpoint, path, image_shape, training.way).to(device))
         teachers.digests += (tensors_digest(checkpoint.weights),)
         teachers.ancestors += ancestors_of(checkpoint)
-        words.append(f"distilled from {network_phrase(checkpoint.header)}")
-    teachers.origin = "; ".join(words)
+        headers.append(checkpoint.header)
+    teachers.origin = distilled_from(headers)
     return teachers
 
 
