@@ -175,7 +175,7 @@ def parse_checkpoint(content: bytes, path: Path) -> Checkpoint:
         described = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         metadata = described.get("__metadata__") or {}
     except (SafetensorError, AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise UserError(f"{path} is damaged or not a safetensors file ({error}).") from None
+        raise UserError(f"{path} is damaged or not a safetensors file ({error}): train or download it again.") from None
     values = _header_values(metadata, path)
     header = _header(dict(values), path)
     if header.digest and header.digest != content_digest(values, tensors):
@@ -209,7 +209,7 @@ def _metadata(path: Path) -> dict[str, str]:
         with safe_open(path, framework="pt") as file:
             return file.metadata() or {}
     except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged or not a safetensors file ({error}).") from None
+        raise UserError(f"{path} is damaged or not a safetensors file ({error}): train or download it again.") from None
 
 
 def _header_values(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:

@@ -37,11 +37,8 @@ def with_current_names(values: Any) -> Any:
     if isinstance(training, dict) and training.get("augmentation") == "turn":
         training["augmentation"] = "rotate"
     method = values.get("method")
-    if (
-        isinstance(method, dict)
-        and method.get("name") == "tapnet"
-        and _VARIANT_OPTIONS & {*(method.get("options") or {})}
-    ):
+    options = method.get("options") if isinstance(method, dict) else None
+    if isinstance(options, dict) and method.get("name") == "tapnet" and _VARIANT_OPTIONS & options.keys():
         method["name"] = "tapnet-variant"
     return values
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tapnet.atomic_write import write_atomically
 from tapnet.errors import UserError
@@ -29,6 +33,19 @@ def new_canvas(width: float, height: float) -> Figure:
     except ModuleNotFoundError:
         raise UserError("Figures need matplotlib: pip install 'tapnet[figures]'.") from None
     return Figure(figsize=(width, height), layout="constrained", dpi=150)
+
+
+def shade_regions(axis: Any, centers: NDArray[np.floating[Any]], colors: Sequence[str]) -> None:
+    """Shade the region of each center (n, 2), where no other one is closer, in a square that holds what is drawn."""
+    low, high = np.array([axis.get_xlim(), axis.get_ylim()]).T
+    middle, half = (low + high) / 2, (high - low).max() / 2
+    sides = [np.linspace(place - half, place + half, 400) for place in middle]
+    grid = np.stack(np.meshgrid(*sides), axis=-1)  # (400, 400, 2)
+    distances = np.square(grid[..., None, :] - centers).sum(axis=-1)  # (400, 400, n)
+    for k, color in enumerate(colors):
+        margin = np.delete(distances, k, axis=-1).min(axis=-1) - distances[..., k]
+        axis.contourf(*sides, margin, levels=[0, abs(margin.max()) + 1], colors=[color], alpha=0.13, zorder=0)
+    axis.set(xlim=sides[0][[0, -1]], ylim=sides[1][[0, -1]], aspect="equal")
 
 
 def save(figure: Figure, path: Path) -> Path:

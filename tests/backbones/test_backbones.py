@@ -150,7 +150,7 @@ def test_features_are_relu_before_pooling_as_in_the_paper(name):
         (lambda: make_backbone("conv4", (28, 28)), r"\(channels, height, width\)"),
         (lambda: make_backbone("conv4", (1, 0, 28)), "at least 1"),
         (lambda: make_backbone("conv4", (1, 28, 28), depth=5), "has no option depth; it has widths, dropout"),
-        (lambda: make_backbone("conv4", (1, 28, 28), widths=64), "does not take these options"),
+        (lambda: make_backbone("conv4", (1, 28, 28), widths=64), "`widths` needs 4 values .* got 64"),
         (lambda: make_backbone("conv4", (1, 28, 28), widths=[64, 64]), "needs 4 values"),
         (lambda: make_backbone("resnet12", (1, 28, 28), dropout=[0.1]), "one value or 4"),
         (

@@ -450,7 +450,9 @@ def test_help_and_version_do_not_import_torch():
     assert done.stdout.split() == ["tapnet", __version__, "False"]
 
 
-def test_ctrl_c_says_where_the_state_is_and_how_to_resume(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def interrupted_steps(monkeypatch):
+    """Ctrl-C in the first step of training, until `monkeypatch.undo`."""
     import os
     import signal
 
@@ -463,6 +465,19 @@ def test_ctrl_c_says_where_the_state_is_and_how_to_resume(tmp_path, monkeypatch,
         return step(self)
 
     monkeypatch.setattr(Run, "step", interrupted_step)
+
+
+@pytest.mark.usefixtures("interrupted_steps")
+def test_the_command_that_resumes_a_trial_does_not_score_test_classes(tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert main(["train", "quickdraw", "--out", str(folder), "--no-test", "--device", "cpu", "--set", *SMALL]) == 130
+    assert f"tapnet train --resume {folder} --no-test" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("interrupted_steps")
+def test_ctrl_c_says_where_the_state_is_and_how_to_resume(tmp_path, monkeypatch, capsys):
+    from tapnet.training import Run
+
     folder = tmp_path / "run"
     assert main(["train", "quickdraw", "--out", str(folder), "--device", "cpu", "--set", *SMALL]) == 130
     message = capsys.readouterr().err
@@ -517,6 +532,32 @@ def test_train_takes_another_method_than_the_recipes(tmp_path, capsys):
     assert main([*arguments, "--set", *small]) == 0
     assert "quickdraw-matching: matching with conv4" in capsys.readouterr().out
     assert type(load(run)) is METHODS["matching"]
+
+
+def test_train_takes_a_recipe_or_a_run_to_resume(run_folder, capsys):
+    assert main(["train", "quickdraw", "--resume", str(run_folder)]) == 2
+    assert "--resume continues the run in its folder by its recipe: leave out RECIPE" in capsys.readouterr().err
+
+
+def test_train_takes_the_first_network_once(tmp_path, capsys):
+    first = ["--from", "drawings", "--set", "training.init_from=characters"]
+    assert main(["train", "quickdraw", "--out", str(tmp_path / "run"), *first]) == 2
+    assert "--from and --set training.init_from are the same: give one of them." in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("method.options=3", "method.options"),
+        ("method.options.projection_dim=abc", "`projection_dim` needs to be a whole number or None, got 'abc'"),
+        ("backbone.options.widths=5", "`widths` needs 4 values from 1 on, one per block, got 5"),
+    ],
+)
+def test_train_names_a_wrong_option(change, words, tmp_path, capsys):
+    assert main(["train", "quickdraw", "--out", str(tmp_path / "run"), "--set", change]) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "run").exists()
 
 
 def test_train_does_not_resume_with_another_method(tmp_path, capsys):

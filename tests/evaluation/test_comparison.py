@@ -72,6 +72,13 @@ def test_runs_that_differ_in_seed_only_are_one_group(result):
     assert [(pair.first, pair.second) for pair in result.pairs] == [("runs/tapnet-0", "runs/protonet")]
 
 
+def test_seeds_of_one_recipe_have_no_table_of_pairs(small_tapnet, blobs):
+    runs = [candidate(f"runs/{seed}", small_tapnet, blobs, [f"seed={seed}"]) for seed in range(2)]
+    page = markdown(compare(runs, SPEC))
+    assert "(2 seeds)" in page
+    assert "## Paired" not in page
+
+
 def test_difference_of_a_pair_is_that_of_its_accuracies(result):
     first, second = (group.spread.accuracy for group in result.groups)
     assert result.pairs[0].difference == pytest.approx(second - first)

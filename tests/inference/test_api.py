@@ -200,6 +200,22 @@ def test_explanation_agrees_with_the_prediction(path, new, tmp_path):
     assert found.figure(tmp_path / "why.png").stat().st_size > 10_000
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+def test_explanation_of_up_to_three_classes_shows_the_plane_in_which_the_closest_center_wins(
+    classes, task, new, tmp_path
+):
+    few = remove(task, classes=task.classes[classes:])
+    for image in [image for name in few.classes for image in new[name]]:
+        found = explain(few, image)
+        distances = np.square(found.planes.centers[1] - found.place).sum(axis=1)
+        assert few.classes[distances.argmin()] == found.label
+    assert found.figure(tmp_path / "why.png").stat().st_size > 10_000
+
+
+def test_explanation_of_more_classes_is_not_exact(task, new):
+    assert not explain(task, next(iter(new.values()))[0]).planes.exact
+
+
 def test_exported_task_is_opened_like_a_task(task, new, path, tmp_path):
     export(task, tmp_path / "a.onnx")
     images = [image for each in new.values() for image in each]

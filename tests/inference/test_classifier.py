@@ -38,6 +38,17 @@ def test_classifier_learns_drawings_from_five_examples_each(drawings):
     assert TapNetClassifier().fit(images, labels).score(others, answers) > 0.6
 
 
+def test_classifier_with_the_references_first_loses_nothing_at_one_dimension_less_than_classes(drawings, tmp_path):
+    images, labels, others, _ = drawings
+    full = TapNetClassifier("drawings", method="tapnet").fit(images, labels).predict_proba(others)
+    few = TapNetClassifier("drawings", method="tapnet", projection_dim=5, basis="references").fit(images, labels)
+    np.testing.assert_allclose(few.predict_proba(others), full, atol=1e-3)
+    few.save(tmp_path / "few.task")
+    loaded = TapNetClassifier.load(tmp_path / "few.task")
+    assert (loaded.projection_dim, loaded.basis) == (5, "references")
+    np.testing.assert_allclose(loaded.predict_proba(others), few.predict_proba(others), atol=1e-6)
+
+
 def test_classifier_takes_arrays_images_and_paths_alike(drawings, tmp_path):
     images, labels, others, _ = drawings
     files = [tmp_path / f"{i}.png" for i in range(len(images))]

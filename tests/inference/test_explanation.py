@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
@@ -8,6 +10,7 @@ from tapnet.inference.examples import Examples
 from tapnet.inference.explanation import Explanation
 from tapnet.inference.explanation_figure import class_color
 from tapnet.inference.networks import vector_model
+from tapnet.inference.planes import task_planes
 from tapnet.inference.task import fit_task
 
 NAMES = [*"abcdefgh", "a very long name of a class that does not fit into any heading"]
@@ -59,6 +62,18 @@ def test_class_has_the_same_color_in_every_figure_of_its_task(draw):
     first, second = bar_colors(draw(0)), bar_colors(draw(7))
     assert len(first.keys() & second.keys()) > 2
     assert all(first[name] == second[name] for name in first.keys() & second.keys())
+
+
+@pytest.mark.parametrize(("way", "title"), [(3, "where the task decides, to scale"), (4, "distances are approximate")])
+def test_the_plane_is_to_scale_where_it_is_exact(way, title, features, monkeypatch):
+    monkeypatch.setattr(figures, "save", lambda figure, _: figure)
+    labels, model = np.repeat(np.arange(way), 2), vector_model(features.shape[1])
+    found = explanation_of(features[0], features[: 2 * way], labels, NAMES[:way])
+    planes = task_planes(found.task, model)
+    place = planes.locate(features[:1])[1][0]
+    axis = replace(found, planes=planes, place=place).figure("why.png").get_axes()[-1]
+    assert title in axis.get_title()
+    assert (axis.get_aspect() == 1) is planes.exact is (way == 3)
 
 
 def test_colors_of_many_classes_differ():

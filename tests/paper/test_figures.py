@@ -96,6 +96,12 @@ def test_projection_of_three_classes_is_a_plane_in_which_the_nearest_reference_i
     assert torch.equal(nearest, logits.argmax(dim=1))
 
 
+def test_projection_of_three_classes_shades_where_each_reference_is_the_closest(small_tapnet, blobs):
+    embedded, inside = projection_figure(small_tapnet, blobs, way=3, shot=2, query=6).axes
+    assert inside.get_aspect() == 1
+    assert len(inside.collections) == len(embedded.collections) - 4 + 3  # no legend entries, but three regions
+
+
 def test_projection_needs_tapnet(blobs):
     with pytest.raises(ValueError, match="Only TapNet has a projection to draw, this is PrototypicalNetwork"):
         projection_figure(PrototypicalNetwork(Conv4((1, 8, 8))), blobs)

@@ -309,7 +309,7 @@ def test_an_unset_name_is_refused(tmp_path, capsys, monkeypatch):
 
 def test_a_run_that_resumes_takes_no_other_weights(tmp_path, capsys):
     assert main(["train", "--resume", str(tmp_path), "--from", "drawings"]) == 2
-    assert "leave out --out, --from" in capsys.readouterr().err
+    assert "leave out RECIPE, --out, --from" in capsys.readouterr().err
 
 
 def test_the_command_line_names_a_missing_checkpoint(tmp_path, capsys):

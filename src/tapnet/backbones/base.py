@@ -102,8 +102,8 @@ def halved(size: int, times: int) -> int:
 def block_sizes(channels: int, widths: Sequence[int], dropout: Sequence[float] | float) -> list[tuple[int, int, float]]:
     """Return input channels, output channels and dropout rate of each block; one rate may be for all."""
     rates = (dropout,) * BLOCKS if isinstance(dropout, int | float) else tuple(dropout)
-    if len(widths) != BLOCKS or any(width < 1 for width in widths):
-        raise UserError(f"`widths` needs {BLOCKS} values from 1 on, one per block, got {list(widths)}.")
+    if not isinstance(widths, Sequence) or len(widths) != BLOCKS or any(width < 1 for width in widths):
+        raise UserError(f"`widths` needs {BLOCKS} values from 1 on, one per block, got {widths}.")
     if len(rates) != BLOCKS:
         raise UserError(f"`dropout` needs one value or {BLOCKS}, one per block, got {list(rates)}.")
     return list(zip((channels, *widths[:-1]), widths, rates, strict=True))

@@ -115,7 +115,7 @@ def _print(measured: list[_Measured], spreads: list[tuple[Evaluation, SeedSpread
     for found in dict.fromkeys(each.candidate for each in measured):
         results = [each.result for each in measured if each.candidate is found]
         first = results[0]
-        print_results(results, f"{found.name} on {first.dataset} ({first.split} classes{_note(found)})")
+        print_results(results, f"{found.name} on {first.dataset} ({first.classes} {first.split} classes{_note(found)})")
     if spreads:
         print(f"Mean of {pluralize(len(spreads[0][1].seeds), 'run')} with other seeds:")
         headings = ("task", "accuracy", "over episodes", "over seeds", "deviation of one run")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tapnet.inference.leave_one_out import LeaveOneOut
 
 SELECTIONS = ("optimal", "closest", "farthest")  # of `functional`, whose import would delay the help
+BASES = ("householder", "references")  # of `methods`
 _EXAMPLES = """examples:
   tapnet fit my_classes/ --out birds.task       my_classes/robin/*.jpg, my_classes/wren/*.jpg …
   tapnet fit --labels labels.csv --out birds.task     rows such as robin/1.jpg,robin
@@ -42,6 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--projection-dim", type=int, help="of TapNet's projection (default: the network's own, else all)"
+    )
+    parser.add_argument(
+        "--basis",
+        choices=BASES,
+        help="which directions of TapNet's projection --projection-dim keeps: with references, one less than there are "
+        "classes are enough (default: the network's own, else householder)",
     )
     parser.add_argument(
         "--reference-shots",
@@ -77,7 +84,7 @@ def run(args: argparse.Namespace) -> None:
     from tapnet.inference import compare_methods, fit, network_warning, propose_method, propose_network, write_task
 
     choice = None if args.network else propose_network(folder.classes)
-    names = "selection", "projection_dim", "reference_shots"
+    names = "selection", "projection_dim", "basis", "reference_shots"
     options = {name: value for name in names if (value := getattr(args, name)) is not None}
     progress = ImageProgress()
     with progress.bar(len(folder)):

@@ -71,14 +71,16 @@ def run(args: argparse.Namespace) -> None:
     from tapnet.recipe_file import changed, load_recipe
     from tapnet.training.run_folder import EVALUATION, RunFolder
 
-    if (args.recipe is None) == (args.resume is None):
+    if args.recipe is None and args.resume is None:
         raise UserError(
             "Expected a recipe to start a run, or --resume DIR to resume one; `tapnet recipes` lists the recipes."
         )
     if args.resume is not None:
-        if args.out or args.frozen_backbone or args.weights is not None or args.method is not None:
+        given = [args.recipe, args.out, args.weights, args.method]
+        if args.frozen_backbone or any(each is not None for each in given):
             raise UserError(
-                "--resume continues the run in its folder: leave out --out, --from, --method and --frozen-backbone."
+                "--resume continues the run in its folder by its recipe: leave out RECIPE, --out, --from, --method and "
+                "--frozen-backbone."
             )
         with warnings.catch_warnings(action="ignore"):  # the run warns again when it is restored
             header, folder = RunFolder(args.resume).newest().header, args.resume
@@ -90,6 +92,8 @@ def run(args: argparse.Namespace) -> None:
             return
     else:
         frozen = ["training.frozen_backbone=true"] if args.frozen_backbone else []
+        if args.weights is not None and any(change.startswith("training.init_from=") for change in args.set):
+            raise UserError("--from and --set training.init_from are the same: give one of them.")
         initial = [] if args.weights is None else [f"training.init_from={json.dumps(args.weights, ensure_ascii=False)}"]
         recipe = load_recipe(args.recipe, [*args.set, *frozen, *initial], args.method)
         folder = args.out or Path("runs") / recipe.name
@@ -167,7 +171,7 @@ def train_with_progress(
         try:
             return train(recipe, folder, device, precision, resume, watch, fabric=fabric, started=begin, test=test)
         except Interrupted as stop:
-            resume_with = again or command("train", "--resume", stop.folder)
+            resume_with = again or command("train", "--resume", stop.folder, *([] if test else ["--no-test"]))
             raise KeyboardInterrupt(f"{stop} Resume with: {resume_with}") from None
 
 

@@ -40,14 +40,15 @@ def title(result: Comparison) -> str:
     """Return the task of a comparison in one line."""
     note = overlap_note(any(run.overlap.pretrained_on for run in result.runs))
     spec, images = result.spec, result.images
-    task = f"{spec.way}-way {spec.shot}-shot on {images.name} ({images.split} classes{note})"
+    task = f"{spec.way}-way {spec.shot}-shot on {images.name} ({len(images.class_names)} {images.split} classes{note})"
     return f"{task}, {spec.episodes:,} identical episodes"
 
 
 def tables(result: Comparison) -> list[TextTable]:
-    """Return accuracies, costs and paired differences."""
+    """Return accuracies, costs and paired differences, of which seeds of a single recipe have none."""
     labels = short_names([group.name for group in result.groups])
-    return [_accuracies(result, labels), _costs(result, labels), _pairs(result, labels)]
+    pairs = [_pairs(result, labels)] if result.pairs else []
+    return [_accuracies(result, labels), _costs(result, labels), *pairs]
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:

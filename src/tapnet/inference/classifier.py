@@ -59,6 +59,9 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         "cpu", "cuda", "mps" or "auto".
     head
         Earlier name of `method`.
+    basis
+        Which directions TapNet's projection keeps at a `projection_dim`: "householder", or "references", with which
+        one dimension less than there are classes is enough; `None` is that of the network.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         projection_dim: int | None = None,
         device: str = "cpu",
         head: str = _DEPRECATED,
+        basis: str | None = None,
     ) -> None:
         self.network = network
         self.method = method
@@ -76,6 +80,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.projection_dim = projection_dim
         self.device = device
         self.head = head
+        self.basis = basis
 
     def fit(self, X: Any, y: ArrayLike) -> Self:
         """Learn the classes `y` of the examples `X`; classes may have any number of examples."""
@@ -131,6 +136,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             options.get("selection", "optimal"),
             options.get("projection_dim"),
             device,
+            basis=options.get("basis"),
         )
         model.task_, model.classes_, model.network_ = task, np.array(task.labels()), model.network
         model.n_features_in_ = task.examples.features.shape[1]
@@ -144,9 +150,9 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _settings(self) -> tuple[str | None, dict[str, Any]]:
         """Return the method, `None` for the network's own, and its options."""
-        options = {"selection": self.selection, "projection_dim": self.projection_dim}
+        options = {"selection": self.selection, "projection_dim": self.projection_dim, "basis": self.basis}
         name = self._method_name()
-        if name is None and options == {"selection": "optimal", "projection_dim": None}:
+        if name is None and options == {"selection": "optimal", "projection_dim": None, "basis": None}:
             return None, {}
         known = self._model().method_named(name).adapt_options()
         return name, {key: value for key, value in options.items() if key in known and value is not None}

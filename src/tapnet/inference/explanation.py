@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from tapnet.data.source import Unreadable
 from tapnet.inference.adaptation import adapted_head
 from tapnet.inference.images import ImageInput, read_image, unreadable_error
+from tapnet.inference.planes import TaskPlanes, planes_of, projected, projected_centers
 from tapnet.inference.task import Task
 from tapnet.inference.task_predictor import TaskPredictor
 from tapnet.methods import Head
@@ -39,6 +39,8 @@ class Explanation:
     query: Directions = field(repr=False)  # (dim,)
     examples: Directions = field(repr=False)  # (n, dim)
     centers: Directions = field(repr=False)  # (way, dim), what stands for each class
+    planes: TaskPlanes | None = field(default=None, repr=False)  # if the classes and the image are to be drawn in them
+    place: NDArray[np.float64] | None = field(default=None, repr=False)  # (2,), the image in that of the projection
 
     @property
     def ranked(self) -> list[tuple[str, float]]:
@@ -87,7 +89,9 @@ def explain(task: Task, image: ImageInput, network: str | None = None, device: s
     if isinstance(example, Unreadable):
         raise unreadable_error(image, example.reason)
     head = adapted_head(task.examples, model, task.method, task.options)
-    return explain_features(predictor.task, head, model.embed([example.pixels]), image)
+    features, planes = model.embed([example.pixels]), planes_of(predictor.task, head)
+    found = explain_features(predictor.task, head, features, image)
+    return replace(found, planes=planes, place=planes.locate(features)[1][0])
 
 
 def explain_features(task: Task, head: Head, features: NDArray[np.float32], image: ImageInput) -> Explanation:
@@ -96,32 +100,6 @@ def explain_features(task: Task, head: Head, features: NDArray[np.float32], imag
     centers = projected_centers(task, head, examples)
     query = _directions(projected(head, features))[0]
     return Explanation(task, image, task.probabilities(features)[0], query, _directions(examples), _directions(centers))
-
-
-def class_centers(task: Task, head: Head) -> NDArray[np.float32]:
-    """Return what stands for each class, (way, *feature_shape): the head's centers, else the means of the examples."""
-    if head.centers is not None:
-        return head.centers.detach().cpu().float().numpy()
-    features, labels = task.examples.features, task.examples.labels
-    return np.stack([features[labels == k].mean(axis=0) for k in range(len(task.classes))])
-
-
-def projected_centers(task: Task, head: Head, inside: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return what stands for each class where the head compares features, (way, dim); `inside` are the examples there.
-
-    The mean of the examples is taken after the projection, which for some heads is a network.
-    """
-    if head.centers is not None:
-        return projected(head, class_centers(task, head))
-    return np.stack([inside[task.examples.labels == k].mean(axis=0) for k in range(len(task.classes))])
-
-
-def projected(head: Head, features: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return features as the head compares them, (n, dim)."""
-    anchor = head.centers
-    device = torch.device("cpu") if anchor is None else anchor.device
-    inside = head.project(torch.from_numpy(features).to(device).float())
-    return inside.flatten(1).double().detach().cpu().numpy()
 
 
 def _directions(inside: NDArray[np.float64]) -> Directions:

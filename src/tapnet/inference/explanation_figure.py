@@ -13,7 +13,8 @@ from PIL import Image
 
 from tapnet.inference.explanation import Explanation
 from tapnet.inference.images import displayed_image
-from tapnet.plotting import COLORS, MARKERS, new_canvas, save
+from tapnet.inference.planes import Points
+from tapnet.plotting import COLORS, MARKERS, new_canvas, save, shade_regions
 from tapnet.wording import shorten
 
 SHOWN = 6  # classes
@@ -30,7 +31,8 @@ def explanation_figure(explanation: Explanation, out: Path) -> Path:
     _answer(top, explanation, shown)
     left, right = bottom.subfigures(1, 2, width_ratios=[1, 1.15])
     _nearest(left, explanation)
-    _plane(right.subplots(), explanation, shown)
+    draw = _exact_plane if explanation.planes and explanation.planes.exact else _plane
+    draw(right.subplots(), explanation, shown)
     return save(figure, out)
 
 
@@ -79,25 +81,47 @@ def _nearest(figure: Any, explanation: Explanation) -> None:
         )
 
 
+def _exact_plane(axis: Any, explanation: Explanation, shown: list[int]) -> None:
+    """Examples, centers and the image in the plane of two or three classes, which has all that tells them apart."""
+    planes = explanation.planes
+    assert planes is not None and explanation.place is not None  # noqa: PT018
+    _marks(axis, explanation, shown, planes.examples[1], planes.centers[1], explanation.place)
+    shade_regions(axis, planes.centers[1], [class_color(k) for k in range(len(planes.centers[1]))])
+    axis.set_title("where the task decides, to scale", fontsize=11)
+    axis.set_xlabel(
+        "small marks: examples; large marks: what stands for each class\nan image is of the class whose large mark is "
+        "closest (shaded)",
+        fontsize=9,
+    )
+
+
 def _plane(axis: Any, explanation: Explanation, shown: list[int]) -> None:
     """Directions of examples, centers and the image; left to right is from the second class to the first."""
     task, examples = explanation.task, explanation.examples
     plane = _view(np.stack([examples[task.examples.labels == k].mean(axis=0) for k in shown]))
-    for k in shown:
-        style = {"color": class_color(k), "marker": MARKERS[k % len(MARKERS)]}
-        small = {"s": 32, "edgecolors": "white", "linewidths": 0.6, "zorder": 3}
-        axis.scatter(*(examples[task.examples.labels == k] @ plane).T, **small, **style)
-        large = {"s": 260, "edgecolors": "black", "linewidths": 1.4, "alpha": 0.45}  # seen through
-        axis.scatter(*(explanation.centers[k] @ plane), label=shorten(task.classes[k], 18), **large, **style)
-    axis.scatter(*(explanation.query @ plane), s=330, marker="*", color="black", zorder=4, label="your image")
+    _marks(axis, explanation, shown, examples @ plane, explanation.centers @ plane, explanation.query @ plane)
     axis.set_title("the classes as the task sees them (distances are approximate)", fontsize=11)
-    axis.margins(0.12)
     first, second = (shorten(task.classes[k], 14) for k in shown[:2])
-    axis.set(xticks=[], yticks=[])
     axis.set_xlabel(
         f"← more like {second}    more like {first} →\nsmall marks: examples; large marks: the center of each class",
         fontsize=9,
     )
+
+
+def _marks(
+    axis: Any, explanation: Explanation, shown: list[int], examples: Points, centers: Points, place: Points
+) -> None:
+    """Draw examples (n, 2) and centers (way, 2) of the shown classes, the image (2,), and a legend."""
+    task = explanation.task
+    for k in shown:
+        style = {"color": class_color(k), "marker": MARKERS[k % len(MARKERS)]}
+        small = {"s": 32, "edgecolors": "white", "linewidths": 0.6, "zorder": 3}
+        axis.scatter(*examples[task.examples.labels == k].T, **small, **style)
+        large = {"s": 260, "edgecolors": "black", "linewidths": 1.4, "alpha": 0.45}  # seen through
+        axis.scatter(*centers[k], label=shorten(task.classes[k], 18), **large, **style)
+    axis.scatter(*place, s=330, marker="*", color="black", zorder=4, label="your image")
+    axis.margins(0.12)
+    axis.set(xticks=[], yticks=[])
     axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9, markerscale=0.55)
 
 

@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 
 from tapnet.inference.adaptation import adapted_head
-from tapnet.inference.explanation import class_centers, projected, projected_centers
 from tapnet.inference.networks import EmbeddingModel
 from tapnet.inference.task import Task
 from tapnet.methods import Head
@@ -55,7 +54,11 @@ def task_planes(task: Task, model: EmbeddingModel) -> TaskPlanes:
     no class hides another. In the embedding space it is the plane of the largest variance of the examples, its axes
     rotated towards those of the other.
     """
-    head = adapted_head(task.examples, model, task.method, task.options)
+    return planes_of(task, adapted_head(task.examples, model, task.method, task.options))
+
+
+def planes_of(task: Task, head: Head) -> TaskPlanes:
+    """Return the planes of a task, as `task_planes` does, by its adapted head."""
     features, centers = task.examples.features, class_centers(task, head)
     inside = projected(head, features)
     means = np.stack([inside[task.examples.labels == k].mean(axis=0) for k in range(len(task.classes))])
@@ -66,8 +69,36 @@ def task_planes(task: Task, model: EmbeddingModel) -> TaskPlanes:
     embedding = _aligned(embedding, _flat(features), projection(inside))
     examples = embedding(_flat(features)), projection(inside)
     seen = embedding(_flat(centers)), projection(marks)
-    logits = head.logits(torch.from_numpy(features).to(model.device)).detach().double().cpu().numpy()
+    logits = head.logits(torch.from_numpy(features).to(_device(head))).detach().double().cpu().numpy()
     return TaskPlanes(head, embedding, projection, examples, seen, _nearest_wins(examples[1], seen[1], logits))
+
+
+def class_centers(task: Task, head: Head) -> NDArray[np.float32]:
+    """Return what stands for each class, (way, *feature_shape): the head's centers, else the means of the examples."""
+    if head.centers is not None:
+        return head.centers.detach().cpu().float().numpy()
+    features, labels = task.examples.features, task.examples.labels
+    return np.stack([features[labels == k].mean(axis=0) for k in range(len(task.classes))])
+
+
+def projected_centers(task: Task, head: Head, inside: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what stands for each class where the head compares features, (way, dim); `inside` are the examples there.
+
+    The mean of the examples is taken after the projection, which for some heads is a network.
+    """
+    if head.centers is not None:
+        return projected(head, class_centers(task, head))
+    return np.stack([inside[task.examples.labels == k].mean(axis=0) for k in range(len(task.classes))])
+
+
+def projected(head: Head, features: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return features as the head compares them, (n, dim)."""
+    inside = head.project(torch.from_numpy(features).to(_device(head)).float())
+    return inside.flatten(1).double().detach().cpu().numpy()
+
+
+def _device(head: Head) -> torch.device:
+    return torch.device("cpu") if head.centers is None else head.centers.device
 
 
 def _nearest_wins(points: Points, centers: Points, logits: Points) -> bool:

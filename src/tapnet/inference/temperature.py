@@ -50,9 +50,12 @@ def temperature_of(
 
 
 def _dimension_factor(model: EmbeddingModel, options: Mapping[str, Any], way: int) -> float:
-    """Return how much larger squared distances are than at the projection dimension of the calibration."""
-    asked = options.get("projection_dim")
-    if asked is None:
+    """Return how much larger differences of squared distances are than at the projection dimension of the calibration.
+
+    With the directions of the references first, their differences are the same at any dimension that holds these.
+    """
+    asked, basis = options.get("projection_dim"), options.get("basis") or getattr(model.method, "basis", None)
+    if asked is None or basis == "references":
         return 1.0
     full = model.method.backbone.dim - way
     return float(asked / (getattr(model.method, "projection_dim", None) or full))

@@ -65,17 +65,17 @@ class TapNet(PrototypeMethod):
                 f"got {num_references}."
             )
         limit = backbone.dim - num_references
+        self.projection_dim, self.selection, self.differentiable = projection_dim, selection, differentiable
+        self.basis, self.reference_shots, self.temperature = basis, reference_shots, temperature
+        TapNet.check_options(self)  # those of a subclass are not set yet
         if projection_dim is not None and not 1 <= projection_dim <= limit:
             raise UserError(f"Expected projection_dim from 1 to dim - num_references = {limit}, got {projection_dim}.")
         if projection_dim is not None and differentiable:
             raise UserError("`differentiable` needs the full projection: leave out `projection_dim`.")
         check_positive("temperature", temperature)
         check_positive("initial_norm", initial_norm)
-        self.projection_dim, self.selection, self.differentiable = projection_dim, selection, differentiable
-        self.basis, self.reference_shots, self.temperature = basis, reference_shots, temperature
         directions = torch.randn(num_references, backbone.dim) / math.sqrt(backbone.dim)
         self.references = nn.Parameter(initial_norm * directions)
-        TapNet.check_options(self)  # those of a subclass are not set yet
 
     def check_options(self) -> None:
         check_choice("selection", self.selection, tuple(rule for rule in SELECTION_STRATEGIES if rule != "random"))

@@ -17,12 +17,12 @@ from tapnet.hardware import device_of
 from tapnet.methods import Method, TapNet, TapNetVariant
 from tapnet.methods.base import way_of
 from tapnet.paper.tsne import Points, tsne
-from tapnet.plotting import COLORS, new_figure
+from tapnet.plotting import COLORS, new_figure, shade_regions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_PLANE = "the plane of the three references that classify, to scale"
+_PLANE = "the plane of the three references that classify, to scale\nshaded: where each is the closest"
 _SIDE = 17.0  # of an image on the page, in points
 
 
@@ -53,12 +53,14 @@ def projection_figure(
     for axis, points, title in zip(axes, placed, ("Embedding space", "Projection space"), strict=True):
         _draw(axis, points, pixels)
         axis.set(title=title, xticks=[], yticks=[], xlabel="t-SNE 1", ylabel="t-SNE 2")
+    kind, shown = _projection_references(method), "Directions of features"
     if exact is not None:
+        axes[0].set(xlabel="t-SNE 1 of directions", ylabel="t-SNE 2 of directions")
         axes[1].set(xlabel=_PLANE, ylabel="")
-        axes[1].set_aspect("equal", adjustable="datalim")
-    names = [images.class_names[label] for label in episode.classes]
-    _legend(figure, axes[0], names, _projection_references(method))
-    figure.suptitle(f"Directions of features, {way}-way {shot}-shot, {images.split} classes of {images.name}")
+        shade_regions(axes[1], exact[-way:], COLORS[:way])
+        kind, shown = f"left: {kind}", "Features"
+    _legend(figure, axes[0], [images.class_names[label] for label in episode.classes], kind)
+    figure.suptitle(f"{shown}, {way}-way {shot}-shot, {images.split} classes of {images.name}")
     return figure
 
 
@@ -75,7 +77,7 @@ def _spaces(method: TapNet, episode: EpisodeImages) -> tuple[Points, Points, Poi
     points = torch.cat([query, modified_references(references) if modified else references])
     inside = points @ null_space(head.ordered_errors, method.projection_dim, head.first)
     exact = None
-    if len(references) == 3 and method.projection_dim is None:
+    if len(references) == 3 and method.projection_dim is None and head.shift is None:
         plane = reference_directions(head.references, head.errors)
         exact = (torch.cat([query, head.references]) @ plane.mT).cpu().numpy()
     return F.normalize(points, dim=1).cpu().numpy(), F.normalize(inside, dim=1).cpu().numpy(), exact

@@ -19,9 +19,9 @@ interval over episodes, and several training seeds have their mean and range. *E
 training, including the networks it was initialized or distilled from (a classifier's steps count as episodes); hours
 that were not recorded are a dash. Where the paper's recipe was not run, ours is the recipe that was best on validation
 classes (rotated where the test classes are; among those evaluated on them), and a network other than the paper's is
-named; networks that see four views of each image have rows of their own, and so has that network when, as in the paper,
-the validation classes train, too, for a length fixed beforehand. `recipes/NAME.yaml` says where a recipe departs from
-the paper.
+named; networks that see four views of each image have rows of their own (the ablation `views` below has four views of
+others), and so has that network when, as in the paper, the validation classes train, too, for a length fixed
+beforehand. `recipes/NAME.yaml` says where a recipe departs from the paper.
 """
 
 _NOTES = """## How to read the rest

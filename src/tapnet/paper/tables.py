@@ -72,7 +72,7 @@ def _accuracies(table: PaperTable) -> Callable[[Results], FilledTable]:
             rows.append((f"{method}, ours", *ours))
         commands = [_command(recipe, tasks) for recipe, tasks in missing.items()]
         headings = ("method", *(task.heading for task in table.columns))
-        return FilledTable(table.title, headings, rows, _origins(runs), commands)
+        return FilledTable(table.title, headings, rows, _origins(runs), commands, list(table.notes))
 
     return fill
 
