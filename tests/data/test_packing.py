@@ -92,6 +92,13 @@ def test_prepare_overwrite_keeps_a_file_that_was_put_beside_the_images(pack, pet
     assert (folder / "notes.txt").exists()
 
 
+def test_prepare_writes_nothing_where_there_is_nothing_to_pack(pack, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError):
+        pack("omniglot", tmp_path / "empty")
+    assert not (tmp_path / "root").exists()
+
+
 def test_prepare_refuses_an_empty_name(pack, pets):
     with pytest.raises(UserError, match="got ''"):
         pack("folder", pets, size=8, name="")

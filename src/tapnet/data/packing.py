@@ -66,8 +66,8 @@ def prepare(dataset: Dataset, path: Path, root: Path, options: PackOptions, call
     """Pack the dataset at `path` and return it; raise UserError if it exists already, unless `options.overwrite`."""
     name = name_for(dataset, root, options)
     preprocessing = preprocessing_for(dataset, options)
+    source = recognize(dataset, path, callbacks.log)  # before anything is written
     with locked(root, name):
-        source = recognize(dataset, path, callbacks.log)
         shape = (len(source), *preprocessing.shape)
         versions = np.fromiter(map(source.version, _keys(source)), dtype=np.uint64, count=len(source))
         with clear_full_disk_errors(root, int(np.prod(shape, dtype=np.int64))):
