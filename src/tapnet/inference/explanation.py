@@ -17,6 +17,7 @@ from tapnet.inference.task_predictor import TaskPredictor
 from tapnet.methods import Head
 
 NEAREST = 4  # examples shown beside the image
+_PLANAR = 3  # classes, whose centers always lie in a plane
 Directions = NDArray[np.float64]
 
 
@@ -39,7 +40,7 @@ class Explanation:
     query: Directions = field(repr=False)  # (dim,)
     examples: Directions = field(repr=False)  # (n, dim)
     centers: Directions = field(repr=False)  # (way, dim), what stands for each class
-    planes: TaskPlanes | None = field(default=None, repr=False)  # if the classes and the image are to be drawn in them
+    planes: TaskPlanes | None = field(default=None, repr=False)  # of up to three classes
     place: NDArray[np.float64] | None = field(default=None, repr=False)  # (2,), the image in that of the projection
 
     @property
@@ -89,8 +90,11 @@ def explain(task: Task, image: ImageInput, network: str | None = None, device: s
     if isinstance(example, Unreadable):
         raise unreadable_error(image, example.reason)
     head = adapted_head(task.examples, model, task.method, task.options)
-    features, planes = model.embed([example.pixels]), planes_of(predictor.task, head)
+    features = model.embed([example.pixels])
     found = explain_features(predictor.task, head, features, image)
+    if len(task.classes) > _PLANAR:
+        return found
+    planes = planes_of(predictor.task, head)
     return replace(found, planes=planes, place=planes.locate(features)[1][0])
 
 
