@@ -50,9 +50,13 @@ def stand_in(name, root):
 WHOLE = [path.stem for path in bundled_recipes() if not load_recipe(str(path)).training.frozen_backbone]
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_recipe_trains_its_backbone_and_keeps_the_network_that_it_validated(name, tmp_path):
-    small = [
+def small_run(name, root):
+    """The changes by which a recipe trains for two small episodes on a stand-in below `root`."""
+    recipe = load_recipe(name)
+    option = METHODS[recipe.method.name].way_option
+    ways = [f"training.way={WAY}", *([f"method.options.{option}={WAY}"] if option else [])]
+    return [
+        *(ways if recipe.training.way > WAY else []),
         "training.episodes=2",
         "training.meta_batch=1",
         "training.cycles=1",
@@ -61,20 +65,22 @@ def test_recipe_trains_its_backbone_and_keeps_the_network_that_it_validated(name
         "training.query=1",
         "validation.query=2",
         "validation.episodes=4",
+        f"data.root={root}",
     ]
-    small.append(f"data.root={tmp_path}")
-    recipe = load_recipe(name)
-    if recipe.training.way > WAY:
-        option = METHODS[recipe.method.name].way_option
-        small += [f"training.way={WAY}", *([f"method.options.{option}={WAY}"] if option else [])]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_recipe_trains_its_backbone_and_keeps_the_network_that_it_validated(name, tmp_path):
+    small = small_run(name, tmp_path)
     recipe = load_recipe(name, small)
     if recipe.data.name != "quickdraw":
         stand_in(recipe.data.name, tmp_path)
     networks = recipe.training.initial_networks
     if networks and networks[0] not in bundled_checkpoints():
+        first = Path(networks[0]).name.partition("-seed")[0]
         alone = ["training.init_from=null", "training.teachers=[]"]
-        first = load_recipe(Path(networks[0]).name.partition("-seed")[0], [*small, *alone])
-        train(first, tmp_path / "first", device="cpu", precision="float32", test=False)
+        first_recipe = load_recipe(first, [*small_run(first, tmp_path), *alone])
+        train(first_recipe, tmp_path / "first", device="cpu", precision="float32", test=False)
         each = [str(tmp_path / "first")] * len(networks)
         small.append(f"training.init_from={json.dumps(each if len(each) > 1 else each[0])}")
         small += [f"training.teachers=[{tmp_path / 'first'}]"] if recipe.training.teachers else []
