@@ -64,6 +64,8 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         one dimension less than there are classes is enough; `None` is that of the network.
     """
 
+    basis: str | None = None  # of classifiers that earlier versions pickled
+
     def __init__(
         self,
         network: str = AUTO,

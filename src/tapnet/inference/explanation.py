@@ -94,7 +94,7 @@ def explain(task: Task, image: ImageInput, network: str | None = None, device: s
     found = explain_features(predictor.task, head, features, image)
     if len(task.classes) > _PLANAR:
         return found
-    planes = planes_of(predictor.task, head)
+    planes = planes_of(predictor.task, head, model.device)
     return replace(found, planes=planes, place=planes.locate(features)[1][0])
 
 

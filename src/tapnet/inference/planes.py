@@ -54,11 +54,11 @@ def task_planes(task: Task, model: EmbeddingModel) -> TaskPlanes:
     no class hides another. In the embedding space it is the plane of the largest variance of the examples, its axes
     rotated towards those of the other.
     """
-    return planes_of(task, adapted_head(task.examples, model, task.method, task.options))
+    return planes_of(task, adapted_head(task.examples, model, task.method, task.options), model.device)
 
 
-def planes_of(task: Task, head: Head) -> TaskPlanes:
-    """Return the planes of a task, as `task_planes` does, by its adapted head."""
+def planes_of(task: Task, head: Head, device: torch.device) -> TaskPlanes:
+    """Return the planes of a task, as `task_planes` does, by its adapted head, which is on this device."""
     features, centers = task.examples.features, class_centers(task, head)
     inside = projected(head, features)
     means = np.stack([inside[task.examples.labels == k].mean(axis=0) for k in range(len(task.classes))])
@@ -69,7 +69,7 @@ def planes_of(task: Task, head: Head) -> TaskPlanes:
     embedding = _aligned(embedding, _flat(features), projection(inside))
     examples = embedding(_flat(features)), projection(inside)
     seen = embedding(_flat(centers)), projection(marks)
-    logits = head.logits(torch.from_numpy(features).to(_device(head))).detach().double().cpu().numpy()
+    logits = head.logits(torch.from_numpy(features).to(device)).detach().double().cpu().numpy()
     return TaskPlanes(head, embedding, projection, examples, seen, _nearest_wins(examples[1], seen[1], logits))
 
 
@@ -93,12 +93,10 @@ def projected_centers(task: Task, head: Head, inside: NDArray[np.float64]) -> ND
 
 def projected(head: Head, features: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return features as the head compares them, (n, dim)."""
-    inside = head.project(torch.from_numpy(features).to(_device(head)).float())
+    anchor = head.centers
+    device = torch.device("cpu") if anchor is None else anchor.device
+    inside = head.project(torch.from_numpy(features).to(device).float())
     return inside.flatten(1).double().detach().cpu().numpy()
-
-
-def _device(head: Head) -> torch.device:
-    return torch.device("cpu") if head.centers is None else head.centers.device
 
 
 def _nearest_wins(points: Points, centers: Points, logits: Points) -> bool:
