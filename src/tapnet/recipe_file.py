@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -52,7 +54,7 @@ def load_recipe(name_or_path: str, changes: Sequence[str] = (), method: str | No
     """
     path = find_recipe(name_or_path)
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = copy.deepcopy(_parsed(path.read_text(encoding="utf-8")))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not a YAML file: {one_line(error)}.") from None
     if not isinstance(values, dict):
@@ -67,6 +69,12 @@ def load_recipe(name_or_path: str, changes: Sequence[str] = (), method: str | No
     if way_option is None or way_option in recipe.method.options:
         return recipe
     return changed(recipe, [f"method.options.{way_option}={recipe.training.way}"])
+
+
+@cache
+def _parsed(text: str) -> Any:
+    """Return the values of a YAML text; the tables of the paper load the same recipes many times."""
+    return yaml.safe_load(text)
 
 
 def _method_name(values: dict[str, Any]) -> Any:
