@@ -70,12 +70,15 @@ class Training:
     transposed copies. With `divisions` the loss is the mean over so many ways to divide the images of an episode into
     support and query, the first as drawn: less noise, and the images are embedded once. With `teachers` the targets of
     the queries are the labels mixed with the mean prediction of these networks, which has the weight `teacher_weight`.
+    `image_sizes` gives each of so many equal parts of the run a size of its images, for `augmentation: resized_crop`.
+    `optimizer: sgd` has a momentum of 0.9 and PyTorch's weight decay, which the learning rate multiplies.
     """
 
     way: Annotated[int, Field(ge=2)]
     shot: Count
     query: Count
     episodes: Count
+    optimizer: Literal["adamw", "sgd"] = "adamw"
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     schedule: Literal["step", "cosine"] = "step"
     cycles: Count = 1
@@ -83,6 +86,7 @@ class Training:
     decay_ratio: Annotated[float, Field(gt=0, le=1)] = 0.1
     weight_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0
     augmentation: str = "none"
+    image_sizes: list[Annotated[int, Field(ge=16)]] = dataclasses.field(default_factory=list)
     frozen_backbone: bool = False  # train the rest only, over features computed once
     init_from: Annotated[str | list[str] | None, BeforeValidator(_check_networks)] = None
     teachers: list[Annotated[str, Field(min_length=1)]] = dataclasses.field(default_factory=list)
@@ -93,6 +97,10 @@ class Training:
 
     def episode_spec(self, seed: int) -> EpisodeSpec:
         return EpisodeSpec(self.way, self.shot, self.query, self.episodes, seed)
+
+    def image_size(self, episode: int) -> int | None:
+        """Return the size of the images of an episode; `None` if it is that of the dataset."""
+        return self.image_sizes[episode * len(self.image_sizes) // self.episodes] if self.image_sizes else None
 
     @property
     def initial_networks(self) -> list[str]:
@@ -107,6 +115,8 @@ class Training:
                 "training.episodes needs to be a multiple of training.meta_batch × training.cycles = "
                 f"{self.meta_batch * self.cycles}, got {self.episodes}"
             )
+        if self.image_sizes and self.augmentation != "resized_crop":
+            raise UserError(f"training.image_sizes needs training.augmentation=resized_crop, got {self.augmentation}")
         steps = self.episodes // self.meta_batch
         if self.ema_decay is not None and (1 - self.ema_decay) * steps < 1:
             raise UserError(
@@ -159,9 +169,11 @@ class Recipe:
                 f"training.way and method.options.{option} need to be equal, and validation.way no larger, got "
                 f"{self.training.way}, {ways} and {self.validation.way}"
             )
-        if self.training.augmentation == "window" and not METHODS[self.method.name].takes_windows:
+        smaller = self.training.augmentation == "window" or self.training.image_sizes
+        if smaller and not METHODS[self.method.name].takes_windows:
             methods = ", ".join(name for name, method in METHODS.items() if method.takes_windows)
-            raise UserError(f"training.augmentation=window is for the method {methods}, got {self.method.name}")
+            key = "image_sizes" if self.training.image_sizes else "augmentation=window"
+            raise UserError(f"training.{key} is for the method {methods}, got {self.method.name}")
         if METHODS[self.method.name].loss is not Method.loss:
             needed = ["training.divisions=1"] if self.training.divisions > 1 else []
             needed += ["training.teachers=[]"] if self.training.teachers else []

@@ -74,6 +74,20 @@ def window(images: Tensor, generator: torch.Generator) -> Tensor:
     return flip(torch.stack(windows).contiguous(memory_format=torch.channels_last), generator)
 
 
+def resized_crop(images: Tensor, generator: torch.Generator, size: int | None = None) -> Tensor:
+    """Crop a random window of 35% to 100% of the area of each image, 3:4 to 4:3, resize it to `size`, then flip.
+
+    For methods that take smaller images (`classifier`); `training.image_sizes` chooses the size.
+    """
+    count, height = len(images), size or images.shape[-1]
+    area = _uniform((count,), 0.35, 1.0, generator)
+    ratio = _uniform((count,), math.log(3 / 4), math.log(4 / 3), generator).exp()
+    extent = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], dim=-1).clamp(max=1)  # of width and height
+    center = _uniform((count, 2), -1, 1, generator) * (1 - extent)
+    maps = torch.cat([torch.diag_embed(extent), center[..., None]], dim=-1)
+    return flip(_warped(images, maps, size=(height, height)), generator)
+
+
 def affine(images: Tensor, generator: torch.Generator) -> Tensor:
     """Rotate by up to 10 degrees, scale by up to 10% and shift by up to 5%; for characters.
 
@@ -92,8 +106,8 @@ def _uniform(shape: tuple[int, ...], low: float, high: float, generator: torch.G
     return low + (high - low) * torch.rand(shape, generator=generator)
 
 
-def _warped(images: Tensor, maps: Tensor, mode: str = "bilinear") -> Tensor:
-    grid = F.affine_grid(maps.to(images), list(images.shape), align_corners=False)
+def _warped(images: Tensor, maps: Tensor, mode: str = "bilinear", size: tuple[int, int] | None = None) -> Tensor:
+    grid = F.affine_grid(maps.to(images), [*images.shape[:2], *(size or images.shape[2:])], align_corners=False)
     return F.grid_sample(images, grid, mode, align_corners=False).contiguous(memory_format=torch.channels_last)
 
 
@@ -104,5 +118,6 @@ AUGMENTATIONS: dict[str, Augmentation] = {
     "flip": flip,
     "crop": crop,
     "window": window,
+    "resized_crop": resized_crop,
     "affine": affine,
 }

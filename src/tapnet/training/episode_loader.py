@@ -36,7 +36,7 @@ class EpisodeLoader:
     def prepare(self, index: int) -> EpisodeImages:
         """Return the augmented images of an episode; with a frozen backbone, their features."""
         generator = torch.Generator().manual_seed(derived_seed(self._seed, index))
-        return self._source.episode(self._sampler[index], generator)
+        return self._source.episode(index, self._sampler[index], generator)
 
     def close(self) -> None:
         """End the thread and drop the episode that it was preparing."""

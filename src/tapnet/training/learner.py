@@ -19,7 +19,7 @@ from tapnet.errors import NonFiniteError, UserError
 from tapnet.recipe import Recipe
 from tapnet.training.episode_loader import EpisodeLoader, derived_seed, seeded
 from tapnet.training.faults import Diverged, advice, gradients_are_finite, is_sound, save_episode
-from tapnet.training.schedule import set_rates
+from tapnet.training.schedule import make_optimizer, set_rates
 from tapnet.training.sources import EpisodeSource
 from tapnet.training.statistics import MeanOfStatistics
 from tapnet.training.teachers import Teachers
@@ -40,7 +40,7 @@ class Learner:
         teachers: Teachers | None = None,
     ) -> None:
         self.method, self.episodes = source.method, EpisodeLoader(source, sampler, recipe.seed)
-        self.optimizer = torch.optim.AdamW(self.method.parameters(), lr=recipe.training.learning_rate, fused=True)
+        self.optimizer = make_optimizer(self.method, recipe.training)
         self._recipe, self._fabric, self._precision, self._folder = recipe, fabric, precision, folder
         self._teachers = teachers
         self._module, self._fabric_optimizer = fabric.setup(self.method, self.optimizer)

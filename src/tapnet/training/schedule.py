@@ -19,12 +19,20 @@ def learning_rate(training: Training, episode: int) -> float:
     return training.learning_rate * training.decay_ratio ** (episode // training.decay_every)
 
 
-def set_rates(optimizer: torch.optim.Optimizer, training: Training, episode: int) -> None:
-    """Set learning rate and weight decay of AdamW, which multiplies weights by (1 - rate · decay), as of the authors.
+def make_optimizer(method: torch.nn.Module, training: Training) -> torch.optim.Optimizer:
+    """Return the optimizer of a recipe."""
+    if training.optimizer == "sgd":
+        return torch.optim.SGD(method.parameters(), training.learning_rate, momentum=0.9, nesterov=True, fused=True)
+    return torch.optim.AdamW(method.parameters(), training.learning_rate, fused=True)
 
-    Their factor is (1 - decay) whatever the rate, so the decay is divided by the rate.
+
+def set_rates(optimizer: torch.optim.Optimizer, training: Training, episode: int) -> None:
+    """Set learning rate and weight decay.
+
+    AdamW multiplies weights by (1 - rate · decay), the authors' code by (1 - decay) whatever the rate, so the decay is
+    divided by the rate.
     """
     rate = max(learning_rate(training, episode), _LEAST)
     for group in optimizer.param_groups:
         group["lr"] = rate
-        group["weight_decay"] = training.weight_decay / rate
+        group["weight_decay"] = training.weight_decay / (rate if training.optimizer == "adamw" else 1)

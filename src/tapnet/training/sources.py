@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol
 
 import torch
@@ -12,7 +12,7 @@ from tapnet.backbones import ImageShape, make_backbone
 from tapnet.backbones.precomputed import PrecomputedFeatures
 from tapnet.checkpoint import backbone_digest
 from tapnet.data import ImageSet
-from tapnet.data.augmentation import AUGMENTATIONS
+from tapnet.data.augmentation import AUGMENTATIONS, resized_crop
 from tapnet.data.batches import EpisodeImages, episode_images, to_device
 from tapnet.data.episodes import Episode
 from tapnet.errors import UserError
@@ -32,7 +32,7 @@ class EpisodeSource(Protocol):
     def validation_features(self) -> Tensor | None:
         """Features of the validation images if training does not change them; all processes must ask together."""
 
-    def episode(self, episode: Episode, generator: torch.Generator) -> EpisodeImages:
+    def episode(self, index: int, episode: Episode, generator: torch.Generator) -> EpisodeImages:
         """Return the tensors of an episode; the generator decides augmentation and divisions."""
 
 
@@ -45,13 +45,14 @@ class ImageEpisodes:
         self.method = recipe.build(train_set.image_shape).to(device)
         self.backbone_digest = ""  # its weights are in the checkpoint
         self._images, self._device = train_set, device
-        self._augment = AUGMENTATIONS[recipe.training.augmentation]
-        self._divisions = recipe.training.divisions
+        self._training = recipe.training
 
-    def episode(self, episode: Episode, generator: torch.Generator) -> EpisodeImages:
+    def episode(self, index: int, episode: Episode, generator: torch.Generator) -> EpisodeImages:
         tensors = episode_images(self._images, episode, self._device)
-        augmented = tensors._replace(images=self._augment(tensors.images, generator))
-        return augmented.with_divisions(self._divisions, generator)
+        size = self._training.image_size(index)
+        augment = AUGMENTATIONS[self._training.augmentation] if size is None else partial(resized_crop, size=size)
+        augmented = tensors._replace(images=augment(tensors.images, generator))
+        return augmented.with_divisions(self._training.divisions, generator)
 
 
 class FeatureEpisodes:
@@ -77,7 +78,7 @@ class FeatureEpisodes:
     def validation_features(self) -> Tensor:
         return self._features[1]
 
-    def episode(self, episode: Episode, generator: torch.Generator) -> EpisodeImages:
+    def episode(self, index: int, episode: Episode, generator: torch.Generator) -> EpisodeImages:  # noqa: ARG002
         features = self._features[0][to_device(episode.indices, self._device)]
         classes = to_device(episode.classes, self._device)
         return EpisodeImages(features, *episode.sizes, classes).with_divisions(self._divisions, generator)
