@@ -22,6 +22,27 @@ def file(tmp_path):
     return str(path)
 
 
+def test_a_recipe_that_extends_another_has_its_keys_but_those_that_it_names(file, tmp_path):
+    wide = tmp_path / "wide.yaml"
+    wide.write_text("extends: small.yaml\nname: wide\ntraining: {episodes: 20}\nmethod: {options: {projection_dim: 9}}")
+    far = tmp_path / "far.yaml"
+    far.write_text("extends: wide.yaml\nname: far\nmethod: {name: protonet}")
+    base, wide, far = map(load_recipe, (file, str(wide), str(far)))
+    assert (wide.training.episodes, wide.training.way) == (20, base.training.way)
+    assert wide.method.options == base.method.options | {"projection_dim": 9}
+    assert (far.training, far.method.options) == (wide.training, {})
+
+
+@pytest.mark.parametrize(
+    ("base", "words"),
+    [("wide.yaml", "extends itself: wide → wide"), ("nobody", "no recipe file 'nobody'"), ("[3]", "is the name of")],
+)
+def test_a_recipe_cannot_extend_itself_or_what_does_not_exist(tmp_path, base, words):
+    (tmp_path / "wide.yaml").write_text(f"extends: {base}")
+    with pytest.raises(ValueError, match=words):
+        load_recipe(str(tmp_path / "wide.yaml"))
+
+
 @pytest.mark.parametrize("path", bundled_recipes(), ids=lambda path: path.stem)
 def test_every_bundled_recipe_loads_and_builds(path):
     recipe = load_recipe(path.stem)

@@ -88,7 +88,9 @@ def test_recipe_trains_its_backbone_and_keeps_the_network_that_it_validated(name
     train(recipe, tmp_path / "run", device="cpu", precision="float32", test=False)
     moments = read_checkpoint(tmp_path / "run" / LAST).optimizer
     first_moments = ("/exp_avg", "/momentum_buffer")
-    backbone = [tensor for key, tensor in moments.items() if key.startswith("backbone.") and key.endswith(first_moments)]
+    backbone = [
+        tensor for key, tensor in moments.items() if key.startswith("backbone.") and key.endswith(first_moments)
+    ]
     assert backbone
     assert all(tensor.any() for tensor in backbone)
     images = recipe.data.images(recipe.validation.split)

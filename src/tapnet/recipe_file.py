@@ -24,7 +24,7 @@ def bundled_recipes() -> list[Path]:
     """Return the recipes that come with the package, sorted; in a checkout those of its `recipes/` folder."""
     here = Path(__file__).parent
     installed, checkout = here / "recipes", here.parents[1] / "recipes"
-    return sorted((installed if installed.is_dir() else checkout).glob("*.yaml"))
+    return sorted((installed if installed.is_dir() else checkout).rglob("*.yaml"), key=lambda path: path.stem)
 
 
 def find_recipe(name_or_path: str) -> Path:
@@ -53,14 +53,7 @@ def load_recipe(name_or_path: str, changes: Sequence[str] = (), method: str | No
     With `method` another method replaces that of the recipe, before the changes.
     """
     path = find_recipe(name_or_path)
-    try:
-        values = copy.deepcopy(_parsed(path.read_text(encoding="utf-8")))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not a YAML file: {one_line(error)}.") from None
-    if not isinstance(values, dict):
-        raise UserError(
-            f"{path} needs the keys of a recipe, got {'nothing' if values is None else type(values).__name__}."
-        )
+    values = _read_values(path)
     if method is None or _method_name(values) == method:
         return _with_changes(values, str(path), changes)
     values |= {"name": f"{values.get('name')}-{method}", "method": {"name": method, "options": {}}}
@@ -69,6 +62,41 @@ def load_recipe(name_or_path: str, changes: Sequence[str] = (), method: str | No
     if way_option is None or way_option in recipe.method.options:
         return recipe
     return changed(recipe, [f"method.options.{way_option}={recipe.training.way}"])
+
+
+def _read_values(path: Path, extending: Sequence[Path] = ()) -> dict[str, Any]:
+    """Return the keys of a YAML file, added to those of the recipe that it extends, if there is one."""
+    if path in extending:
+        raise UserError(f"{path} extends itself: {' → '.join(file.stem for file in [*extending, path])}.")
+    try:
+        values = copy.deepcopy(_parsed(path.read_text(encoding="utf-8")))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not a YAML file: {one_line(error)}.") from None
+    if not isinstance(values, dict):
+        raise UserError(
+            f"{path} needs the keys of a recipe, got {'nothing' if values is None else type(values).__name__}."
+        )
+    base = values.pop("extends", None)
+    if base is None:
+        return values
+    if not isinstance(base, str):
+        raise UserError(f"{path}: `extends` is the name of a recipe or a file beside this one, got {base!r}.")
+    beside = path.parent / base
+    return _merged(_read_values(beside if beside.is_file() else find_recipe(base), [*extending, path]), values)
+
+
+def _merged(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Return the base with these values in place of its own, key by key in groups.
+
+    A group with another `name`, such as another method, has none of the options of the base.
+    """
+    merged = dict(base)
+    for key, value in values.items():
+        group = base.get(key)
+        is_group = isinstance(group, dict) and isinstance(value, dict)
+        same_kind = is_group and value.get("name", group.get("name")) == group.get("name")
+        merged[key] = _merged(group, value) if same_kind else value
+    return merged
 
 
 @cache
