@@ -179,14 +179,13 @@ def test_the_long_lists_come_after_the_papers_tables(results):
 
 
 def test_a_recipe_links_to_its_network_where_that_is_kept(results):
-    (results / "checkpoints").mkdir()
-    (results / "checkpoints" / "omniglot-1shot.safetensors").touch()
-    assert "| [`omniglot-1shot`](results/checkpoints/omniglot-1shot.safetensors) | omniglot," in report(results)
+    (results / "omniglot").mkdir()
+    (results / "omniglot" / "omniglot-1shot.safetensors").touch()
+    assert "| [`omniglot-1shot`](results/omniglot/omniglot-1shot.safetensors) | omniglot," in report(results)
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "results" / "checkpoints").glob("*")))
-def test_a_kept_network_is_the_one_of_its_results(name):
-    path = ROOT / "results" / "checkpoints" / f"{name}.safetensors"
+@pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*/*.safetensors")), ids=lambda path: path.stem)
+def test_a_kept_network_is_the_one_of_its_results(path):
     header = read_checkpoint(path).header
     origins = [
         (result["trained"]["episodes"], result["trained"]["data"], result["trained"]["origin"])

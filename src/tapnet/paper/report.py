@@ -7,7 +7,7 @@ from typing import Any
 
 from tapnet.paper.ablations.rows import subsample_rows, task_words
 from tapnet.paper.cells import CELL_HEADINGS, cell_rows
-from tapnet.paper.results import CHECKPOINTS, DROPPED, read_ablations, read_results
+from tapnet.paper.results import DROPPED, read_ablations, read_results
 from tapnet.paper.rivals import RIVAL_TABLES
 from tapnet.paper.tables import TABLES, FilledTable, filled_table, saved_after
 from tapnet.wording import difference, half_width, markdown_table
@@ -29,7 +29,7 @@ _NOTES = """## How to read the rest
 This page is made from the files in `results/` by `make results`; a test fails when they disagree. *Over episodes* is
 the usual 95% interval, for these test classes; *over classes* is the one for other classes and images of the same kind
 ([how](docs/method.md)). Neither covers another training seed. What was not run says so, with its command. A recipe with
-a link has its network here: `tapnet evaluate results/checkpoints/NAME.safetensors` with the options of a row repeats
+a link has its network here: `tapnet evaluate results/DATASET/NAME.safetensors` with the options of a row repeats
 that row. `omniglot-cpu-turned` is the bundled network `characters`, there in half precision; its rows of 1692 rotated
 classes were measured with that file. `omniglot-cpu-branches` is kept in half precision, too; its rows of 1692 classes
 were measured before the rounding, and the file repeats them. Where *over classes* is *withdrawn*, the interval counted
@@ -89,7 +89,7 @@ def _over_classes(task: dict[str, Any]) -> str:
 def _linked(recipe: dict[str, Any], folder: Path) -> str:
     """Return the name of a recipe, as a link to its network if that is kept; networks of other seeds than 0 are not."""
     name = recipe["name"]
-    path = f"{CHECKPOINTS}/{name}.safetensors"
+    path = f"{recipe['data']['name']}/{name}.safetensors"
     if recipe["seed"]:
         return f"`{name}`, seed {recipe['seed']}"
     return f"[`{name}`](results/{path})" if (folder / path).is_file() else f"`{name}`"

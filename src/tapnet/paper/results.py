@@ -24,7 +24,6 @@ from tapnet.training.provenance import commit
 INTERVAL = "student"  # how `ci95_bootstrap` was computed; earlier versions used the normal quantile
 DROPPED = "dropped"  # it was too narrow, and the network no longer exists
 ABLATIONS = "ablations"  # the folder of ablations in that of results
-CHECKPOINTS = "checkpoints"  # the folder of networks in that of results
 _DIGITS = 8  # of a digest in a file name
 _MEASURED = ("accuracy", "ci95", "way", "shot", "query", "episodes", "classes")
 
