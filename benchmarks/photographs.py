@@ -20,13 +20,16 @@ from tapnet.inference.task_predictor import TaskPredictor
 NETWORKS = {"photos": "at least 0.85", "photos-fast": ""}
 IMAGES, WAY, SHOT = 96, 20, 5
 SIZE = (500, 375)  # of the photographs, as in CUB
+TELEPHONE_IMAGES, TELEPHONE_SIZE = 32, (4000, 3000)  # of a telephone's camera, 12 megapixels
 
 
 def rows(pairs: int = 3) -> list[Row]:
     """Seconds per image of the bare network / of `predict`; and seconds of a fit that finds its images embedded."""
     with tempfile.TemporaryDirectory() as folder:
-        files = photographs(Path(folder))
-        predicted = [_predict_row(network, asked, files, pairs) for network, asked in NETWORKS.items()]
+        files = photographs(Path(folder), IMAGES, SIZE)
+        large = photographs(Path(folder), TELEPHONE_IMAGES, TELEPHONE_SIZE)
+        predicted = [_predict_row(network, asked, files, pairs, "photographs") for network, asked in NETWORKS.items()]
+        predicted += [_predict_row(network, "", large, pairs, "telephone photographs") for network in NETWORKS]
     model = load_network(default := next(iter(NETWORKS)))
     classes, examples = embedded(model)
     task = fit_task(classes, examples, model)
@@ -37,24 +40,31 @@ def rows(pairs: int = 3) -> list[Row]:
     return [*predicted, Row(name, fitting / embedding, "", fitting, embedding, note)]
 
 
-def _predict_row(network: str, asked: str, files: list[Path], pairs: int) -> Row:
+def _predict_row(network: str, asked: str, files: list[Path], pairs: int, content: str) -> Row:
     model = load_network(network)
     read = read_images(files, model.image_preprocessing)
     pixels = [example.pixels for _, example in read if isinstance(example, Example)]
     predictor = TaskPredictor(fit_task(*embedded(model), model), model)
     bare, whole, ratio = compared(
-        lambda: model.embed(pixels), lambda: predictor.predict(files), pairs, (IMAGES, IMAGES)
+        lambda: model.embed(pixels), lambda: predictor.predict(files), pairs, (len(files), len(files))
     )
-    return Row(f"predict: the network {network} alone / a folder of photographs", ratio, asked, bare, whole)
+    return Row(f"predict: the network {network} alone / a folder of {content}", ratio, asked, bare, whole)
 
 
-def photographs(folder: Path) -> list[Path]:
-    """Return JPEG files of smooth noise: as large as photographs, and as slow to decode."""
+def photographs(folder: Path, count: int, size: tuple[int, int]) -> list[Path]:
+    """Return JPEG files of smooth noise: as large as photographs, and as slow to decode.
+
+    Large ones have grain as well, with which 12 megapixels take 4 MB.
+    """
     generator, files = np.random.default_rng(0), []
-    for number in range(IMAGES):
+    grain = Image.effect_noise(size, 10)
+    for number in range(count):
         coarse = Image.fromarray(generator.integers(0, 256, (40, 50, 3), dtype=np.uint8))
-        files.append(folder / f"{number}.jpg")
-        coarse.resize(SIZE, Image.Resampling.BICUBIC).save(files[-1], quality=90)
+        photograph = coarse.resize(size, Image.Resampling.BICUBIC)
+        if size == TELEPHONE_SIZE:
+            photograph = Image.blend(photograph, Image.merge("RGB", (grain, grain, grain)), 0.5)
+        files.append(folder / f"{size[0]}-{number}.jpg")
+        photograph.save(files[-1], quality=90)
     return files
 
 

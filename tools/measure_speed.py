@@ -2,9 +2,7 @@
 
 FOLDER holds one folder of photographs per class, of which the first five of each of five classes are fitted and all
 are predicted, by each network in turn, decoding included. Beside it the two parts: reading alone, and the bare network,
-to which images come decoded: the least CPU seconds of three passes each. Then what the faster resizing for networks in
-bf16 changes: the probability of the most probable class beside that with Pillow's pixels, on average and at most, and
-how many images have another class.
+to which images come decoded: the least CPU seconds of three passes each.
 """
 
 from __future__ import annotations
@@ -16,9 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.data.source import Unreadable
@@ -51,24 +47,12 @@ def main() -> None:
         bare, _ = timed(network.embed, pixels)
         seconds = {"predict": whole, "reading_only": reading, "network_only": bare}
         rates = {part: len(files) / value for part, value in seconds.items()}
-        changes = resizing_changes(predictor, pixels, files)
-        rows.append({"network": name, "precision": network.precision} | rates | changes)
+        rows.append({"network": name, "precision": network.precision} | rates)
         print(rows[-1])
     command = f"python tools/measure_speed.py FOLDER --images {args.images} --threads {args.threads}"
     hardware = describe(torch.device("cpu"), "auto")
     args.json.parent.mkdir(parents=True, exist_ok=True)
     args.json.write_text(json.dumps({"command": command, "hardware": hardware, "rows": rows}, indent=1) + "\n", "utf-8")
-
-
-def resizing_changes(predictor: TaskPredictor, pixels: list[NDArray[np.uint8]], files: list[Path]) -> dict[str, float]:
-    """Return how far probabilities move from those with Pillow's pixels, and how many images change their class."""
-    network = predictor.network
-    assert network.preprocessing is not None
-    by_pillow = [each.pixels for _, each in read_images(files, network.preprocessing) if isinstance(each, Example)]
-    before, after = predictor.probabilities(by_pillow), predictor.probabilities(pixels)
-    moved = np.abs(after.max(axis=1) - before.max(axis=1))
-    other = int((after.argmax(axis=1) != before.argmax(axis=1)).sum())
-    return {"mean_change": float(moved.mean()), "largest_change": float(moved.max()), "other_class": other}
 
 
 def read_all(files: list[Path], preprocessing: Preprocessing) -> list[tuple[ImageInput, Example | Unreadable]]:

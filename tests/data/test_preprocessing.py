@@ -108,6 +108,7 @@ def test_decode_large_photograph_is_unpacked_smaller():
         (Preprocessing(260, 260, 3, fit="crop"), (600, 600)),
         (Preprocessing(500, 500, 3), (1200, 1200)),
         (Preprocessing(1600, 1600, 3), (2400, 2400)),
+        (Preprocessing(700, 700, 3), (2400, 2400)),
         (Preprocessing(28, 28, 1, ink="bright"), (2400, 2400)),
     ],
 )

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tapnet.checkpoint import read_checkpoint
-from tapnet.data.fast_resize import PILLOW, FastPreprocessing
 from tapnet.errors import UserError
 from tapnet.inference import fit, load_network, read_task, write_task
 from tapnet.inference.task_predictor import TaskPredictor
@@ -54,30 +53,6 @@ def test_task_without_a_recorded_precision_is_of_float32(drawing_task):
     assert read_task(drawing_task).precision == "float32"
 
 
-@pytest.mark.parametrize("resizing", ["pillow", "pytorch"])
-def test_task_resizes_images_as_its_examples_were(resizing, task, tmp_path):
-    write_task(replace(task, resizing=resizing), tmp_path / "a.task")
-    preprocessing = TaskPredictor.open(read_task(tmp_path / "a.task")).preprocessing
-    assert isinstance(preprocessing, FastPreprocessing) == (resizing == "pytorch")
-
-
-def test_task_without_a_recorded_resizing_is_resized_by_pillow(drawing_task):
-    from tapnet.inference.task_file import read_header
-
-    assert "resizing" not in read_header(drawing_task)
-    assert read_task(drawing_task).resizing == "pillow"
-
-
-def test_new_task_is_resized_by_pytorch_where_the_network_computes_in_bf16(task):
-    assert task.resizing == ("pytorch" if task.precision == "bf16" else "pillow")
-
-
-def test_task_of_an_unknown_resizing_is_refused(task, tmp_path):
-    write_task(replace(task, resizing="scissors"), tmp_path / "a.task")
-    with pytest.raises(UserError, match="its images are resized by 'scissors', expected pillow or pytorch"):
-        read_task(tmp_path / "a.task")
-
-
 def test_task_of_an_unknown_precision_is_refused(task, tmp_path):
     write_task(replace(task, precision="bf8"), tmp_path / "a.task")
     with pytest.raises(UserError, match="its precision is 'bf8', expected float32 or bf16"):
@@ -87,5 +62,5 @@ def test_task_of_an_unknown_precision_is_refused(task, tmp_path):
 def test_both_precisions_give_nearly_the_same_features():
     network, pixels = load_network("photos-fast"), [np.zeros((224, 224, 3), np.uint8)]
     pixels[0][60:160, 60:160] = (200, 80, 30)
-    half, full = (network.embedding_as(each, PILLOW).embed(pixels)[0] for each in ("bf16", "float32"))
+    half, full = (network.embedding_as(each).embed(pixels)[0] for each in ("bf16", "float32"))
     assert half @ full / np.linalg.norm(half) / np.linalg.norm(full) > 0.99

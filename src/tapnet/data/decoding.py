@@ -20,7 +20,7 @@ from tapnet.errors import UserError
 
 MOST_PIXELS = 40_000_000  # of one image: with a copy of it, 320 MB while it is decoded
 LARGE_PIXELS = 4_000_000
-LARGE_SIDE = 1600  # to which a JPEG may be reduced while it is decoded if nobody says how large it is needed
+LARGE_SIDE = 1600  # to which a JPEG of too many pixels is reduced if nobody says how large it is needed
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM", "TGA", "JPEG2000", "AVIF", "HEIF")
 SUFFIXES = frozenset(
     ".avif .bmp .gif .heic .heif .hif .jfif .jp2 .jpe .jpeg .jpg .pbm .pgm .png .pnm .ppm .tga .tif .tiff .webp".split()  # noqa: SIM905
@@ -68,19 +68,18 @@ def with_image(
 ) -> T | Unreadable:
     """Return what `use` makes of the image, or the reason why it cannot be read.
 
-    `side` is a height and width that `use` can do with: a JPEG of more than LARGE_PIXELS is decoded at 1/2, 1/4 or 1/8
-    of its size, but not below it, in a fraction of the time. Without `side`, only one of more than MOST_PIXELS is. An
-    image of more than `most_pixels` is not decoded at all.
+    `side` is a height and width that `use` can do with: a JPEG is decoded at 1/2, 1/4 or 1/8 of its size, but not below
+    it, in a fraction of the time. Without `side`, only one of more than MOST_PIXELS is. An image of more than
+    `most_pixels` is not decoded at all.
     """
-    most, least = (MOST_PIXELS, LARGE_SIDE) if side is None else (LARGE_PIXELS, side)
     if isinstance(raw, Unreadable):
         return raw
     try:
         image = _open(raw)
         if most_pixels is not None and image.width * image.height > most_pixels:
             return TooLarge(f"{image.width}×{image.height} pixels, more than {most_pixels:,}")
-        if image.width * image.height > most:
-            image.draft(image.mode, (least, least))
+        if side is not None or image.width * image.height > MOST_PIXELS:
+            image.draft(image.mode, (side or LARGE_SIDE, side or LARGE_SIDE))
         pixels = image.width * image.height
         if pixels > MOST_PIXELS:
             raise Image.DecompressionBombError

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from tapnet.data.decoding import LARGE_SIDE, LoadedImage, on_white, with_image
+from tapnet.data.decoding import LoadedImage, on_white, with_image
 from tapnet.data.source import Raw, Unreadable
 from tapnet.errors import UserError
 
@@ -86,8 +86,7 @@ class Preprocessing:
     @property
     def sufficient_side(self) -> int | None:
         """The height and width at which a photograph may be decoded; `None` for drawings, whose strokes are thin."""
-        side = max(self.height, self.width)
-        return max(side, min(2 * side, LARGE_SIDE)) if self.ink is None else None
+        return 2 * max(self.height, self.width) if self.ink is None else None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings as plain values, for JSON."""

@@ -18,7 +18,6 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor, tensor
 
-from tapnet.data.fast_resize import PILLOW
 from tapnet.errors import UserError
 from tapnet.inference.content import choose_network
 from tapnet.inference.examples import Examples
@@ -142,7 +141,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         model.task_, model.classes_, model.network_ = task, np.array(task.labels()), model.network
         model.n_features_in_ = task.examples.features.shape[1]
-        model.precision_, model.resizing_ = task.precision, task.resizing
+        model.precision_ = task.precision
         return model
 
     def _chosen(self, X: Any) -> str:
@@ -180,8 +179,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _network(self) -> EmbeddingModel:
         """Return the network, embedding images as the examples were."""
-        resizing = getattr(self, "resizing_", PILLOW)  # classifiers pickled by earlier versions have none
-        return load_network(self.network_, self.device).embedding_as(self.precision_, resizing)
+        return load_network(self.network_, self.device).embedding_as(self.precision_)
 
     def _read(
         self, X: Any, reset: bool, thumbnail: bool = False
@@ -190,10 +188,8 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         _check_unusable(X)
         if reset:
             self.network_ = self._chosen(X)
-            self.precision_, self.resizing_ = "float32", PILLOW
-            if self.network_ != FEATURES:
-                network = load_network(self.network_, self.device)
-                self.precision_, self.resizing_ = network.precision, network.resizing
+            features = self.network_ == FEATURES
+            self.precision_ = "float32" if features else load_network(self.network_, self.device).precision
         if not are_images(X):
             vectors = validate_data(self, X, reset=reset, dtype=np.float64)
             check_features(tensor(vectors))

@@ -22,7 +22,6 @@ from tapnet.backbones.precomputed import PrecomputedFeatures
 from tapnet.checkpoint import Header, backbone_digest, parse_checkpoint, read_checkpoint, tensors_digest
 from tapnet.checkpoint_files import bundled_checkpoints, find_checkpoint
 from tapnet.data.batches import to_float_tensor
-from tapnet.data.fast_resize import PILLOW, PYTORCH, FastPreprocessing
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.errors import NotFoundError, UserError
 from tapnet.evaluation.calibration import Calibration
@@ -55,7 +54,6 @@ class EmbeddingModel:
     method: Method = field(repr=False)
     earlier_sha256: str = ""  # by which tasks of earlier versions know a Hugging Face model
     precision: str = "float32"  # in which images are embedded, or "bf16"
-    resizing: str = PILLOW  # which library resizes photographs, one of RESIZERS
 
     @cached_property
     def _embedder(self) -> Embedder:
@@ -70,10 +68,9 @@ class EmbeddingModel:
     def _parameter_free(self) -> dict[str, Method]:
         return {name: METHODS[name](self.method.backbone).eval() for name in PARAMETER_FREE}
 
-    def embedding_as(self, precision: str, resizing: str) -> EmbeddingModel:
-        """Return this network with the precision and resizing with which the examples of a task were embedded."""
-        same = (precision, resizing) == (self.precision, self.resizing)
-        return self if same else replace(self, precision=precision, resizing=resizing)
+    def embedding_as(self, precision: str) -> EmbeddingModel:
+        """Return this network with the precision in which the examples of a task were embedded."""
+        return self if precision == self.precision else replace(self, precision=precision)
 
     def embed(self, pixels: Iterable[NDArray[np.uint8]]) -> NDArray[np.float32]:
         """Return features (n, *feature_shape) of prepared images (height, width, channels)."""
@@ -142,7 +139,7 @@ class EmbeddingModel:
         """How images are prepared; raise UserError where features come from elsewhere."""
         if self.preprocessing is None:
             raise UserError("The task was fitted to feature vectors: give such vectors, not images.")
-        return FastPreprocessing(**self.preprocessing.as_dict()) if self.resizing == PYTORCH else self.preprocessing
+        return self.preprocessing
 
     @property
     def device(self) -> torch.device:
@@ -211,15 +208,13 @@ _networks = _NetworkCache()
 def _from_checkpoint(name: str, path: Path, content: bytes, sha256: str, device: str) -> EmbeddingModel:
     checkpoint = parse_checkpoint(content, path)
     method = checkpoint.method().to(resolve_device(device))
-    precision = resolve_precision("auto" if method.backbone.bf16_maps else "float32", resolve_device(device))
     return EmbeddingModel(
         name=name,
         sha256=sha256,
         preprocessing=preprocessing_of(checkpoint.header),
         calibration=Calibration(checkpoint.header.calibration),
         method=method,
-        precision=precision,
-        resizing=PYTORCH if precision == "bf16" else PILLOW,
+        precision=resolve_precision("auto" if method.backbone.bf16_maps else "float32", resolve_device(device)),
     )
 
 

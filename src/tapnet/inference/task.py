@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from tapnet.data.fast_resize import PILLOW
 from tapnet.errors import NonFiniteError, NotFoundError, UserError
 from tapnet.inference.adaptation import adapt
 from tapnet.inference.examples import Examples, joined
@@ -46,7 +45,6 @@ class Task:
     network_sha256: str
     label_kind: str = "str"  # what the class names were before they became text, one of LABEL_KINDS
     precision: str = "float32"  # in which its examples were embedded, and in which images have to be
-    resizing: str = PILLOW  # which library resized its examples, and has to resize images
 
     def logits(self, features: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return scores (n, way) in float64; if the head is linear, an image's do not depend on the others given."""
@@ -106,7 +104,7 @@ def network_of(task: Task, network: str | None = None, device: str = "cpu") -> E
             parameter="network",
         ) from None
     task.check_network(model)
-    return model.embedding_as(task.precision, task.resizing)
+    return model.embedding_as(task.precision)
 
 
 def fit_task(
@@ -128,7 +126,7 @@ def fit_task(
     name, options = resolve_method(model, method, options)
     head = adapt(examples, model, name, options)
     temperature = temperature_of(head, examples, model, name, options)
-    names = name, options, model.name, model.sha256, label_kind, model.precision, model.resizing
+    names = name, options, model.name, model.sha256, label_kind, model.precision
     return Task(tuple(classes), examples, head, temperature, *names)
 
 

@@ -21,7 +21,6 @@ from torch import Tensor
 from tapnet._version import __version__
 from tapnet.atomic_write import write_atomically
 from tapnet.checkpoint import HEADER, TASK, content_digest
-from tapnet.data.fast_resize import PILLOW, RESIZERS
 from tapnet.errors import UserError
 from tapnet.hardware import PRECISIONS
 from tapnet.inference.adaptation import adapt
@@ -70,7 +69,6 @@ def _header(task: Task) -> dict[str, Any]:
         "network": task.network,
         "network_sha256": task.network_sha256,
         **({} if task.precision == "float32" else {"precision": task.precision}),
-        **({} if task.resizing == PILLOW else {"resizing": task.resizing}),
         "version": __version__,
         "format": FORMAT,
     }
@@ -137,7 +135,6 @@ def _task(header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Task:
         network_sha256=header["network_sha256"],
         label_kind=header["label_kind"],
         precision=header.get("precision", "float32"),
-        resizing=header.get("resizing", PILLOW),
     )
 
 
@@ -186,8 +183,6 @@ def _check(task: Task) -> None:
         raise UserError("its method, options or temperature are not valid")
     if task.precision not in PRECISIONS:
         raise UserError(f"its precision is {task.precision!r}, expected {' or '.join(PRECISIONS)}")
-    if task.resizing not in RESIZERS:
-        raise UserError(f"its images are resized by {task.resizing!r}, expected {' or '.join(RESIZERS)}")
     if task.label_kind not in LABEL_KINDS:
         raise UserError(f"its labels are {task.label_kind!r}, expected {', '.join(LABEL_KINDS)}")
     task.labels()

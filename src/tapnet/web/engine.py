@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
 from typing import TypeVar
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from tapnet.checkpoint_files import bundled_checkpoints
 from tapnet.data.decoding import image_size
-from tapnet.data.fast_resize import PILLOW
 from tapnet.data.preprocessing import Pixels
 from tapnet.data.source import TooLarge, Unreadable
 from tapnet.errors import UserError
@@ -115,9 +114,7 @@ class Engine:
             raise UserError(f"This server has the networks {', '.join(self.networks)}, got {name!r}.")
         with self._lock:
             if name not in self._models:
-                model = load_network(name, self.settings.device)
-                model = replace(model, resizing=PILLOW)  # stored tasks do not record it
-                self._models[name] = BatchedModel.of(model, self.batcher)
+                self._models[name] = BatchedModel.of(load_network(name, self.settings.device), self.batcher)
             return self._models[name]
 
     def methods(self, name: str) -> list[str]:

@@ -80,7 +80,6 @@ def _import(parts: Services, content: bytes, name: str) -> StoredTask:
         most = parts.settings.limits.examples
         raise Problem(409, f"A task may have {most} examples, the file has {len(task.examples)}.")
     method, dim = _checked_method(parts, task, model)
-    # resizing may differ: it moves probabilities by 0.002 on average (docs/own-images-measured.md)
     if task.precision != model.precision:
         raise Problem(422, f"The task was fitted in {task.precision}, this server computes in {model.precision}.")
     names = [_checked_name(each) for each in task.classes]
