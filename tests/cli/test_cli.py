@@ -159,7 +159,7 @@ def test_recipes_are_listed_by_dataset_and_tapnet_first(capsys):
     assert main(["recipes"]) == 0
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert names[:3] == ["quickdraw", "quickdraw", "quickdraw-60way"]
-    in_order = ["omniglot", "omniglot-1shot", "omniglot-cpu", "omniglot-cpu-long", "omniglot-maml", "mini-imagenet"]
+    in_order = ["omniglot", "omniglot-1shot", "omniglot-cpu", "omniglot-cpu-long", "omniglot-maml-cpu", "mini-imagenet"]
     assert [name for name in names if name in in_order] == in_order
     assert len(names) == len({*names}) + 2  # two datasets have a recipe of their name
 

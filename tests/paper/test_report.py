@@ -87,7 +87,7 @@ def record_other(results, name, accuracy, validation):
 
 def test_one_look_and_four_views_of_each_image_have_rows_of_their_own(results):
     for name, accuracy, validation in (
-        ("omniglot-cpu-turned", 0.97, 0.96),
+        ("omniglot-cpu-four-rotations", 0.97, 0.96),
         ("omniglot-cpu-mirrored", 0.96, 0.95),
         ("omniglot-cpu-long", 0.965, 0.94),
         ("omniglot-cpu-1200", 0.966, 0.99),  # on characters that it was trained on
@@ -98,7 +98,7 @@ def test_one_look_and_four_views_of_each_image_have_rows_of_their_own(results):
     assert "| 96.00 ± 0.12 | -2.07 |" in once
     assert once.endswith("| `omniglot-cpu-mirrored`, ResNet-12-small |")
     assert "| 97.00 ± 0.12 | -1.07 |" in four
-    assert four.endswith("| `omniglot-cpu-turned`, ResNet-12-small, four views of each image |")
+    assert four.endswith("| `omniglot-cpu-four-rotations`, ResNet-12-small, four views of each image |")
 
 
 def test_a_network_trained_further_on_the_validation_classes_has_a_row_below_the_one_that_they_chose(results):

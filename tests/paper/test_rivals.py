@@ -61,8 +61,12 @@ def test_results_of_another_protocol_are_left_out(other):
 
 
 def test_a_further_recipe_fills_the_tasks_that_the_first_cannot_do():
-    rival = Rival("some", ("omniglot-maml-cpu", "omniglot-maml"))
-    results = [result("omniglot-maml-cpu", 0.9), result("omniglot-maml", 0.8, way=20), result("omniglot-maml", 0.7)]
+    rival = Rival("some", ("omniglot-maml-cpu", "omniglot-maml-20way-cpu"))
+    results = [
+        result("omniglot-maml-cpu", 0.9),
+        result("omniglot-maml-20way-cpu", 0.8, way=20),
+        result("omniglot-maml-20way-cpu", 0.7),
+    ]
     found = [best_known(OMNIGLOT, rival, *task, results) for task in OMNIGLOT.tasks]
     assert [each["evaluation"]["accuracy"] for each in found if each] == [0.9, 0.8]
 

@@ -94,7 +94,7 @@ MAIN_OMNIGLOT_MINI = PaperTable(
         "omniglot-cpu",
         "omniglot-cpu-long",
         "omniglot-cpu-mirrored",
-        "omniglot-cpu-turned",
+        "omniglot-cpu-four-rotations",
         "omniglot-cpu-wide",
         "omniglot-cpu-wide-mixed",
         "omniglot-cpu-wide-distilled",

@@ -21,7 +21,7 @@ that were not recorded are a dash. Where the paper's recipe was not run, ours is
 classes (rotated where the test classes are; among those evaluated on them), and a network other than the paper's is
 named; networks that see four views of each image have rows of their own (the ablation `views` below has four views of
 others), and so has that network when, as in the paper, the validation classes train, too, for a length fixed
-beforehand. `recipes/NAME.yaml` says where a recipe departs from the paper.
+beforehand. The recipe (`recipes/DATASET/NAME.yaml`) says where a recipe departs from the paper.
 """
 
 _NOTES = """## How to read the rest
@@ -30,10 +30,10 @@ This page is made from the files in `results/` by `make results`; a test fails w
 the usual 95% interval, for these test classes; *over classes* is the one for other classes and images of the same kind
 ([how](docs/method.md)). Neither covers another training seed. What was not run says so, with its command. A recipe with
 a link has its network here: `tapnet evaluate results/DATASET/NAME.safetensors` with the options of a row repeats
-that row. `omniglot-cpu-turned` is the bundled network `characters`, there in half precision; its rows of 1692 rotated
-classes were measured with that file. `omniglot-cpu-branches` is kept in half precision, too; its rows of 1692 classes
-were measured before the rounding, and the file repeats them. Where *over classes* is *withdrawn*, the interval counted
-the rotations of a character as classes of their own, which made it too narrow, and the network was not kept to measure
+that row. `omniglot-cpu-four-rotations` is the bundled network `characters`, there in half precision; its rows of 1692
+rotated classes were measured with that file. `omniglot-cpu-branches` is kept in half precision, too; its rows of 1692
+classes were measured before the rounding, and the file repeats them. Where *over classes* is *withdrawn*, the
+interval counted the rotations of a character as classes of their own, which made it too narrow, and the network was not kept to measure
 it again; where it is *left out*, it was not computed (`--no-class-interval`). A row of a table with the name of a
 recipe is ours, for smaller machines.
 """
