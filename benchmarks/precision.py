@@ -28,8 +28,7 @@ from tapnet.checkpoint import load
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.hardware import resolve_device, resolve_precision
-from tapnet.recipe import Recipe
-from tapnet.recipe_file import load_recipe
+from tapnet.recipe import Recipe, load_recipe
 from tapnet.training import train
 
 

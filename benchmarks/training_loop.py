@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from pairs import Row, Work, compared, seconds
 
-from tapnet.recipe_file import load_recipe
+from tapnet.recipe import load_recipe
 from tapnet.training import Run
 from tapnet.training.faults import gradients_are_finite
 from tapnet.trusted import trusted_episode

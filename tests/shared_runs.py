@@ -12,12 +12,12 @@ from pathlib import Path
 
 import torch
 
-from tapnet import distributed
+from tapnet import hardware
 from tapnet.data import load_dataset
 from tapnet.data.episodes import EpisodeSpec
-from tapnet.distributed import launched
 from tapnet.evaluation.evaluator import Evaluator
-from tapnet.recipe_file import recipe_from
+from tapnet.hardware import launched
+from tapnet.recipe import recipe_from
 from tapnet.training import train
 
 RECIPE = {
@@ -38,7 +38,7 @@ def evaluate(_, path):
     torch.manual_seed(0)
     evaluator = Evaluator(recipe_from(RECIPE, "test").build((1, 28, 28)).eval(), load_dataset("quickdraw", "test"))
     result = evaluator.evaluate(EpisodeSpec(5, 1, 5, 1000), bootstrap=False)
-    if distributed.rank() == 0:
+    if hardware.rank() == 0:
         path.write_text(repr((result.accuracy, result.ci95)))
 
 
@@ -47,12 +47,12 @@ def refused(fabric, path):
     try:
         step(fabric, path / "run")
     except (ValueError, SystemExit) as end:
-        (path / f"rank-{distributed.rank()}").write_text(str(end))
+        (path / f"rank-{hardware.rank()}").write_text(str(end))
 
 
 def diverged(fabric, path):
     """The second process alone has a loss that is not finite."""
-    if distributed.rank() == 1:
+    if hardware.rank() == 1:
         torch.nn.functional.cross_entropy = lambda logits, _: logits.sum() * math.nan
     refused(fabric, path)
 

@@ -10,10 +10,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import tapnet
-from tapnet.atomic_write import write_atomically
 from tapnet.checkpoint import Checkpoint, Header, read_checkpoint
-from tapnet.checkpoint_files import BEST, bundled_checkpoints, find_checkpoint
-from tapnet.recipe_file import recipe_from
+from tapnet.paths import BEST, bundled_checkpoints, find_checkpoint, write_atomically
+from tapnet.recipe import recipe_from
 
 RECIPE = recipe_from(
     {

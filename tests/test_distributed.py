@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from tapnet.checkpoint import read_checkpoint
-from tapnet.checkpoint_files import LAST
 from tapnet.cli import main
+from tapnet.paths import LAST
 from tapnet.training.run_folder import RunFolder, read_curve
 from tapnet.training.statistics import MeanOfStatistics
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from tapnet.checkpoint import Checkpoint, Header, read_checkpoint, read_header
 from tapnet.cli import main
-from tapnet.recipe_file import recipe_from
+from tapnet.recipe import recipe_from
 from tapnet.training.faults import episode_loss
 from tapnet.training.run_folder import read_curve
 from tapnet.training.run_summary import summarize_run

@@ -4,7 +4,7 @@ import pytest
 
 from tapnet.errors import UserError
 from tapnet.methods import METHODS
-from tapnet.recipe_file import bundled_recipes, load_recipe, recipe_from
+from tapnet.recipe import bundled_recipes, load_recipe, recipe_from
 
 MINIMAL = """
 name: small

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from tapnet.checkpoint import load, read_checkpoint
-from tapnet.checkpoint_files import LAST, bundled_checkpoints
 from tapnet.data import DATASETS
 from tapnet.data.packed import IMAGES, MANIFEST, Manifest, sha256_of
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.methods import METHODS
-from tapnet.recipe_file import bundled_recipes, load_recipe
+from tapnet.paths import LAST, bundled_checkpoints
+from tapnet.recipe import bundled_recipes, load_recipe
 from tapnet.training import train
 from tapnet.training.run import VALIDATION_SEED
 
@@ -75,7 +75,7 @@ def test_recipe_trains_its_backbone_and_keeps_the_network_that_it_validated(name
     recipe = load_recipe(name, small)
     if recipe.data.name != "quickdraw":
         stand_in(recipe.data.name, tmp_path)
-    networks = recipe.training.initial_networks
+    networks = recipe.training.init_from
     if networks and networks[0] not in bundled_checkpoints():
         first = Path(networks[0]).name.partition("-seed")[0]
         alone = ["training.init_from=null", "training.teachers=[]"]

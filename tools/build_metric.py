@@ -23,7 +23,7 @@ from tapnet.backbones import METRIC, PRETRAINED, ImageShape
 from tapnet.checkpoint import Checkpoint, Header
 from tapnet.data import ImageSet, load_dataset
 from tapnet.data.preprocessing import Preprocessing
-from tapnet.recipe_file import load_recipe
+from tapnet.recipe import load_recipe
 
 SHRINKAGE, BETWEEN_SHRINKAGE, SHOT = 1.0, 0.5, 5  # chosen on validation classes, as is the share
 PLAIN_SHARE = 0.4  # of the features without power and metric

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from tapnet.checkpoint import Checkpoint, read_checkpoint
-from tapnet.checkpoint_files import BEST, BUNDLED
 from tapnet.data import ImageSet
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.calibration import calibrate
 from tapnet.evaluation.embedding import embed
 from tapnet.evaluation.evaluator import Evaluation, Evaluator
+from tapnet.paths import BEST, BUNDLED
 
 TASKS, EPISODES = ((5, 1), (5, 5), (20, 1), (20, 5)), 1000
 CARD = """# {name}

@@ -23,9 +23,9 @@ from photo_features import network_features
 from torch import Tensor
 
 from tapnet.checkpoint import Checkpoint, read_checkpoint
-from tapnet.checkpoint_files import BUNDLED
 from tapnet.data import load_dataset
 from tapnet.evaluation.calibration import calibrate
+from tapnet.paths import BUNDLED
 
 GRID = ((2, 5, 20), (1, 2, 5, 10), 30)  # ways, shots, episodes in each set
 NETWORKS = {"photos": "EfficientNet-Lite2", "photos-fast": "EfficientNet-Lite0"}

@@ -15,7 +15,6 @@ from scipy.special import softmax
 from sklearn.metrics import roc_auc_score
 
 from tapnet.checkpoint import read_header
-from tapnet.checkpoint_files import find_checkpoint
 from tapnet.cli.options import numbers
 from tapnet.data import load_dataset
 from tapnet.data.batches import class_labels
@@ -26,6 +25,7 @@ from tapnet.inference import load_network
 from tapnet.inference.examples import Examples
 from tapnet.inference.rejection import Directions, Familiarity, class_centers
 from tapnet.methods import Method, method_name
+from tapnet.paths import find_checkpoint
 from tapnet.training.provenance import provenance
 
 WAY, QUERY = 5, 5

@@ -15,7 +15,7 @@ from tapnet.data import ImageSet, load_dataset
 from tapnet.evaluation.embedding import cached_features
 from tapnet.hardware import resolve_precision
 from tapnet.inference.networks import EmbeddingModel
-from tapnet.user_folders import feature_cache
+from tapnet.paths import feature_cache
 
 POWER = 0.5  # of the averaged features before the metric
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tapnet._version import __version__
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tapnet.backbones import make_backbone as make_backbone
@@ -38,3 +38,8 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'tapnet' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names, which tab completion offers before they are imported."""
+    return sorted(__all__)

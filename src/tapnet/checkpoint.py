@@ -21,14 +21,12 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save
 from torch import Tensor
 
-from tapnet._version import __version__
-from tapnet.atomic_write import write_atomically
+from tapnet import __version__
 from tapnet.backbones import METRIC, PRETRAINED, Backbone, ImageShape
-from tapnet.checkpoint_files import find_checkpoint
 from tapnet.errors import UserError
 from tapnet.methods import Method
-from tapnet.recipe import Data, Recipe
-from tapnet.recipe_file import recipe_from
+from tapnet.paths import find_checkpoint, write_atomically
+from tapnet.recipe import Data, Recipe, recipe_from
 
 FORMAT = 1
 HEADER, TASK = "tapnet", "tapnet-task"  # one key of metadata, sorted JSON: safetensors writes several in random order
@@ -94,7 +92,7 @@ class Checkpoint:
         """
         frozen = self.header.recipe.backbone.name in PRETRAINED
         try:
-            method = self.header.recipe.outline(self.header.image_shape)
+            method = self.header.recipe.build_on_meta(self.header.image_shape)
         except (RuntimeError, TypeError, OverflowError, ArithmeticError) as error:
             raise UserError(f"The recipe of the checkpoint cannot be built: {error}.") from None
         weights = {

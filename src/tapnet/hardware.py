@@ -1,18 +1,31 @@
-"""Device and precision for this machine, and its description."""
+"""Device, precision and processes of a run, and the description of the machine.
+
+In a single process `rank` is 0 and sums over all processes are the values themselves.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import platform
+import re
 import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, distributed
 
 from tapnet.errors import UserError
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 PRECISIONS = {"float32": "32-true", "bf16": "bf16-mixed"}  # our name: Lightning Fabric's
+STRATEGIES = ("auto", "ddp")
+_LOST = re.compile(r"peer|gloo|nccl|connection|timed out|timeout", re.IGNORECASE)
 
 
 def resolve_device(device: str = "auto") -> torch.device:
@@ -85,3 +98,105 @@ def describe(device: torch.device, precision: str) -> dict[str, Any]:
 def _capabilities() -> dict[str, Any]:
     """Return what PyTorch knows of the CPU; empty if PyTorch is too old."""
     return dict(getattr(torch.cpu, "get_capabilities", dict)())
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How many processes share the work; `None` means as many as `torchrun` started, or one."""
+
+    devices: int | None = None  # processes per machine
+    num_nodes: int | None = None
+    strategy: str = "auto"
+
+    def resolved(self) -> tuple[int, int]:
+        """Return (processes per machine, machines)."""
+        devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if self.devices is None else self.devices
+        nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1")) if self.num_nodes is None else self.num_nodes
+        if self.strategy not in STRATEGIES:
+            raise UserError(
+                f"A strategy is one of {', '.join(STRATEGIES)}, got {self.strategy!r}.", parameter="strategy"
+            )
+        if devices < 1 or nodes < 1:
+            raise UserError(f"Expected at least one device and one node, got {devices} and {nodes}.")
+        return devices, nodes
+
+
+@contextmanager
+def launched(device: torch.device, precision: str, layout: Layout | None = None) -> Iterator[Fabric]:
+    """Yield Lightning Fabric with its processes started; end their group on exit."""
+    from lightning_fabric import Fabric
+    from lightning_fabric.strategies.ddp import DDPStrategy
+
+    layout = layout or Layout()
+    devices, nodes = layout.resolved()
+    several = devices * nodes > 1 or layout.strategy == "ddp"
+    fabric = Fabric(
+        accelerator=device.type,
+        devices=devices,
+        num_nodes=nodes,
+        strategy=DDPStrategy(**_without_buffers()) if several else "auto",
+        precision=PRECISIONS[precision],  # type: ignore[arg-type]
+    )
+    if several:
+        fabric.launch()
+    try:
+        yield fabric
+    finally:
+        if several and distributed.is_initialized():
+            distributed.destroy_process_group()
+
+
+def _without_buffers() -> dict[str, Any]:
+    """Return the option of PyTorch's DDP that leaves running statistics to us, which are averaged once per step."""
+    from inspect import signature
+
+    from torch.nn.parallel import DistributedDataParallel
+
+    known = signature(DistributedDataParallel).parameters
+    return {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
+
+
+def world_size() -> int:
+    """Return the number of processes that share this run."""
+    return distributed.get_world_size() if distributed.is_initialized() else 1
+
+
+def rank() -> int:
+    """Return the rank of this process; rank 0 writes the files."""
+    return distributed.get_rank() if distributed.is_initialized() else 0
+
+
+def all_reduce_sum(tensor: Tensor) -> Tensor:
+    """Return the sum of this tensor over all processes."""
+    if world_size() == 1:
+        return tensor
+    shared = tensor.cuda() if distributed.get_backend() == "nccl" else tensor.clone()
+    distributed.all_reduce(shared)
+    return shared.to(tensor.device)
+
+
+def any_rank(flag: bool) -> bool:
+    """Return whether the flag is true in any process."""
+    return flag if world_size() == 1 else bool(all_reduce_sum(torch.tensor(int(flag))))
+
+
+@contextmanager
+def raise_together() -> Iterator[None]:
+    """If any process raises ValueError or OSError inside, end all; only the first of them raises its error."""
+    own_error = None
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        own_error = error
+    flags = torch.zeros(world_size())
+    flags[rank()] = own_error is not None
+    failed_ranks = all_reduce_sum(flags).nonzero()
+    if own_error is not None and rank() == failed_ranks[0]:
+        raise own_error
+    if len(failed_ranks):
+        raise SystemExit(2)
+
+
+def lost_process(error: RuntimeError) -> bool:
+    """Return whether an error means that another process of the run has died."""
+    return world_size() > 1 and bool(_LOST.search(str(error)))

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tapnet.checkpoint import Header
-from tapnet.wording import pluralize
+from tapnet.text import pluralize
 
 _DIGITS = 12  # of a digest, enough to tell checkpoints apart
 _NETWORK = re.compile(r"from ([^;]+?) after ([\d,]+) episodes?(?:(?:; | \()digest (\w+))?")

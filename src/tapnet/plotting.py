@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tapnet.atomic_write import write_atomically
 from tapnet.errors import UserError
+from tapnet.paths import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,40 +1,43 @@
-"""A recipe: everything that decides the result of a training run, checked when it is built."""
+"""A recipe: everything that decides the result of a training run, checked when it is built.
+
+A recipe is a YAML file. It may extend another one, and `key.sub=value` changes it.
+"""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import difflib
+from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Annotated, Any, Literal
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
 
 import torch
-from pydantic import BeforeValidator, ConfigDict, Field
+import yaml
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from tapnet.backbones import BACKBONES, PRETRAINED, Backbone, ImageShape, make_backbone
 from tapnet.data import ImageSet, load_dataset
 from tapnet.data.augmentation import AUGMENTATIONS
 from tapnet.data.episodes import EpisodeSpec
-from tapnet.errors import UserError
+from tapnet.earlier_names import with_current_key, with_current_names
+from tapnet.errors import NotFoundError, UserError
 from tapnet.methods import METHODS, Method
 from tapnet.registry import build
-
-
-def network_list(init_from: str | list[str] | None) -> list[str]:
-    """Return the checkpoints of `init_from`, which may be one, several or none."""
-    return [init_from] if isinstance(init_from, str) else init_from or []
-
-
-def _check_networks(value: Any) -> Any:
-    names = value if isinstance(value, list) else [value]
-    if value is not None and not (names and all(isinstance(name, str) and name for name in names)):
-        raise UserError("expected the name of a checkpoint, or a list of them")
-    return value
-
+from tapnet.text import one_line
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 Count = Annotated[int, Field(ge=1)]
+Name = Annotated[str, Field(min_length=1)]
 Options = dict[str, Any]
+
+
+def _as_list(value: Any) -> Any:
+    return [] if value is None else [value] if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -52,7 +55,7 @@ class Data:
 
 
 @dataclass(frozen=True, config=_STRICT)
-class Part:
+class ComponentConfig:
     """A backbone or method by name, and its options."""
 
     name: str
@@ -88,8 +91,8 @@ class Training:
     augmentation: str = "none"
     image_sizes: list[Annotated[int, Field(ge=16)]] = dataclasses.field(default_factory=list)
     frozen_backbone: bool = False  # train the rest only, over features computed once
-    init_from: Annotated[str | list[str] | None, BeforeValidator(_check_networks)] = None
-    teachers: list[Annotated[str, Field(min_length=1)]] = dataclasses.field(default_factory=list)
+    init_from: Annotated[list[Name], BeforeValidator(_as_list)] = dataclasses.field(default_factory=list)
+    teachers: list[Name] = dataclasses.field(default_factory=list)
     teacher_weight: Annotated[float, Field(gt=0, le=1)] = 0.5
     meta_batch: Count = 1
     divisions: Count = 1
@@ -101,11 +104,6 @@ class Training:
     def image_size(self, episode: int) -> int | None:
         """Return the size of the images of an episode; `None` if it is that of the dataset."""
         return self.image_sizes[episode * len(self.image_sizes) // self.episodes] if self.image_sizes else None
-
-    @property
-    def initial_networks(self) -> list[str]:
-        """The checkpoints of `init_from`; empty if training starts from random weights."""
-        return network_list(self.init_from)
 
     def __post_init__(self) -> None:
         if self.cycles > 1 and self.schedule != "cosine":
@@ -146,8 +144,8 @@ class Recipe:
 
     name: str
     data: Data
-    backbone: Part
-    method: Part
+    backbone: ComponentConfig
+    method: ComponentConfig
     training: Training
     validation: Validation = dataclasses.field(default_factory=Validation)
     seed: Annotated[int, Field(ge=0)] = 0
@@ -197,22 +195,22 @@ class Recipe:
                 "a frozen backbone trains on features, and teachers need images: set training.teachers=[] or "
                 "training.frozen_backbone=false"
             )
-        if self.training.initial_networks:
+        if self.training.init_from:
             raise UserError(
                 "over a frozen backbone training starts from random parameters: leave out training.init_from, got "
-                f"{', '.join(self.training.initial_networks)}"
+                f"{', '.join(self.training.init_from)}"
             )
 
     def build(self, image_shape: ImageShape) -> Method:
         """Return the method with fresh parameters, for images of this shape (channels, height, width)."""
-        return self.over(make_backbone(self.backbone.name, image_shape, **self.backbone.options))
+        return self.build_method(make_backbone(self.backbone.name, image_shape, **self.backbone.options))
 
-    def outline(self, image_shape: ImageShape) -> Method:
+    def build_on_meta(self, image_shape: ImageShape) -> Method:
         """Return the method on the meta device, as shapes without values; a pretrained backbone keeps its values."""
         with nullcontext() if self.backbone.name in PRETRAINED else torch.device("meta"):
             return self.build(image_shape)
 
-    def over(self, backbone: Backbone) -> Method:
+    def build_method(self, backbone: Backbone) -> Method:
         """Return the method with fresh parameters over this backbone."""
         return build(f"Method {self.method.name!r}", METHODS[self.method.name], backbone, self.method.options)
 
@@ -225,3 +223,156 @@ class Recipe:
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
+
+
+def bundled_recipes() -> list[Path]:
+    """Return the recipes that come with the package, sorted; in a checkout those of its `recipes/` folder."""
+    here = Path(__file__).parent
+    installed, checkout = here / "recipes", here.parents[1] / "recipes"
+    return sorted((installed if installed.is_dir() else checkout).rglob("*.yaml"), key=lambda path: path.stem)
+
+
+def find_recipe(name_or_path: str) -> Path:
+    """Return the file of a recipe, by its path or by the name of a bundled recipe."""
+    path = Path(name_or_path)
+    if path.is_file():
+        return path
+    bundled = {file.stem: file for file in bundled_recipes()}
+    if name_or_path in bundled:
+        return bundled[name_or_path]
+    if (path / "recipe.yaml").is_file():
+        raise IsADirectoryError(
+            f"{path} is the folder of a run: `tapnet train --resume {path}` resumes it, and its recipe is "
+            f"{path / 'recipe.yaml'}."
+        )
+    close = " or ".join(difflib.get_close_matches(name_or_path, bundled))
+    raise NotFoundError(
+        f"There is no recipe file {name_or_path!r} and no bundled recipe of that name"
+        f"{f' (did you mean {close}?)' if close else ''}; `tapnet recipes` lists them."
+    )
+
+
+def load_recipe(name_or_path: str, changes: Sequence[str] = (), method: str | None = None) -> Recipe:
+    """Return the recipe in a YAML file with `key.sub=value` changes applied, values written as in YAML.
+
+    With `method` another method replaces that of the recipe, before the changes.
+    """
+    path = find_recipe(name_or_path)
+    values = _read_values(path)
+    if method is None or _method_name(values) == method:
+        return _with_changes(values, str(path), changes)
+    values |= {"name": f"{values.get('name')}-{method}", "method": {"name": method, "options": {}}}
+    recipe = _with_changes(values, str(path), changes)
+    way_option = METHODS[recipe.method.name].way_option
+    if way_option is None or way_option in recipe.method.options:
+        return recipe
+    return changed(recipe, [f"method.options.{way_option}={recipe.training.way}"])
+
+
+def _read_values(path: Path, extending: Sequence[Path] = ()) -> dict[str, Any]:
+    """Return the keys of a YAML file, added to those of the recipe that it extends, if there is one."""
+    if path in extending:
+        raise UserError(f"{path} extends itself: {' → '.join(file.stem for file in [*extending, path])}.")
+    try:
+        values = copy.deepcopy(_parsed(path.read_text(encoding="utf-8")))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not a YAML file: {one_line(error)}.") from None
+    if not isinstance(values, dict):
+        raise UserError(
+            f"{path} needs the keys of a recipe, got {'nothing' if values is None else type(values).__name__}."
+        )
+    base = values.pop("extends", None)
+    if base is None:
+        return values
+    if not isinstance(base, str):
+        raise UserError(f"{path}: `extends` is the name of a recipe or a file beside this one, got {base!r}.")
+    beside = path.parent / base
+    return _merged(_read_values(beside if beside.is_file() else find_recipe(base), [*extending, path]), values)
+
+
+def _merged(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Return the base with these values in place of its own, key by key in groups.
+
+    A group with another `name`, such as another method, has none of the options of the base.
+    """
+    merged = dict(base)
+    for key, value in values.items():
+        group = base.get(key)
+        if isinstance(group, dict) and isinstance(value, dict) and value.get("name") in (None, group.get("name")):
+            value = _merged(group, value)
+        merged[key] = value
+    return merged
+
+
+@cache
+def _parsed(text: str) -> Any:
+    """Return the values of a YAML text; the tables of the paper load the same recipes many times."""
+    return yaml.safe_load(text)
+
+
+def _method_name(values: dict[str, Any]) -> Any:
+    method = with_current_names(values).get("method")
+    return method.get("name") if isinstance(method, dict) else None
+
+
+def changed(recipe: Recipe, changes: Sequence[str]) -> Recipe:
+    """Return the recipe with `key.sub=value` changes applied."""
+    return _with_changes(recipe.as_dict(), recipe.name, changes)
+
+
+def _with_changes(values: dict[str, Any], source: str, changes: Sequence[str]) -> Recipe:
+    for change in changes:
+        _apply(values, with_current_key(change))
+    return recipe_from(values, source, changes)
+
+
+def _apply(values: dict[str, Any], change: str) -> None:
+    key, equals, value = change.partition("=")
+    if not equals or not key:
+        raise UserError(f"A change is written key=value, such as training.episodes=100, got {change!r}.")
+    *parents, leaf = key.split(".")
+    for parent in parents:
+        values = values.setdefault(parent, {})
+        if not isinstance(values, dict):
+            raise UserError(f"Cannot set {key!r}: `{parent}` of the recipe is a value, not a group of keys.")
+    try:
+        values[leaf] = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise UserError(f"{change}: the value is not YAML ({one_line(error)}).") from None
+
+
+def recipe_from(values: Any, source: str, changes: Sequence[str] = ()) -> Recipe:
+    """Return the recipe in a nested dictionary; raise UserError that names the wrong key and the change that set it."""
+    try:
+        return TypeAdapter(Recipe).validate_python(with_current_names(values))
+    except ValidationError as error:
+        problems = error.errors()
+        causes = [change for change in changes if any(_may_cause(change, problem["loc"]) for problem in problems)]
+        sentences = "; ".join(map(_describe, problems))
+        raise UserError(f"{' '.join(causes) or source}: {sentences}.", "set" if causes else None) from None
+
+
+def _may_cause(change: str, location: Sequence[int | str]) -> bool:
+    """Return whether a change set the key at this location, a part of it or the group it is in."""
+    changed_key = change.partition("=")[0].split(".")
+    return all(ours == str(theirs) for ours, theirs in zip(changed_key, location, strict=False))
+
+
+def _describe(problem: Any) -> str:
+    location = [str(part) for part in problem["loc"]]
+    key = ".".join(location)
+    if problem["type"] == "unexpected_keyword_argument":
+        return f"`{key}` is not a key of a recipe ({_suggestion(location)})"
+    if problem["type"].startswith("missing"):
+        return f"`{key}` is missing"
+    reason = problem["msg"].removeprefix("Value error, ")
+    return f"`{key}`: {reason}, got {problem['input']!r}" if key and not isinstance(problem["input"], dict) else reason
+
+
+def _suggestion(location: Sequence[str]) -> str:
+    """Return a question with the key that is spelled most like this one, or the list of valid keys."""
+    *group, leaf = location
+    part = get_type_hints(Recipe)[group[0]] if group else Recipe
+    names = [field.name for field in dataclasses.fields(part)]
+    close = difflib.get_close_matches(leaf, names, n=1)
+    return f"did you mean `{'.'.join([*group, *close])}`?" if close else f"valid keys: {', '.join(names)}"

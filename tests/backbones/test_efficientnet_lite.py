@@ -7,7 +7,7 @@ from tapnet.backbones import METRIC, make_backbone
 from tapnet.backbones.efficientnet_lite import LITE0, LITE2, weights_file
 from tapnet.checkpoint import Checkpoint, Header, read_checkpoint
 from tapnet.errors import UserError
-from tapnet.recipe_file import load_recipe
+from tapnet.recipe import load_recipe
 
 pytest.importorskip(LITE0.wheel)
 pytest.importorskip(LITE2.wheel)

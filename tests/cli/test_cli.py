@@ -13,11 +13,11 @@ from safetensors.numpy import save_file
 
 from tapnet import __version__
 from tapnet.checkpoint import load
-from tapnet.checkpoint_files import BEST, LAST
 from tapnet.cli import COMMANDS, evaluate, main
 from tapnet.cli.tables import print_prose, print_table
 from tapnet.evaluation.class_overlap import ClassOverlap
 from tapnet.methods import METHODS
+from tapnet.paths import BEST, LAST
 from tapnet.training.run_folder import RunFolder
 
 SMALL = [

@@ -13,10 +13,10 @@ from PIL import Image
 
 from tapnet import TapNetClassifier
 from tapnet.checkpoint import Checkpoint, Header
-from tapnet.checkpoint_files import BEST, bundled_checkpoints
 from tapnet.cli import main
 from tapnet.inference.task_file import read_task
-from tapnet.recipe_file import changed, load_recipe
+from tapnet.paths import BEST, bundled_checkpoints
+from tapnet.recipe import changed, load_recipe
 
 
 def run(*arguments):

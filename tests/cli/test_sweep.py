@@ -3,8 +3,8 @@ import signal
 
 import pytest
 
-from tapnet.checkpoint_files import BEST, LAST
 from tapnet.cli import main
+from tapnet.paths import BEST, LAST
 from tapnet.training import Run, RunFolder
 
 FILE = """

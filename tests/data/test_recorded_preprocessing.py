@@ -12,7 +12,7 @@ from tapnet.data.packed import open_packed
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.inference.images import read_image
 from tapnet.inference.networks import load_network, preprocessing_of
-from tapnet.recipe_file import load_recipe
+from tapnet.recipe import load_recipe
 from tapnet.training import train
 
 OPTIONS = {

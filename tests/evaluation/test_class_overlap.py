@@ -6,7 +6,7 @@ import pytest
 from tapnet.data import load_dataset
 from tapnet.evaluation.class_overlap import class_overlap, pretrained_on, source_dataset
 from tapnet.methods import PrototypicalNetwork
-from tapnet.recipe_file import load_recipe
+from tapnet.recipe import load_recipe
 
 
 def overlap(split, small_tapnet, *changes):

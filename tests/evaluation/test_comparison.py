@@ -13,7 +13,7 @@ from tapnet.evaluation.comparison_report import html, markdown, short_names, wri
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.evaluation.intervals import holm, paired_p_value
 from tapnet.methods import ClassifierBaseline, PrototypicalNetwork, TadamTC
-from tapnet.recipe_file import load_recipe
+from tapnet.recipe import load_recipe
 
 SPEC = EpisodeSpec(5, 1, 3, 20)
 UNSEEN = ClassOverlap(10, 0, 0, False)

@@ -107,7 +107,7 @@ def test_features_are_cached_under_another_name_when_the_model_changes(change, v
 
 @pytest.mark.parametrize("change", [change_mean, change_configuration])
 def test_checkpoint_over_a_frozen_model_refuses_one_that_was_changed(change, vit):
-    from tapnet.recipe_file import recipe_from
+    from tapnet.recipe import recipe_from
 
     values = read_checkpoint("efficientnet-lite0").header.recipe.as_dict()
     values["backbone"] = {"name": "hf", "options": {"model": str(vit)}}
@@ -115,7 +115,9 @@ def test_checkpoint_over_a_frozen_model_refuses_one_that_was_changed(change, vit
     recipe = recipe_from(values, "test")
     backbone = load_network(f"hf:{vit}").method.backbone
     header = Header(recipe, (3, 32, 32), episode=0, backbone_digest=backbone_digest(backbone))
-    own = {name: tensor for name, tensor in recipe.over(backbone).state_dict().items() if "backbone." not in name}
+    own = {
+        name: tensor for name, tensor in recipe.build_method(backbone).state_dict().items() if "backbone." not in name
+    }
     checkpoint = Checkpoint(header, own)
     checkpoint.method()
     change(vit)
@@ -126,7 +128,7 @@ def test_checkpoint_over_a_frozen_model_refuses_one_that_was_changed(change, vit
 def test_frozen_run_records_the_digest_of_its_backbone(vit):
     from types import SimpleNamespace
 
-    from tapnet.recipe_file import recipe_from
+    from tapnet.recipe import recipe_from
     from tapnet.training.sources import FeatureEpisodes
 
     values = read_checkpoint("efficientnet-lite0").header.recipe.as_dict()

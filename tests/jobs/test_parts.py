@@ -120,7 +120,7 @@ def test_unreadable_images_are_tried_again_when_asked(photos, drawing_task):
 
 
 def test_a_checkpoint_of_ones_own_travels_with_the_task(drawing_folders, tmp_path):
-    from tapnet.checkpoint_files import find_checkpoint
+    from tapnet.paths import find_checkpoint
 
     checkpoint = tmp_path / "mine.safetensors"
     shutil.copy(find_checkpoint("drawings"), checkpoint)

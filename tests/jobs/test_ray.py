@@ -20,7 +20,7 @@ from tapnet.jobs.batch import plan_batch
 from tapnet.jobs.ray_sweep import train_on_ray
 from tapnet.jobs.sweep import can_resume, train_one_by_one, unfinished
 from tapnet.jobs.sweep_file import read_sweep
-from tapnet.recipe_file import changed
+from tapnet.recipe import changed
 from tapnet.training import RunFolder
 
 pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.filterwarnings("ignore")]  # Ray warns of itself

@@ -4,7 +4,7 @@ import pytest
 
 from tapnet.errors import UserError
 from tapnet.jobs.sweep_file import read_sweep
-from tapnet.recipe_file import load_recipe
+from tapnet.recipe import load_recipe
 
 ROOT = Path(__file__).parents[2]
 

@@ -20,7 +20,7 @@ from tapnet.paper.ablations.measured import (
 from tapnet.paper.ablations.rows import paired
 from tapnet.paper.ablations.trained import measure_runs, recipes_of_compositions
 from tapnet.paper.dimension_curve import dimension_accuracies, random_rotation
-from tapnet.recipe_file import load_recipe
+from tapnet.recipe import load_recipe
 
 TASK = EpisodeSpec(way=5, shot=2, query=3, episodes=12, seed=1)
 MEASURED = {name: ablation for name, ablation in ABLATIONS.items() if ablation.measure}

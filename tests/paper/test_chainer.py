@@ -14,7 +14,7 @@ from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.paper.chainer import import_chainer
 from tapnet.paper.dimension_curve import dimension_curve
-from tapnet.recipe_file import load_recipe
+from tapnet.recipe import load_recipe
 
 WIDTHS, WAYS, WAY, SHOT, SIZE = (6, 8, 10, 32), 20, 5, 3, 21  # 21 → 11 → 6 → 3 → 2: every pooling but one is partial
 

@@ -6,7 +6,7 @@ import pytest
 from tapnet.checkpoint import read_checkpoint
 from tapnet.paper.report import report
 from tapnet.paper.results import read_results
-from tapnet.recipe_file import load_recipe, recipe_from
+from tapnet.recipe import load_recipe, recipe_from
 
 ROOT = Path(__file__).resolve().parents[2]
 

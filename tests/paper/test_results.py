@@ -8,7 +8,7 @@ from tapnet.data.episodes import EpisodeSpec
 from tapnet.errors import UserError
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.paper.results import ablation_result, read_results, record, record_ablation
-from tapnet.recipe_file import load_recipe
+from tapnet.recipe import load_recipe
 
 
 def test_a_recorded_result_is_read_back(tmp_path, blobs, small_tapnet):

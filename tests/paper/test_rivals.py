@@ -5,7 +5,7 @@ from tapnet.methods import METHODS
 from tapnet.paper.rivals import OMNIGLOT, RIVAL_TABLES, Rival, accuracy_cell, best_known, costs
 from tapnet.paper.rivals_figure import rivals_figure
 from tapnet.paper.tables import filled_table
-from tapnet.recipe_file import bundled_recipes, load_recipe
+from tapnet.recipe import bundled_recipes, load_recipe
 
 
 def result(recipe, accuracy, way=5, shot=1, episodes=2000, **task):

@@ -5,7 +5,7 @@ import pytest
 from tapnet.paper.parameters import PARAMETERS, count_parameters
 from tapnet.paper.published import ACCURACIES, HYPERPARAMETERS
 from tapnet.paper.tables import TABLES, filled_table, saved_after
-from tapnet.recipe_file import bundled_recipes, load_recipe
+from tapnet.recipe import bundled_recipes, load_recipe
 
 
 def result(recipe, accuracy, changes=(), **task):

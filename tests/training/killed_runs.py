@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from tapnet.checkpoint_files import LAST
-from tapnet.recipe_file import recipe_from
+from tapnet.paths import LAST
+from tapnet.recipe import recipe_from
 from tapnet.training import train
 from tapnet.training.run_folder import PREVIOUS
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from tapnet.checkpoint import load, read_checkpoint
-from tapnet.checkpoint_files import BEST, LAST
 from tapnet.evaluation.evaluator import Evaluator
-from tapnet.recipe_file import recipe_from
+from tapnet.paths import BEST, LAST
+from tapnet.recipe import recipe_from
 from tapnet.training import Interrupted, Run, train
 from tapnet.training.averaging import WeightAverage
 from tapnet.training.run import VALIDATION_SEED

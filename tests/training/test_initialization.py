@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from tapnet.checkpoint import Checkpoint, Header, read_checkpoint
-from tapnet.checkpoint_files import BEST, LAST, find_checkpoint
 from tapnet.cli import main
 from tapnet.evaluation.candidates import Candidate, EvaluationData
 from tapnet.origin import earlier_networks
-from tapnet.recipe_file import changed, load_recipe, recipe_from
+from tapnet.paths import BEST, LAST, find_checkpoint
+from tapnet.recipe import changed, load_recipe, recipe_from
 from tapnet.training import RunFolder, train
 from tapnet.training.initialization import take_weights
 

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tapnet.functional import class_prototypes
 from tapnet.methods import METHODS
-from tapnet.recipe_file import recipe_from
+from tapnet.recipe import recipe_from
 from tapnet.training import Run
 from tapnet.training.episode_loader import EpisodeLoader
 from tapnet.trusted import trusted_episode, trusted_way

@@ -9,9 +9,8 @@ import torch
 
 import tapnet
 from tapnet.checkpoint import read_checkpoint
-from tapnet.checkpoint_files import BEST, LAST
-from tapnet.recipe import Part, Training
-from tapnet.recipe_file import changed, recipe_from
+from tapnet.paths import BEST, LAST
+from tapnet.recipe import ComponentConfig, Training, changed, recipe_from
 from tapnet.training import Interrupted, Run, learning_rate, read_curve, train
 from tapnet.training.faults import episode_loss
 from tapnet.training.run_folder import EVALUATION, RunFolder
@@ -220,7 +219,7 @@ def test_too_few_images_for_validation_are_told_from_those_for_training(tmp_path
 
 
 def test_a_run_tells_a_method_with_auxiliary_classes_how_many_there_are(tmp_path):
-    small = dataclasses.replace(recipe(), method=Part("tadam-tc"))
+    small = dataclasses.replace(recipe(), method=ComponentConfig("tadam-tc"))
     train(small, tmp_path, device="cpu")
     classes = len(small.data.images("train").class_names)
     assert read_checkpoint(tmp_path).header.recipe.method.options == {"num_classes": classes}
@@ -228,7 +227,7 @@ def test_a_run_tells_a_method_with_auxiliary_classes_how_many_there_are(tmp_path
 
 
 def test_a_run_with_auxiliary_classes_resumes_by_the_recipe_that_it_began_with(tmp_path):
-    small = dataclasses.replace(recipe(), method=Part("tadam-tc"))
+    small = dataclasses.replace(recipe(), method=ComponentConfig("tadam-tc"))
     with pytest.raises(Interrupted):
         train(small, tmp_path, device="cpu", watch=stop_at(2))
     train(small, tmp_path, device="cpu", resume=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tapnet.checkpoint_files import BEST, LAST
+from tapnet.paths import BEST, LAST
 from tapnet.training.run_folder import CURVE, RunFolder
 from tapnet.training.trajectory import TRAJECTORY
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from tapnet.checkpoint import read_checkpoint
-from tapnet.checkpoint_files import BEST, LAST
 from tapnet.cli import main
 from tapnet.errors import UserError
-from tapnet.recipe_file import load_recipe, recipe_from
+from tapnet.paths import BEST, LAST
+from tapnet.recipe import load_recipe, recipe_from
 from tapnet.training import Diverged, Run, train
 from tapnet.training.faults import episode_loss
 from tapnet.training.run_folder import EVALUATION, METADATA, PREVIOUS, RunFolder, read_curve

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from tapnet.checkpoint import read_checkpoint
-from tapnet.checkpoint_files import BEST, LAST
 from tapnet.data import ImageSet
 from tapnet.inference.networks import load_network
-from tapnet.recipe_file import recipe_from
+from tapnet.paths import BEST, LAST
+from tapnet.recipe import recipe_from
 from tapnet.training import Diverged, Interrupted, Run, find_runs, read_curve, train
 from tapnet.training.faults import episode_loss
 from tapnet.training.run_folder import CURVE

@@ -8,7 +8,6 @@ import torch
 from torch.nn import functional as F
 
 from tapnet.checkpoint import Checkpoint, Header, load, read_checkpoint
-from tapnet.checkpoint_files import LAST
 from tapnet.data import load_dataset
 from tapnet.data.batches import EpisodeImages, episode_images
 from tapnet.data.episodes import EpisodeSpec
@@ -17,7 +16,8 @@ from tapnet.evaluation.candidates import Candidate, EvaluationData
 from tapnet.evaluation.class_overlap import class_overlap
 from tapnet.methods import METHODS, TapNet
 from tapnet.paper.ablations.trained import recipes_of_compositions
-from tapnet.recipe_file import changed, load_recipe, recipe_from
+from tapnet.paths import LAST
+from tapnet.recipe import changed, load_recipe, recipe_from
 from tapnet.training import Diverged, Run, RunFolder, train
 from tapnet.training.faults import episode_loss
 from tapnet.training.initialization import ancestors_of

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from tapnet.backbones.base import FEATURE_LENGTH, Backbone, ImageShape
 from tapnet.errors import UserError
-from tapnet.wording import one_line
+from tapnet.text import one_line
 
 MEAN = STD = (0.5, 0.5, 0.5)  # unless the model's preprocessing says otherwise
 _LIBRARY_KEYS = ("transformers_version", "torch_dtype", "dtype", "architectures")

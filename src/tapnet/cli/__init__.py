@@ -15,9 +15,9 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 
-from tapnet._version import __version__
+from tapnet import __version__
 from tapnet.errors import UserError
-from tapnet.wording import one_line
+from tapnet.text import one_line
 
 COMMANDS: dict[str, str] = {
     "quickstart": "train on the bundled drawings, evaluate, save two plots",

@@ -17,7 +17,7 @@ from tapnet.cli.sweep import train_on_cluster
 from tapnet.cli.tables import print_prose, print_table
 from tapnet.cli.train import train_with_progress
 from tapnet.errors import UserError
-from tapnet.wording import difference, half_width
+from tapnet.text import difference, half_width
 
 if TYPE_CHECKING:
     from tapnet.checkpoint import Header
@@ -99,7 +99,7 @@ def _train_and_measure(
 ) -> tuple[Header, Candidate, list[Row]]:
     """Train the variants; return the same as `_measure`, for the first of them."""
     from tapnet.paper.ablations.trained import check_measurable, measure_runs, recipes_by_folder, train_variants
-    from tapnet.recipe_file import load_recipe
+    from tapnet.recipe import load_recipe
 
     assert ablation.recipes is not None
     recipe = load_recipe(args.recipe, args.set)

@@ -10,7 +10,7 @@ from tapnet.cli.options import add_labels, add_network, input_path
 from tapnet.cli.progress import OUT, ImageProgress
 from tapnet.errors import UserError
 from tapnet.inference.task_path import check_task_path
-from tapnet.wording import pluralize
+from tapnet.text import pluralize
 
 if TYPE_CHECKING:
     from tapnet.inference.folders import LabeledFolder

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tapnet.cli.progress import ERRORS, progress_bar
 from tapnet.errors import UserError
-from tapnet.wording import pluralize
+from tapnet.text import pluralize
 
 if TYPE_CHECKING:
     from tapnet.jobs.batch import BatchPrediction

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tapnet.cli.progress import ERRORS, OUT, progress_bar
 from tapnet.errors import UserError
-from tapnet.wording import pluralize
+from tapnet.text import pluralize
 
 if TYPE_CHECKING:
     from tapnet.data import Dataset
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> None:
 def _list(args: argparse.Namespace) -> None:
     from tapnet.data import DATASETS, own_sets
     from tapnet.data.packed import is_packed
-    from tapnet.user_folders import data_root
+    from tapnet.paths import data_root
 
     root = data_root(args.root)
     if root.exists() and not root.is_dir():
@@ -149,7 +149,7 @@ def _command(name: str, ready: bool) -> str:
 def _pack(args: argparse.Namespace, dataset: Dataset, path: Path) -> None:
     from tapnet.data.checking import differences, summarize
     from tapnet.data.packing import Callbacks, prepare
-    from tapnet.user_folders import data_root
+    from tapnet.paths import data_root
 
     try:
         with _progress("packing") as progress:
@@ -193,7 +193,7 @@ def _check(args: argparse.Namespace) -> None:
 def _download(args: argparse.Namespace) -> None:
     from tapnet.data.downloading import DOWNLOADS, download
     from tapnet.data.packing import name_for
-    from tapnet.user_folders import data_root
+    from tapnet.paths import data_root
 
     dataset = _preparable(args.name)
     if args.name not in DOWNLOADS:

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tapnet.checkpoint_files import find_checkpoint
 from tapnet.cli.options import (
     add_device,
     add_episodes,
@@ -22,7 +21,8 @@ from tapnet.cli.options import (
 )
 from tapnet.cli.progress import Advance, episode_progress
 from tapnet.cli.tables import print_prose, print_table
-from tapnet.wording import half_width, overlap_note, pluralize
+from tapnet.paths import find_checkpoint
+from tapnet.text import half_width, overlap_note, pluralize
 
 if TYPE_CHECKING:
     from tapnet.data.episodes import EpisodeSpec
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     check_found(args.checkpoints)
 
-    from tapnet import distributed
+    from tapnet import hardware
     from tapnet.evaluation.candidates import check_seeds
 
     specs = episode_specs(args)
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> None:
             measured = [
                 _measure(found, spec, not args.no_class_interval, start) for found in candidates(args) for spec in specs
             ]
-        if distributed.rank() > 0:
+        if hardware.rank() > 0:
             return
     spreads = _spreads(measured, len(specs)) if args.seeds else []
     if args.json:
@@ -181,9 +181,9 @@ def candidates(args: argparse.Namespace) -> Iterator[Candidate]:
 def candidate(checkpoint: str, args: argparse.Namespace) -> Candidate:
     """Return a checkpoint with an evaluator by the options; print which classes are not unseen."""
     from tapnet.evaluation.candidates import Candidate
+    from tapnet.paths import feature_cache
     from tapnet.training.outcome import training_seconds
     from tapnet.training.run_folder import RunFolder
-    from tapnet.user_folders import feature_cache
 
     cache = None if getattr(args, "no_cache", False) else feature_cache()
     found = Candidate.open(

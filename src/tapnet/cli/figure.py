@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tapnet.checkpoint_files import find_checkpoint
 from tapnet.cli.options import add_task, listing, output_folder
 from tapnet.errors import NotFoundError, UserError
+from tapnet.paths import find_checkpoint
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

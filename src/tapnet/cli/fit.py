@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tapnet.cli.options import add_labels, check_not_read, command, input_path, labeled_images, output_file, percent
 from tapnet.cli.progress import ERRORS, OUT, ImageProgress
 from tapnet.errors import UserError
-from tapnet.wording import pluralize
+from tapnet.text import pluralize
 
 if TYPE_CHECKING:
     from tapnet.inference.leave_one_out import LeaveOneOut

@@ -22,9 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet.checkpoint_files import BEST, LAST
     from tapnet.paper.chainer import import_chainer
-    from tapnet.recipe_file import load_recipe
+    from tapnet.paths import BEST, LAST
+    from tapnet.recipe import load_recipe
 
     if any((args.out / name).exists() for name in (BEST, LAST)):
         raise FileExistsError(f"{args.out} already holds a run: choose another --out.")

@@ -45,8 +45,7 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
 
 def processes(args: argparse.Namespace) -> AbstractContextManager[Fabric]:
     """Return a context with the processes that the options of `add_processes` ask for."""
-    from tapnet.distributed import Layout, launched
-    from tapnet.hardware import resolve_device, resolve_precision
+    from tapnet.hardware import Layout, launched, resolve_device, resolve_precision
 
     device = resolve_device(args.device)
     layout = Layout(args.devices, args.num_nodes, args.strategy)

@@ -24,7 +24,7 @@ from tapnet.cli.progress import ERRORS, ImageProgress
 from tapnet.cli.rows import FORMATS
 from tapnet.errors import UserError
 from tapnet.inference.task_path import check_task_path
-from tapnet.wording import pluralize
+from tapnet.text import pluralize
 
 if TYPE_CHECKING:
     from tapnet.inference.predictor import Prediction

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tapnet.wording import pluralize
+from tapnet.text import pluralize
 
 if TYPE_CHECKING:
     from tapnet.inference.folders import LabeledFolder, Skipped
@@ -80,9 +80,9 @@ def progress_bar(what: str, hidden: bool = False) -> Progress:
 @contextmanager
 def episode_progress() -> Iterator[Callable[[str], Advance]]:
     """Yield a function that starts the bar again with a description; of several processes only the first has one."""
-    from tapnet import distributed
+    from tapnet import hardware
 
-    with progress_bar("episodes", hidden=distributed.rank() > 0) as bar:
+    with progress_bar("episodes", hidden=hardware.rank() > 0) as bar:
         task = bar.add_task("", visible=False)
 
         def start(description: str) -> Advance:

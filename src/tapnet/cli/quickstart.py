@@ -24,14 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from tapnet.checkpoint import load
-    from tapnet.checkpoint_files import LAST
     from tapnet.data.episodes import EpisodeSpec
     from tapnet.evaluation.evaluator import Evaluator
     from tapnet.hardware import resolve_device
     from tapnet.paper.learning_curve import learning_curve
     from tapnet.paper.projection import has_projection, projection_figure
+    from tapnet.paths import LAST
     from tapnet.plotting import save
-    from tapnet.recipe_file import load_recipe
+    from tapnet.recipe import load_recipe
     from tapnet.training.run_folder import RunFolder
 
     other = [] if args.method == "tapnet" else [f"method={{name: {args.method}}}", f"name=quickdraw-{args.method}"]

@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(_: argparse.Namespace) -> None:
     from tapnet.data import DATASETS
-    from tapnet.recipe_file import bundled_recipes, load_recipe
+    from tapnet.recipe import bundled_recipes, load_recipe
 
     recipes = {path.stem: load_recipe(str(path)) for path in bundled_recipes()}
     width = max(map(len, recipes))

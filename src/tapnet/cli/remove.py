@@ -9,7 +9,7 @@ from tapnet.cli.options import add_network, input_path
 from tapnet.cli.progress import OUT
 from tapnet.errors import UserError
 from tapnet.inference.task_path import check_task_path
-from tapnet.wording import pluralize
+from tapnet.text import pluralize
 
 _EXAMPLES = """examples:
   tapnet remove birds.task wren                 a class

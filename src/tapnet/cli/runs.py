@@ -13,7 +13,7 @@ from tapnet.cli.options import percent
 from tapnet.cli.progress import ERRORS
 from tapnet.cli.tables import print_table
 from tapnet.errors import NotFoundError
-from tapnet.wording import half_width
+from tapnet.text import half_width
 
 if TYPE_CHECKING:
     from tapnet.training.run_summary import RunSummary

@@ -22,7 +22,7 @@ from tapnet.cli.options import (
 from tapnet.cli.progress import ERRORS, OUT, ImageProgress
 from tapnet.cli.tables import print_table
 from tapnet.inference.task_path import check_task_path
-from tapnet.wording import pluralize, shorten
+from tapnet.text import pluralize, shorten
 
 if TYPE_CHECKING:
     from tapnet.inference.confusion import Confusion

@@ -15,7 +15,7 @@ from tapnet.cli.progress import ERRORS, OUT, progress_bar
 from tapnet.cli.runs import print_runs
 from tapnet.cli.train import train_with_progress
 from tapnet.errors import UserError
-from tapnet.wording import pluralize
+from tapnet.text import pluralize
 
 if TYPE_CHECKING:
     from tapnet.jobs.sweep import Outcome

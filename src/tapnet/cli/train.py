@@ -19,7 +19,7 @@ from rich.text import Text
 
 from tapnet.cli.options import add_device, add_processes, command, percent, processes
 from tapnet.errors import UserError
-from tapnet.wording import half_width, pluralize
+from tapnet.text import half_width, pluralize
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -67,8 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from tapnet import distributed
-    from tapnet.recipe_file import changed, load_recipe
+    from tapnet import hardware
+    from tapnet.recipe import changed, load_recipe
     from tapnet.training.run_folder import EVALUATION, RunFolder
 
     if args.recipe is None and args.resume is None:
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> None:
             args.tensorboard,
             test=not args.no_test,
         )
-        if distributed.rank() == 0:
+        if hardware.rank() == 0:
             if not args.no_test:
                 print(_test_result(folder))
             split = ("--split", "val") if args.no_test else ()
@@ -140,12 +140,12 @@ def train_with_progress(
     test: bool = True,
 ) -> Path:
     """Train with a progress bar; on Ctrl-C print where the state is and how to resume: by `again`, else by --resume."""
-    from tapnet import distributed
+    from tapnet import hardware
     from tapnet.origin import direct_origin
     from tapnet.training import Interrupted, train
 
-    console = Console(quiet=quiet or distributed.rank() > 0)
-    log = _tensorboard(folder) if tensorboard and distributed.rank() == 0 else None
+    console = Console(quiet=quiet or hardware.rank() > 0)
+    log = _tensorboard(folder) if tensorboard and hardware.rank() == 0 else None
     progress = _progress(console)
     bar = progress.add_task("training", total=recipe.training.episodes, loss="—", validation="—")
     with ExitStack() as shown:

@@ -12,7 +12,7 @@ from tapnet.data.dataset import Dataset
 from tapnet.data.image_set import ImageSet
 from tapnet.data.packed import Packed, is_packed, open_packed
 from tapnet.errors import UserError
-from tapnet.user_folders import data_root
+from tapnet.paths import data_root
 
 __all__ = ["DATASETS", "Dataset", "ImageSet", "load_dataset", "open_dataset"]
 

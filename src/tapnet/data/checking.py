@@ -12,7 +12,7 @@ import numpy as np
 from tapnet.data.dataset import Dataset
 from tapnet.data.packed import Packed
 from tapnet.data.source import SPLITS, abbreviate
-from tapnet.wording import pluralize
+from tapnet.text import pluralize
 
 INCOMPARABLE = "accuracies are not comparable with published ones"
 

@@ -11,7 +11,7 @@ from tapnet.data.packed import Packed, is_packed, open_packed
 from tapnet.data.readers import Format
 from tapnet.data.source import SPLITS, Source, Splits
 from tapnet.errors import NotFoundError
-from tapnet.user_folders import data_root
+from tapnet.paths import data_root
 
 
 @dataclass(frozen=True)

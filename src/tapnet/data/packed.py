@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tapnet.atomic_write import write_atomically
 from tapnet.data.episodes import Indices
 from tapnet.data.image_set import ImageSet
 from tapnet.data.preprocessing import FILTERS, FITS, Preprocessing
 from tapnet.data.source import Splits, abbreviate
 from tapnet.errors import NotFoundError, UserError
+from tapnet.paths import write_atomically
 
 FORMAT = 1
 IMAGES, MANIFEST, ROWS, VERIFIED = "images.npy", "manifest.json", "rows.txt", "verified.json"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tapnet._version import __version__
+from tapnet import __version__
 from tapnet.data.catalog import DATASETS
 from tapnet.data.dataset import Dataset
 from tapnet.data.decoding import quiet_decoders

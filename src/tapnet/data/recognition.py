@@ -12,7 +12,7 @@ from tapnet.data.readers import Log
 from tapnet.data.readers.file_tree import Folder, open_file_tree
 from tapnet.data.source import SPLITS, Source, abbreviate
 from tapnet.errors import UserError
-from tapnet.wording import pluralize
+from tapnet.text import pluralize
 
 MULTI_FILE = (".csv", ".npz", ".pickle", ".pkl")  # formats of several files in one folder
 SHARES = {"train": 0.64, "val": 0.16}  # of the classes, as in miniImageNet; the rest is test

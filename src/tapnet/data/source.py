@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tapnet.wording import pluralize
+from tapnet.text import pluralize
 
 NOT_AN_IMAGE = "not images by their suffix"
 SPLITS = ("train", "val", "test")

@@ -14,7 +14,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from torch import Tensor
 
-from tapnet import distributed
+from tapnet import hardware
 from tapnet.checkpoint import read_checkpoint
 from tapnet.data import ImageSet
 from tapnet.data.batches import class_labels
@@ -90,7 +90,7 @@ def calibrate_checkpoint(path: Path, images: ImageSet, features: Tensor | None =
         return
     if features is None:
         features = embed(method.backbone, images, maps=method.feature_maps)  # shared by all processes
-    if distributed.rank() == 0:
+    if hardware.rank() == 0:
         tables = calibrate(method, (features.cpu(), images.labels))
         replace(checkpoint, header=replace(checkpoint.header, calibration=tables)).write(path)
 

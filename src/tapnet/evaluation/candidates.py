@@ -14,8 +14,8 @@ from tapnet.errors import UserError
 from tapnet.evaluation.class_overlap import ClassOverlap, class_overlap, pretrained_on
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.hardware import resolve_device
-from tapnet.recipe import Data, network_list
-from tapnet.wording import pluralize
+from tapnet.recipe import Data
+from tapnet.text import pluralize
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def without_seed(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recipe as a dictionary without its name, its seed, and the paths of its data and other networks."""
     training = recipe["training"]
     others = {
-        "init_from": len(network_list(training.get("init_from"))),
+        "init_from": len(training["init_from"]),
         "teachers": len(training.get("teachers", [])),
     }
     return {

@@ -15,9 +15,9 @@ from tapnet.checkpoint import Ancestor
 from tapnet.data import DATASETS, ImageSet
 from tapnet.data.packed import UnknownSplitError, is_packed, read_manifest
 from tapnet.methods import Method
+from tapnet.paths import data_root
 from tapnet.recipe import Data, Recipe
-from tapnet.user_folders import data_root
-from tapnet.wording import pluralize
+from tapnet.text import pluralize
 
 _WORDNET_ID = re.compile(r"n\d{8}")
 IMAGENET = ("mini-imagenet", "tiered-imagenet", "tiny-imagenet-tiered")

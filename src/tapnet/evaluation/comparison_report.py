@@ -10,10 +10,10 @@ from os.path import commonpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tapnet.atomic_write import write_atomically
 from tapnet.evaluation.comparison import CORRECTION, LEVEL, Comparison, Group
+from tapnet.paths import write_atomically
 from tapnet.plotting import COLORS, new_figure, save
-from tapnet.wording import difference, half_width, markdown_table, overlap_note, pluralize
+from tapnet.text import difference, half_width, markdown_table, overlap_note, pluralize
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,14 +18,13 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from tapnet import distributed
-from tapnet._version import __version__
-from tapnet.atomic_write import write_atomically
+from tapnet import __version__, hardware
 from tapnet.backbones import Backbone
 from tapnet.checkpoint import backbone_digest, tensors_digest
 from tapnet.data import ImageSet
 from tapnet.data.batches import to_float_tensor
 from tapnet.hardware import device_of, keep_freed_memory, resolve_precision
+from tapnet.paths import write_atomically
 
 CACHE_BYTES = 2 * 2**30  # beyond this the least recently used files are deleted
 BATCH = 256
@@ -62,10 +61,10 @@ def embed(backbone: Backbone, images: ImageSet, precision: str = "float32", maps
     """Return features (n, *feature_shape) of every image, float32, on the backbone's device; processes share it."""
     embedder = Embedder(backbone, precision, maps)
     features = torch.zeros(len(images), *embedder.feature_shape, device=embedder.device)
-    for start in range(distributed.rank() * BATCH, len(images), distributed.size() * BATCH):
+    for start in range(hardware.rank() * BATCH, len(images), hardware.world_size() * BATCH):
         chosen = np.arange(start, min(start + BATCH, len(images)))
         features[start : start + BATCH] = embedder(images.gather(chosen))
-    return distributed.all_reduce_sum(features)
+    return hardware.all_reduce_sum(features)
 
 
 def fused(backbone: Backbone) -> Backbone:
@@ -85,11 +84,11 @@ def cached_features(backbone: Backbone, images: ImageSet, precision: str, folder
     feature_shape = backbone.map_shape if maps else (backbone.dim,)
     path = folder / f"{feature_key(backbone, images, precision, maps)}.safetensors"
     cached = _read(path, (len(images), *feature_shape))
-    if not distributed.any_rank(cached is None):
+    if not hardware.any_rank(cached is None):
         assert cached is not None
         return cached.to(device_of(backbone))
     features = embed(backbone, images, precision, maps)
-    if distributed.rank() == 0:
+    if hardware.rank() == 0:
         tensors = {"features": features.cpu().contiguous()}
         try:
             write_atomically(path, save(tensors, {_DIGEST: tensors_digest(tensors)}))

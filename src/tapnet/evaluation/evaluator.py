@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tapnet import distributed
+from tapnet import hardware
 from tapnet.data import ImageSet
 from tapnet.data.batches import class_labels, to_float_tensor
 from tapnet.data.episodes import EpisodeBatch, EpisodeSampler, EpisodeSpec, Indices
@@ -135,12 +135,12 @@ class Evaluator:
         if not self.method.task_features:
             _ = self.features  # computed by all processes together, even one without a batch
         values = torch.zeros(spec.episodes, dtype=torch.float64)
-        for start in range(distributed.rank() * size, spec.episodes, distributed.size() * size):
+        for start in range(hardware.rank() * size, spec.episodes, hardware.world_size() * size):
             stop = min(start + size, spec.episodes)
             values[start:stop] = torch.from_numpy(self._batch_accuracies(sampler.batch(start, stop)))
             if progress:
                 progress(stop, spec.episodes)
-        return distributed.all_reduce_sum(values).numpy()
+        return hardware.all_reduce_sum(values).numpy()
 
     def _batch_size(self, images: int, values: int = _BATCH_VALUES) -> int:
         """Return the number of episodes with this many images each that together have `values` feature values."""
@@ -210,12 +210,12 @@ class Evaluator:
         means, noises, scale = torch.zeros(REPLICATES).double(), torch.zeros(REPLICATES).double(), 1.0
         for replicate in range(REPLICATES):
             rows, scale = half_sample(labels, units, least, spec.shot + 1, generator)
-            if replicate % distributed.size() == distributed.rank():
+            if replicate % hardware.world_size() == hardware.rank():
                 values = self._replicate(rows, spec, replicate)
                 means[replicate], noises[replicate] = values.mean(), values.var(ddof=1) / len(values)
             if progress:
                 progress((replicate + 1) * REPLICATE_EPISODES, REPLICATES * REPLICATE_EPISODES)
-        means, noises = distributed.all_reduce_sum(means), distributed.all_reduce_sum(noises)
+        means, noises = hardware.all_reduce_sum(means), hardware.all_reduce_sum(noises)
         return wide_ci95(float(means.var() - noises.mean()) * scale, count, ci95)
 
     def _replicate(self, rows: Indices, spec: EpisodeSpec, seed: int) -> Accuracies:

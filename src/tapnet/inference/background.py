@@ -11,9 +11,8 @@ from safetensors import safe_open
 from safetensors.numpy import save
 from torch.nn import functional as F
 
-from tapnet.atomic_write import write_atomically
 from tapnet.backbones import Backbone
-from tapnet.checkpoint_files import BUNDLED
+from tapnet.paths import BUNDLED, write_atomically
 
 FOLDER = BUNDLED / "background"
 _TENSOR, _NETWORK, _ORIGIN = "square_roots", "network_sha256", "origin"

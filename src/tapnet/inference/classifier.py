@@ -26,7 +26,7 @@ from tapnet.inference.networks import FEATURES, EmbeddingModel, load_network, ve
 from tapnet.inference.task import fit_task, network_of, with_examples
 from tapnet.inference.task_file import read_task, with_network, write_task
 from tapnet.tensor_checks import check_features
-from tapnet.wording import pluralize
+from tapnet.text import pluralize
 
 AUTO = "auto"
 _DEPRECATED = "deprecated"

@@ -13,7 +13,7 @@ from scipy.stats import binomtest
 from sklearn.metrics import confusion_matrix
 
 from tapnet.plotting import new_figure, save
-from tapnet.wording import pluralize, shorten
+from tapnet.text import pluralize, shorten
 
 SHOWN = 25  # classes in the figure; of more, those with the most mistakes
 

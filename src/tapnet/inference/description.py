@@ -18,7 +18,7 @@ def describe(path: str | Path) -> dict[str, Any]:
 
     The network of a task is not needed. Raise UserError if the file is missing, damaged or none of ours.
     """
-    from tapnet.checkpoint_files import bundled_checkpoints, find_checkpoint
+    from tapnet.paths import bundled_checkpoints, find_checkpoint
 
     path, name = Path(path), str(path)
     if path.is_dir() or (not path.exists() and name in bundled_checkpoints()):

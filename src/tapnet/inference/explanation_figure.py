@@ -15,7 +15,7 @@ from tapnet.inference.explanation import Explanation
 from tapnet.inference.images import displayed_image
 from tapnet.inference.planes import Points
 from tapnet.plotting import COLORS, MARKERS, new_canvas, save, shade_regions
-from tapnet.wording import shorten
+from tapnet.text import shorten
 
 SHOWN = 6  # classes
 _PALETTE = tuple(color for color in COLORS if color != "#000000")  # black is the image's

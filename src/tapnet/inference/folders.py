@@ -16,7 +16,7 @@ from pathlib import Path
 from tapnet.data.decoding import is_image_name
 from tapnet.data.source import normalize_name
 from tapnet.errors import NotFoundError, UserError
-from tapnet.wording import pluralize
+from tapnet.text import pluralize
 
 _SPLITS = frozenset("train training val valid validation test testing".split())  # noqa: SIM905
 _OF_THE_SYSTEM = frozenset({".DS_Store", "Thumbs.db", "desktop.ini"})

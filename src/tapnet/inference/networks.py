@@ -20,7 +20,6 @@ from tapnet.backbones import PRETRAINED, make_backbone
 from tapnet.backbones.hugging_face import image_side
 from tapnet.backbones.precomputed import PrecomputedFeatures
 from tapnet.checkpoint import Header, backbone_digest, parse_checkpoint, read_checkpoint, tensors_digest
-from tapnet.checkpoint_files import bundled_checkpoints, find_checkpoint
 from tapnet.data.batches import to_float_tensor
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.errors import NotFoundError, UserError
@@ -30,6 +29,7 @@ from tapnet.hardware import device_of, resolve_device, resolve_precision
 from tapnet.inference.background import read_background
 from tapnet.inference.images import Example, in_batches
 from tapnet.methods import METHODS, PARAMETER_FREE, Method, method_name
+from tapnet.paths import bundled_checkpoints, find_checkpoint
 from tapnet.tensor_checks import check_features
 
 HUGGING_FACE = "hf:"

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tapnet.atomic_write import write_atomically
 from tapnet.errors import UserError
 from tapnet.inference.networks import EmbeddingModel
 from tapnet.inference.onnx_predictor import METADATA
 from tapnet.inference.task import Task
 from tapnet.inference.task_predictor import TaskPredictor
+from tapnet.paths import write_atomically
 
 OPSET = 18
 _one_at_a_time = threading.Lock()  # the exporter silences warnings, which is not safe between threads

@@ -18,8 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from torch import Tensor
 
-from tapnet._version import __version__
-from tapnet.atomic_write import write_atomically
+from tapnet import __version__
 from tapnet.checkpoint import HEADER, TASK, content_digest
 from tapnet.errors import UserError
 from tapnet.hardware import PRECISIONS
@@ -29,6 +28,7 @@ from tapnet.inference.networks import EmbeddingModel
 from tapnet.inference.task import LABEL_KINDS, Task, check_names_differ
 from tapnet.inference.task_path import check_task_path, trained_network_message
 from tapnet.methods import METHODS, Head, LinearHead
+from tapnet.paths import write_atomically
 
 FORMAT = 2
 _TOLERANCE = 1e-3

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tapnet.checkpoint_files import BEST
 from tapnet.errors import NotFoundError, UserError
+from tapnet.paths import BEST
 
 
 def check_task_path(path: Path, allow_onnx: bool = False) -> None:

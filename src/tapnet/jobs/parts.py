@@ -19,7 +19,7 @@ from tapnet.errors import UserError
 from tapnet.inference.predictor import LOSE, Reject
 from tapnet.jobs import storage
 from tapnet.jobs.storage import import_pyarrow, is_address
-from tapnet.wording import one_line
+from tapnet.text import one_line
 
 METADATA = b"tapnet"  # the one key of ours in a part's metadata: JSON of the settings
 _READERS = 16  # parts read at a time when a job continues: in a bucket each costs a round trip

@@ -37,9 +37,9 @@ class PredictorFiles:
         content = path.read_bytes()
         if path.suffix.lower() == ".onnx":
             return cls(path.name, content)
-        from tapnet.checkpoint_files import bundled_checkpoints, find_checkpoint
         from tapnet.inference.networks import HUGGING_FACE
         from tapnet.inference.task_file import read_task
+        from tapnet.paths import bundled_checkpoints, find_checkpoint
 
         wanted = network or read_task(path).network
         if wanted.startswith(HUGGING_FACE) or find_checkpoint(wanted) in bundled_checkpoints().values():

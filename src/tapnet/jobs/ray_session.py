@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tapnet.errors import UserError
-from tapnet.wording import one_line
+from tapnet.text import one_line
 
 _QUIET = {  # what a user of `tapnet` did not ask for
     "RAY_USAGE_STATS_ENABLED": "0",

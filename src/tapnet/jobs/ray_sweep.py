@@ -11,8 +11,7 @@ from typing import Any
 from tapnet.errors import UserError
 from tapnet.jobs.ray_session import plain_reason, ray_session
 from tapnet.jobs.sweep import Outcome, can_resume
-from tapnet.recipe import Recipe
-from tapnet.recipe_file import recipe_from
+from tapnet.recipe import Recipe, recipe_from
 from tapnet.training import train
 
 _RETRIES = 10  # of a run whose worker or machine died; each continues where the run was saved

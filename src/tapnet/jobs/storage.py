@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tapnet.atomic_write import write_atomically
 from tapnet.data.readers.file_content import LARGEST_FILE
 from tapnet.errors import NotFoundError, UserError
 from tapnet.inference.images import ImageFile
+from tapnet.paths import write_atomically
 
 _ADDRESS = re.compile(r"^(?P<scheme>[a-z][a-z0-9+.-]+)://(?P<bucket>[^/]*)")
 _DOWNLOAD_SCHEMES = ("http", "https", "ftp")

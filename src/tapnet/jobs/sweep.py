@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Protocol
 
 from tapnet.checkpoint import read_header
-from tapnet.checkpoint_files import LAST
 from tapnet.errors import UserError
+from tapnet.paths import LAST
 from tapnet.recipe import Recipe
+from tapnet.text import one_line
 from tapnet.training.run_folder import EVALUATION, RunFolder
-from tapnet.wording import one_line
 
 
 class Trainer(Protocol):
@@ -35,7 +35,7 @@ def check_trainable(recipes: Mapping[str, Recipe]) -> None:
     for recipe in recipes.values():
         images = recipe.data.images(recipe.data.train_split)
         images.episodes(recipe.training.way, recipe.training.shot, recipe.training.query)
-        recipe.with_num_classes(len(images.class_names)).outline(images.image_shape)
+        recipe.with_num_classes(len(images.class_names)).build_on_meta(images.image_shape)
 
 
 def unfinished(recipes: Mapping[str, Recipe], out: Path, test: bool = False) -> dict[str, Recipe]:

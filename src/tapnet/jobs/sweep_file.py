@@ -26,9 +26,8 @@ from typing import Any
 import yaml
 
 from tapnet.errors import NotFoundError, UserError
-from tapnet.recipe import Recipe
-from tapnet.recipe_file import changed, load_recipe
-from tapnet.wording import one_line, shorten
+from tapnet.recipe import Recipe, changed, load_recipe
+from tapnet.text import one_line, shorten
 
 _RUN_KEYS = ("name", "recipe", "method", "set", "grid", "seeds")
 _SWEEP_KEYS = ("out", "test", *_RUN_KEYS, "runs")

@@ -9,7 +9,7 @@ from typing import Any
 from tapnet.errors import NotFoundError, UserError
 from tapnet.inference.images import ImageFile
 from tapnet.jobs import storage
-from tapnet.wording import one_line
+from tapnet.text import one_line
 
 PATH_NAMES = ("path", "file", "filename", "file_name", "file_path", "image_path", "uri", "url")
 _READ = 32  # rows read at a time: images are large

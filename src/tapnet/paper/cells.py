@@ -13,9 +13,8 @@ from tapnet.methods import METHODS, TapNet
 from tapnet.origin import earlier_networks
 from tapnet.paper.published import ACCURACIES, Task
 from tapnet.paper.tables import Results, experiment_of, matching_results, rotations_of, summary
-from tapnet.recipe import Recipe, network_list
-from tapnet.recipe_file import load_recipe
-from tapnet.wording import difference
+from tapnet.recipe import Recipe, load_recipe
+from tapnet.text import difference
 
 CELL_HEADINGS = ("dataset", "network", "task", "paper", "ours", "difference", "episodes", "hours", "recipe")
 
@@ -148,7 +147,7 @@ def _validation_trains(data: dict[str, Any]) -> bool:
 
 def _first_network(recipe: dict[str, Any]) -> str:
     """Return the name of the one network that a recipe is initialized from; empty if there is none, or several."""
-    networks = network_list(recipe["training"].get("init_from"))
+    networks = recipe["training"]["init_from"]
     return Path(networks[0]).name.removesuffix(".safetensors") if len(networks) == 1 else ""
 
 

@@ -23,8 +23,7 @@ from torch import Tensor
 from tapnet.backbones import ImageShape
 from tapnet.checkpoint import Checkpoint, Header
 from tapnet.errors import UserError
-from tapnet.recipe import Recipe
-from tapnet.recipe_file import recipe_from
+from tapnet.recipe import Recipe, recipe_from
 
 IMAGE_SIZE = 84  # of the authors' images, which is not in the file
 _BLOCKS = range(1, 5)

@@ -10,7 +10,7 @@ from tapnet.paper.cells import CELL_HEADINGS, cell_rows
 from tapnet.paper.results import DROPPED, read_ablations, read_results
 from tapnet.paper.rivals import RIVAL_TABLES
 from tapnet.paper.tables import TABLES, FilledTable, filled_table, saved_after
-from tapnet.wording import difference, half_width, markdown_table
+from tapnet.text import difference, half_width, markdown_table
 
 _HEAD = """# Results
 

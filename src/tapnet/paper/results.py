@@ -12,13 +12,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from tapnet._version import __version__
-from tapnet.atomic_write import write_atomically
+from tapnet import __version__
 from tapnet.checkpoint import Header
 from tapnet.errors import NotFoundError, UserError
 from tapnet.evaluation.evaluator import Evaluation, Evaluator
 from tapnet.hardware import describe
-from tapnet.recipe_file import recipe_from
+from tapnet.paths import write_atomically
+from tapnet.recipe import recipe_from
 from tapnet.training.provenance import commit
 
 INTERVAL = "student"  # how `ci95_bootstrap` was computed; earlier versions used the normal quantile

@@ -9,8 +9,8 @@ from typing import Any
 
 from tapnet.backbones import ImageShape
 from tapnet.evaluation.comparison import extra_parameters
-from tapnet.recipe_file import load_recipe, recipe_from
-from tapnet.wording import with_interval
+from tapnet.recipe import load_recipe, recipe_from
+from tapnet.text import with_interval
 
 COSTS = ("extra parameters", "episodes", "minutes", "transductive")
 
@@ -171,7 +171,7 @@ def accuracy_cell(table: RivalTable, rival: Rival, way: int, shot: int, results:
 
 
 def _most_classes(recipe: str, image_shape: ImageShape) -> float:
-    limit = load_recipe(recipe).outline(image_shape).max_way
+    limit = load_recipe(recipe).build_on_meta(image_shape).max_way
     return math.inf if limit is None else limit
 
 
@@ -183,7 +183,7 @@ def costs(table: RivalTable, rival: Rival, results: list[dict[str, Any]]) -> tup
         by_recipe.setdefault(result["recipe"]["name"], result)
     runs = list(by_recipe.values())
     recipes = [recipe_from(run["recipe"], "its recipe") for run in runs] or [load_recipe(rival.recipes[0])]
-    parameters = [f"{extra_parameters(recipe.outline(table.image_shape)):,}" for recipe in recipes]
+    parameters = [f"{extra_parameters(recipe.build_on_meta(table.image_shape)):,}" for recipe in recipes]
     episodes = [f"{run['trained']['episodes']:,}" for run in runs]
     seconds = [run["trained"].get("seconds") for run in runs]
     minutes = [f"{each / 60:.0f}" if each else "—" for each in seconds]

@@ -21,8 +21,8 @@ from tapnet.paper.published import (
     Task,
 )
 from tapnet.paper.rivals import COSTS, RIVAL_TABLES, RivalTable, accuracy_cell, best_known, costs
-from tapnet.recipe_file import load_recipe
-from tapnet.wording import with_interval
+from tapnet.recipe import load_recipe
+from tapnet.text import with_interval
 
 Results = list[dict[str, Any]]
 
@@ -143,7 +143,7 @@ def _command(recipe: str, tasks: list[Task]) -> str:
         for task in tasks
     )
     training = found.training
-    others = [f"initialized from {', '.join(training.initial_networks)}"] if training.init_from else []
+    others = [f"initialized from {', '.join(training.init_from)}"] if training.init_from else []
     others += [f"distilled from {', '.join(training.teachers)}"] if training.teachers else []
     return " && ".join([f"tapnet train {recipe}", *evaluations]) + (f"  # {', '.join(others)}" if others else "")
 
@@ -279,7 +279,7 @@ def _rivals(table: RivalTable) -> Callable[[Results], FilledTable]:
 
 
 def _rival_command(table: RivalTable, recipe: str) -> str:
-    most = load_recipe(recipe).outline(table.image_shape).max_way
+    most = load_recipe(recipe).build_on_meta(table.image_shape).max_way
     way = next((tested for tested, _ in table.tasks if tested == most), table.tasks[0][0])
     shots = ",".join(str(shot) for tested, shot in table.tasks if tested == way)
     task = f"--way {way} --shot {shots} --query {table.protocol['query']} --episodes {table.episodes} --record results"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from tapnet import distributed
+from tapnet import hardware
 from tapnet.data.batches import EpisodeImages
 from tapnet.data.episodes import EpisodeSampler
 from tapnet.training.sources import EpisodeSource
@@ -27,7 +27,7 @@ class EpisodeLoader:
         self._ahead: tuple[int, Future[EpisodeImages]] | None = None
 
     def __getitem__(self, index: int) -> EpisodeImages:
-        ahead, following = self._ahead, index + distributed.size()
+        ahead, following = self._ahead, index + hardware.world_size()
         episode = ahead[1].result() if ahead and ahead[0] == index else self.prepare(index)
         more = following < self._sampler.spec.episodes
         self._ahead = (following, self._thread.submit(self.prepare, following)) if more else None

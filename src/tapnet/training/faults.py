@@ -12,11 +12,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from tapnet.atomic_write import write_atomically
 from tapnet.data.batches import EpisodeImages
 from tapnet.errors import NonFiniteError, UserError
-from tapnet.recipe import Recipe
-from tapnet.recipe_file import recipe_from
+from tapnet.paths import write_atomically
+from tapnet.recipe import Recipe, recipe_from
 from tapnet.training.sources import method_for
 
 EXPLODED = 1e6  # no useful loss is above this

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from tapnet import distributed
+from tapnet import hardware
 from tapnet.checkpoint import read_checkpoint
 from tapnet.data.episodes import NotEnoughDataError
 from tapnet.data.packed import UnknownSplitError
@@ -39,7 +39,7 @@ def final_evaluation(recipe: Recipe, folder: Path, device: str | torch.device = 
     cached = not method.task_features  # otherwise every episode runs the whole network, so there are fewer
     spec = replace(task.episode_spec(0), episodes=max(task.episodes, FINAL_EPISODES) if cached else task.episodes)
     result = Evaluator(method, images).evaluate(spec, bootstrap=cached)
-    if distributed.rank() == 0:
+    if hardware.rank() == 0:
         RunFolder(folder).record_evaluation([result.as_dict() | overlap.as_dict()])
     return result
 

@@ -15,8 +15,8 @@ from tapnet.checkpoint import Ancestor, Checkpoint, read_checkpoint
 from tapnet.errors import UserError
 from tapnet.methods import Method
 from tapnet.origin import initialized_from
-from tapnet.recipe_file import bundled_recipes
-from tapnet.wording import pluralize
+from tapnet.recipe import bundled_recipes
+from tapnet.text import pluralize
 
 Weights = dict[str, Tensor]
 

@@ -11,11 +11,11 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from tapnet import distributed
+from tapnet import hardware
 from tapnet.data.batches import EpisodeImages
 from tapnet.data.episodes import EpisodeSampler
-from tapnet.distributed import all_reduce_sum, raise_together
 from tapnet.errors import NonFiniteError, UserError
+from tapnet.hardware import all_reduce_sum, raise_together
 from tapnet.recipe import Recipe
 from tapnet.training.episode_loader import EpisodeLoader, derived_seed, seeded
 from tapnet.training.faults import Diverged, advice, gradients_are_finite, is_sound, save_episode
@@ -72,7 +72,7 @@ class Learner:
         """
         training = self._recipe.training
         set_rates(self.optimizer, training, first)
-        mine = range(first + distributed.rank(), first + training.meta_batch, distributed.size())
+        mine = range(first + hardware.rank(), first + training.meta_batch, hardware.world_size())
         statistics = MeanOfStatistics(self.method) if training.meta_batch > 1 else None
         self.method.train()
         measured: list[Tensor] = []
@@ -90,7 +90,7 @@ class Learner:
     def learn(self, index: int, share: float, last: bool) -> tuple[Tensor, Tensor]:
         """Add `share` of an episode's gradient; return its loss and number of correct queries, on the device."""
         with ExitStack() as stack:
-            if not last and distributed.size() > 1:  # gradients are reduced once per step
+            if not last and hardware.world_size() > 1:  # gradients are reduced once per step
                 stack.enter_context(self._fabric.no_backward_sync(self._module))
             stack.enter_context(seeded(self._recipe.seed, index))
             episode = self._with_targets(self.episodes[index])
@@ -124,7 +124,7 @@ class Learner:
         any_diverged, any_infinite, loss, accuracy = all_reduce_sum(torch.tensor(own, dtype=torch.float64)).tolist()
         if any_diverged or any_infinite:
             with raise_together():
-                if diverged or (not any_diverged and distributed.rank() == 0):
+                if diverged or (not any_diverged and hardware.rank() == 0):
                     index = [*diverged, *losses][0]
                     self._raise_diverged(index, losses[index])
         return loss, accuracy

@@ -9,12 +9,11 @@ from pathlib import Path
 
 from lightning_fabric import Fabric
 
-from tapnet import distributed
-from tapnet.checkpoint_files import BEST, LAST
-from tapnet.distributed import any_rank, launched, raise_together
+from tapnet import hardware
 from tapnet.evaluation.calibration import calibrate_checkpoint
 from tapnet.evaluation.class_overlap import class_overlap
-from tapnet.hardware import keep_freed_memory, resolve_device, resolve_precision
+from tapnet.hardware import any_rank, keep_freed_memory, launched, raise_together, resolve_device, resolve_precision
+from tapnet.paths import BEST, LAST
 from tapnet.recipe import Recipe
 from tapnet.training.final_evaluation import final_evaluation
 from tapnet.training.outcome import Interrupted, stop_requests
@@ -62,7 +61,7 @@ def train(
         _train_to_end(Run(recipe, folder, device, precision, fabric), resume, watch, save_seconds, started)
         if test:
             outcome = final_evaluation(recipe, folder, fabric.device)
-            if distributed.rank() == 0:
+            if hardware.rank() == 0:
                 RunFolder(folder).update(not_tested=outcome if isinstance(outcome, str) else None)
     return folder / BEST
 

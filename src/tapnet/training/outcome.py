@@ -11,10 +11,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tapnet import distributed
+from tapnet import hardware
+from tapnet.text import one_line
 from tapnet.training.provenance import now
 from tapnet.training.run_folder import RunFolder
-from tapnet.wording import one_line
 
 
 class Interrupted(Exception):
@@ -66,13 +66,13 @@ def record_outcome(folder: RunFolder, saved_episode: Callable[[], int]) -> Itera
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, SystemExit):  # by `distributed.raise_together`: another process raises the error
+    if isinstance(error, SystemExit):  # by `hardware.raise_together`: another process raises the error
         return "Another process of this run failed and printed why."
     return one_line(error)
 
 
 def _update(folder: RunFolder, **metadata: Any) -> None:
-    if distributed.rank() == 0:
+    if hardware.rank() == 0:
         with suppress(OSError):  # on a full disk only the error itself is reported
             folder.update(**metadata)
 
@@ -80,7 +80,7 @@ def _update(folder: RunFolder, **metadata: Any) -> None:
 def _explain(error: BaseException, folder: RunFolder, saved: int) -> None:
     """Raise an error of the disk, the data or another process again, with how to resume."""
     rest = f"the checkpoint after episode {saved} is intact; resume with: tapnet train --resume {folder.path}"
-    if isinstance(error, RuntimeError) and distributed.lost_process(error):
+    if isinstance(error, RuntimeError) and hardware.lost_process(error):
         raise ConnectionError(f"Another process of this run has ended or cannot be reached: {rest}") from error
     if isinstance(error, OSError):
         where = f" ({error.filename})" if error.filename else ""

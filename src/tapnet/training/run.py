@@ -12,16 +12,15 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 
-from tapnet import distributed
+from tapnet import hardware
 from tapnet.checkpoint import Ancestor, Checkpoint, Header, RunningSums
-from tapnet.checkpoint_files import BEST
 from tapnet.data.episodes import NotEnoughDataError
-from tapnet.distributed import raise_together
 from tapnet.errors import UserError
 from tapnet.evaluation.evaluator import Evaluator
-from tapnet.hardware import PRECISIONS, describe, resolve_device, resolve_precision
+from tapnet.hardware import PRECISIONS, describe, raise_together, resolve_device, resolve_precision
 from tapnet.methods import Method
 from tapnet.origin import joined
+from tapnet.paths import BEST
 from tapnet.recipe import Recipe, Training
 from tapnet.training.averaging import WeightAverage
 from tapnet.training.episode_loader import seeded
@@ -110,7 +109,7 @@ class Run:
     @contextmanager
     def opened(self, resume: bool) -> Iterator[None]:
         """Lock the folder, start or restore the run, and record in the folder how it ends."""
-        writes, first = distributed.rank() == 0, self.recipe.training.initial_networks
+        writes, first = hardware.rank() == 0, self.recipe.training.init_from
         if first and not resume:
             origin, ancestors = init_from(self.method, first)
             self.origin, self.ancestors = joined(self.origin, origin), self.ancestors + ancestors
@@ -124,7 +123,7 @@ class Run:
 
     def start(self) -> None:
         """Write a fresh folder; raise UserError if it holds a run already."""
-        if distributed.rank() == 0:
+        if hardware.rank() == 0:
             self.folder.begin(self.recipe, provenance() | self._metadata())
             self._keep_snapshot()
         self.save()
@@ -152,7 +151,7 @@ class Run:
         self.best = header.validation if (self.folder.path / BEST).exists() else None
         self._saved_episode = self.episode
         self._points = [point for point in read_curve(self.folder.path) if point.episode <= self.episode]
-        if distributed.rank() == 0:
+        if hardware.rank() == 0:
             self._trajectory = read_trajectory(self.folder.path)
             self._trajectory.cut_after(self.episode)
             self.folder.clear_leftovers()
@@ -164,7 +163,7 @@ class Run:
             )
         if header.recipe != self.recipe:
             self.save()
-        if distributed.rank() == 0:
+        if hardware.rank() == 0:
             self.folder.switch_recipe(self.recipe)
 
     def step(self) -> float:
@@ -199,7 +198,7 @@ class Run:
         better = self.best is None or result.accuracy > self.best["accuracy"]
         if better:
             self.best = {"accuracy": result.accuracy, "ci95": result.ci95, "episode": self.episode} | asdict(settings)
-        if distributed.rank() == 0:
+        if hardware.rank() == 0:
             self.folder.write_curve(self._points)
             self._keep_snapshot()
             if better:
@@ -212,7 +211,7 @@ class Run:
         self._trajectory.write(self.folder.path)
 
     def save(self) -> None:
-        if distributed.rank() == 0:
+        if hardware.rank() == 0:
             average = self._average.tensors() if self._average else {}
             optimizer = self.learner.optimizer_tensors()
             self.folder.save(Checkpoint(self._header(), self.method.state_dict(), optimizer, average))
@@ -243,14 +242,14 @@ class Run:
             "seed": self.recipe.seed,
             "data": {"name": self.recipe.data.name} | self._data(),
             "hardware": describe(self.device, self.precision),
-            "processes": distributed.size(),
+            "processes": hardware.world_size(),
             "origin": self.origin,
         }
 
 
 def _check_meta_batch(training: Training) -> None:
-    if training.meta_batch % distributed.size():
-        processes = distributed.size()
+    if training.meta_batch % hardware.world_size():
+        processes = hardware.world_size()
         raise UserError(
             f"{processes} processes need training.meta_batch to be a multiple of {processes}, got "
             f"{training.meta_batch}: for instance training.meta_batch={processes}."

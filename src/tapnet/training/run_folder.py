@@ -24,12 +24,10 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
-from tapnet.atomic_write import write_atomically
 from tapnet.checkpoint import Checkpoint, read_checkpoint
-from tapnet.checkpoint_files import BEST, LAST
 from tapnet.errors import NotFoundError, UserError
-from tapnet.recipe import Recipe
-from tapnet.recipe_file import load_recipe
+from tapnet.paths import BEST, LAST, write_atomically
+from tapnet.recipe import Recipe, load_recipe
 from tapnet.training.trajectory import TRAJECTORY
 
 CURVE, METADATA, RECIPE, EVALUATION = "curve.jsonl", "run.json", "recipe.yaml", "evaluation.json"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tapnet.checkpoint import read_header, written_by
-from tapnet.checkpoint_files import LAST
+from tapnet.paths import LAST
 from tapnet.training.run_folder import PREVIOUS, RunFolder, is_result
 
 

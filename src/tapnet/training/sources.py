@@ -18,8 +18,8 @@ from tapnet.data.episodes import Episode
 from tapnet.errors import UserError
 from tapnet.evaluation.embedding import cached_features
 from tapnet.methods import Method
+from tapnet.paths import feature_cache
 from tapnet.recipe import Recipe
-from tapnet.user_folders import feature_cache
 
 
 class EpisodeSource(Protocol):
@@ -86,7 +86,7 @@ class FeatureEpisodes:
 
 def method_over_features(recipe: Recipe, dim: int) -> Method:
     """Return the method of a recipe without its backbone, with fresh parameters; raise UserError if it has none."""
-    method = recipe.over(PrecomputedFeatures(dim))
+    method = recipe.build_method(PrecomputedFeatures(dim))
     if method.task_features or method.feature_maps:
         raise UserError(
             f"{recipe.method.name} does not learn from feature vectors: it cannot be trained with a frozen backbone."

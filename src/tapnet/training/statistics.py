@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from tapnet.distributed import all_reduce_sum
+from tapnet.hardware import all_reduce_sum
 
 
 class MeanOfStatistics:

@@ -11,8 +11,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from tapnet.atomic_write import write_atomically
 from tapnet.errors import UserError
+from tapnet.paths import write_atomically
 
 TRAJECTORY = "references.safetensors"
 _EPISODES = "episodes"

@@ -11,7 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.staticfiles import StaticFiles
 from starlette.middleware import Middleware
 
-from tapnet._version import __version__
+from tapnet import __version__
 from tapnet.web import answer_routes, file_routes, server_routes, task_routes
 from tapnet.web.database import Database
 from tapnet.web.engine import Engine

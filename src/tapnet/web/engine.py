@@ -17,7 +17,6 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tapnet.checkpoint_files import bundled_checkpoints
 from tapnet.data.decoding import image_size
 from tapnet.data.preprocessing import Pixels
 from tapnet.data.source import TooLarge, Unreadable
@@ -31,6 +30,7 @@ from tapnet.inference.planes import TaskPlanes, task_planes
 from tapnet.inference.predictor import Reject
 from tapnet.inference.task import Task, fit_task
 from tapnet.inference.task_predictor import TaskPredictor
+from tapnet.paths import bundled_checkpoints
 from tapnet.web.batching import BatchedModel, Batcher
 from tapnet.web.problems import Problem
 from tapnet.web.records import NewExample, StoredTask

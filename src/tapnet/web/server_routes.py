@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse, RedirectResponse
 
-from tapnet._version import __version__
+from tapnet import __version__
 from tapnet.data.decoding import readable_formats
 from tapnet.web.bodies import About, Status
 from tapnet.web.example import random_drawing

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tapnet._version import __version__
+from tapnet import __version__
 from tapnet.data.dataset import Dataset, listed_splits
 from tapnet.data.packed import Manifest, Packed
 from tapnet.data.preprocessing import Preprocessing

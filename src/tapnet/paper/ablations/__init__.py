@@ -23,7 +23,7 @@ from tapnet.paper.ablations.measured import (
 from tapnet.paper.ablations.rows import Row
 from tapnet.paper.ablations.trained import Recipes, recipes_of_compositions, recipes_of_options
 from tapnet.recipe import Recipe
-from tapnet.wording import pluralize
+from tapnet.text import pluralize
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tapnet.evaluation.intervals import Accuracies, mean_and_ci95
-from tapnet.wording import overlap_note
+from tapnet.text import overlap_note
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from tapnet.jobs.sweep import Trainer, train_all
 from tapnet.methods import METHODS, TapNet
 from tapnet.paper.ablations.measured import Options
 from tapnet.paper.ablations.rows import Row, paired
-from tapnet.recipe import Recipe
-from tapnet.recipe_file import recipe_from
+from tapnet.recipe import Recipe, recipe_from
 
 Recipes = dict[str, Recipe]
 
@@ -44,10 +43,10 @@ def _varied(recipe: Recipe, variant: str, options: Options, training: dict[str, 
     values = recipe.as_dict()
     if not issubclass(METHODS[recipe.method.name], TapNet):
         raise UserError(f"The ablations are of TapNet, the recipe {recipe.name} trains {recipe.method.name}.")
-    if recipe.training.initial_networks:
+    if recipe.training.init_from:
         raise UserError(
             f"The variants of an ablation start from random weights, {recipe.name} is initialized from "
-            f"{', '.join(recipe.training.initial_networks)}: set training.init_from=null."
+            f"{', '.join(recipe.training.init_from)}: set training.init_from=null."
         )
     if recipe.training.teachers:
         raise UserError(

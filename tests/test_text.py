@@ -1,6 +1,6 @@
 import pytest
 
-from tapnet.wording import difference, pluralize, with_interval
+from tapnet.text import difference, pluralize, with_interval
 
 
 @pytest.mark.parametrize(
