@@ -77,7 +77,7 @@ def by_full_svd(method: TapNet, support: Tensor, query: Tensor) -> Tensor:
 
 
 def by_logits(method: TapNet, support: Tensor, query: Tensor) -> Tensor:
-    return method.logits(support, class_labels(WAY, SHOT), query)
+    return method.logits(support, class_labels(WAY, SHOT), query, WAY)
 
 
 @torch.inference_mode()

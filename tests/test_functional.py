@@ -193,18 +193,6 @@ def test_errors_of_original_references_have_the_null_space_of_a_float64_svd():
     )
 
 
-@pytest.mark.parametrize("differentiable", [False, True])
-def test_euclidean_distances_are_the_roots_and_have_no_gradient_at_zero(differentiable):
-    queries, references, errors = episode(4, 12, dtype=torch.float64)
-    squares = projected_distances(queries, references, errors, None, differentiable)
-    torch.testing.assert_close(
-        projected_distances(queries, references, errors, None, differentiable, squared=False), squares.sqrt()
-    )
-    same = references.clone().requires_grad_()
-    projected_distances(same, references, errors, None, differentiable, squared=False).diagonal().sum().backward()
-    assert same.grad.abs().max() < 1e-6
-
-
 def test_prototypes_take_any_number_of_shots():
     features = torch.tensor([[1.0, 1.0], [10.0, 0.0], [3.0, 5.0]])
     averages = class_prototypes(features, torch.tensor([0, 1, 0]), way=2)
@@ -288,9 +276,7 @@ NAN = torch.full((3, 8), torch.nan)
         (lambda: null_space(torch.randn(8, 8)), "8 classes leave no null space in 8 dimensions"),
         (lambda: null_space(torch.randn(3, 8), dim=6), "1 to 5 dimensions, got 6"),
         (lambda: null_space(torch.randn(3, 8), dim=0), "1 to 5 dimensions, got 0"),
-        (lambda: null_space(NAN), "contain NaN"),
         (lambda: projected_distances(torch.randn(2, 9), torch.randn(3, 8), torch.randn(3, 8)), "dim 8"),
-        (lambda: projected_distances(NAN, torch.randn(3, 8), torch.randn(3, 8)), "contain NaN"),
         (lambda: select_references(torch.randn(5, 8), torch.randn(4, 8)), "5 references, there are 4"),
         (lambda: select_references(torch.randn(2, 8), torch.randn(4, 8), "best"), "closest, optimal, random, farthest"),
         (lambda: select_references(torch.randn(2, 8), torch.randn(4, 8), "random"), "needs a `generator`"),
@@ -316,14 +302,11 @@ FEATURES, LABELS = torch.randn(6, 8), torch.tensor([0, 1, 2, 0, 1, 0])
         (lambda: class_prototypes(FEATURES, LABELS.numpy(), 3), "tensor of int64, got ndarray"),
         (lambda: class_prototypes(FEATURES, LABELS.float(), 3), "tensor of int64, got float32"),
         (lambda: class_prototypes(FEATURES[:0], LABELS[:0], 3), "labels 0 to way - 1, got none"),
-        (
-            lambda: class_prototypes(FEATURES.numpy(), LABELS, 3),
-            "`features` needs to be a tensor of floats, got ndarray",
-        ),
-        (lambda: null_space(torch.randn(8)), r"`errors` needs the shape \(..., n, dim\), got \(8,\)"),
-        (lambda: null_space(errors=torch.ones(3, 8, dtype=torch.int64)), "`errors` needs .* floats, got int64"),
-        (lambda: projection_errors(FEATURES, FEATURES.double()), "references float32, prototypes float64: convert"),
-        (lambda: select_references(FEATURES[:2].double(), FEATURES), "prototypes float64, references float32"),
+        (lambda: class_prototypes(FEATURES.numpy(), LABELS, 3), "`class_prototypes` takes .* floats .*, got ndarray"),
+        (lambda: null_space(torch.randn(8)), r"of shape \(..., n, dim\), got float32 of shape \(8,\)"),
+        (lambda: null_space(errors=torch.ones(3, 8, dtype=torch.int64)), r"got int64 of shape \(3, 8\)"),
+        (lambda: projection_errors(FEATURES, FEATURES.double()), "one dtype, got float32 and float64: convert"),
+        (lambda: select_references(FEATURES[:2].double(), FEATURES), "got float64 and float32"),
     ],
 )
 def test_what_is_no_tensor_of_the_right_kind_is_refused_by_name(call, words):
@@ -331,11 +314,9 @@ def test_what_is_no_tensor_of_the_right_kind_is_refused_by_name(call, words):
         call()
 
 
-def test_a_call_with_too_many_or_too_few_arguments_is_python_s_own_error():
+def test_a_call_with_too_many_arguments_is_python_s_own_error():
     with pytest.raises(TypeError):
         null_space(FEATURES[:3], 2, None, 4)
-    with pytest.raises(TypeError):
-        null_space()
 
 
 def test_blended_references_that_count_for_very_many_images_are_the_references():

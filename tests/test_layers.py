@@ -13,8 +13,8 @@ LAYERS = {
     name: layer
     for layer, names in enumerate(
         [
-            ("errors", "trusted"),
-            ("paths", "tensor_checks"),
+            ("errors",),
+            ("paths",),
             ("earlier_names", "functional", "hardware", "plotting", "registry", "text"),
             ("backbones", "data"),
             ("methods",),
@@ -62,7 +62,7 @@ def test_imports_go_down_only(path):
 
 @pytest.mark.parametrize("name", ["functional", "hardware", "registry", "text"])
 def test_the_lowest_layer_knows_only_the_errors_of_the_package(name):
-    assert set(imports_of(SOURCE / f"{name}.py")) <= {"tapnet.errors", "tapnet.tensor_checks"}
+    assert set(imports_of(SOURCE / f"{name}.py")) <= {"tapnet.errors"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))

@@ -98,7 +98,7 @@ def measure(
     for index in range(spec.episodes):
         support, query = features[sampler[index].indices].split([len(support_labels), len(answers)])
         for name, (method, seen) in methods.items():
-            guesses = method.logits(support[:, seen], support_labels, query[:, seen]).argmax(dim=1)
+            guesses = method.logits(support[:, seen], support_labels, query[:, seen], spec.way).argmax(dim=1)
             found[name].append((guesses == answers).double().mean().item())
     return {name: np.array(values) for name, values in found.items()}
 

@@ -109,7 +109,7 @@ def trained(sets: Sets, rate: float, temperature: float) -> tuple[Method, float]
     for step in range(STEPS):
         features, sampler = samplers[step % len(samplers)]
         support, query = features[sampler[step].indices].split([len(support_labels), len(answers)])
-        loss = F.cross_entropy(method.logits(support, support_labels, query), answers)
+        loss = F.cross_entropy(method.logits(support, support_labels, query, REFERENCES), answers)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -114,7 +114,7 @@ def measure_unknowns(
     for index in range(episodes):
         episode = sampler[index]
         support = torch.from_numpy(features[episode.support[:way].reshape(-1)])
-        head = method.adapt(support, class_labels(way, shot))
+        head = method.adapt(support, class_labels(way, shot), way)
         queries = torch.from_numpy(features[episode.query.reshape(-1)])
         scores.append((head.linear() or head).logits(queries).detach().double().numpy())
         centers = class_prototypes(support, class_labels(way, shot), way) if head.centers is None else head.centers

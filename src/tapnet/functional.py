@@ -9,23 +9,100 @@ Half-precision inputs are computed in float32, also inside `torch.autocast`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional as F
 
-from tapnet.errors import UserError
-from tapnet.tensor_checks import check_not_nan, check_support, full_precision, projection_sizes
+from tapnet.errors import NonFiniteError, UserError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def full_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function of float tensors (..., n, dim) to compute in float32 or float64, whatever autocast says.
+
+    A null space does not survive the 8 bits of half precision, which is widened to float32.
+    """
+
+    @wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        wide_args, wide_kwargs = [*map(_widened, args)], {name: _widened(value) for name, value in kwargs.items()}
+        device = _check_floats(function.__name__, [*wide_args, *wide_kwargs.values()])
+        with torch.autocast(device.type, enabled=False):
+            return function(*wide_args, **wide_kwargs)
+
+    return wrapper
+
+
+def _widened(value: Any) -> Any:
+    return widened(value) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """Return the tensor in float64 if it is that, else in float32."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _check_floats(name: str, values: list[Any]) -> torch.device:
+    """Return the device of the tensors; raise UserError unless they are floats of one dtype."""
+    first = values[0] if values else None
+    if not isinstance(first, Tensor) or not first.is_floating_point() or first.dim() < 2:
+        shape = f" of shape {tuple(first.shape)}" if isinstance(first, Tensor) else ""
+        raise UserError(f"`{name}` takes tensors of floats of shape (..., n, dim), got {type_name(first)}{shape}.")
+    dtypes = {type_name(value): None for value in values if isinstance(value, Tensor) and value.is_floating_point()}
+    if len(dtypes) > 1:
+        raise UserError(
+            f"`{name}` takes tensors of one dtype, got {' and '.join(dtypes)}: convert them with .to(dtype)."
+        )
+    return first.device
+
+
+def type_name(value: Any) -> str:
+    """Return the dtype of a tensor, such as `float32`, or the name of the type of anything else."""
+    return str(value.dtype).removeprefix("torch.") if isinstance(value, Tensor) else type(value).__name__
+
+
+def check_labels(labels: Any, way: int | None = None) -> int:
+    """Return the number of classes; raise UserError unless labels (..., n) are int64 and all of 0 to way - 1."""
+    if not isinstance(labels, Tensor) or labels.dtype != torch.int64:
+        raise UserError(f"Labels need to be a tensor of int64, got {type_name(labels)}: pass torch.tensor([0, 1, …]).")
+    if not labels.numel():
+        raise UserError("An episode needs labels 0 to way - 1, got none.")
+    way = int(labels.max()) + 1 if way is None else way
+    if not 0 <= int(labels.min()) <= int(labels.max()) < way:
+        raise UserError(f"Labels of a {way}-way episode are 0 to {way - 1}, got {labels.min()} to {labels.max()}.")
+    if way > labels.shape[-1]:
+        raise UserError(f"Every one of the {way} classes needs a support image, got {labels.shape[-1]} images.")
+    shots = F.one_hot(labels, way).sum(dim=-2)
+    if (shots == 0).any():
+        raise UserError(f"Every one of the {way} classes needs a support image, got {shots.tolist()} per class.")
+    return way
+
+
+def check_one_label_each(features: Tensor, labels: Tensor) -> None:
+    """Raise UserError unless the labels (..., n) are as many as the features (..., n, *feature_shape)."""
+    if features.shape[: labels.dim()] != labels.shape:
+        raise UserError(
+            "Expected one label per feature, 0 to way - 1, got labels of shape "
+            f"{tuple(labels.shape)} for features of shape {tuple(features.shape)}."
+        )
 
 
 @full_precision
-def class_prototypes(features: Tensor, labels: Tensor, way: int) -> Tensor:
+def class_prototypes(features: Tensor, labels: Tensor, way: int, validate: bool = True) -> Tensor:
     r"""The mean feature of every class: $c_k$, line 4 of Algorithm 1, shape (..., way, dim).
 
     `features` (..., n, dim), `labels` (..., n) with values 0 to way - 1; classes may differ in their number of shots.
+    Without `validate` the values of the labels are not looked at, for which the host would wait for a GPU.
     """
-    check_support(features, labels, way)
+    if validate:
+        check_labels(labels, way)
+    check_one_label_each(features[..., 0], labels)
     members = F.one_hot(labels, way).to(features.dtype)  # (..., n, way)
     return members.mT @ features / members.sum(dim=-2).unsqueeze(-1)
 
@@ -55,18 +132,35 @@ def projection_errors(references: Tensor, prototypes: Tensor, modified: bool = T
     return F.normalize(targets, dim=-1) - F.normalize(prototypes, dim=-1)
 
 
+def _projection_sizes(errors: Tensor, dim: int | None, vectors: Tensor | None = None) -> tuple[int, int, int]:
+    """Return (way, L, D) of the projection that hides the errors; raise UserError if there is none."""
+    way, length = errors.shape[-2:]
+    if way < 2:
+        raise UserError(f"A projection needs at least 2 classes, got {way}.")
+    if way >= length:
+        raise UserError(
+            f"{way} classes leave no null space in {length} dimensions: expected way < dim; use fewer classes or a "
+            "backbone with longer features."
+        )
+    if dim is not None and not 1 <= dim <= length - way:
+        raise UserError(f"Expected a projection of {way} classes to 1 to {length - way} dimensions, got {dim}.")
+    if vectors is not None and vectors.shape[-1] != length:
+        raise UserError(f"Expected vectors of dim {length} like the errors, got {vectors.shape[-1]}.")
+    return way, length, length - way if dim is None else dim
+
+
 @full_precision
-def null_space(errors: Tensor, dim: int | None = None, first: Tensor | None = None) -> Tensor:
+def null_space(errors: Tensor, dim: int | None = None, leading: Tensor | None = None) -> Tensor:
     r"""An orthonormal basis that hides every error: $M = \mathrm{null}_D([\epsilon_1; \dots])$ of eq. (4), (..., L, D).
 
     D is `dim`, or L - way if `None`, whatever the rank of the errors. Householder reflections map the errors onto the
     first `way` axes; M is the image of the other axes, so it is orthogonal to the errors by construction, even if they
     are linearly dependent. For D < L - way the paper's M is not unique: ours depends on the order of the errors and
-    starts with the directions `first` (..., n, L), such as `reference_directions`, if they are given.
+    starts with the directions `leading` (..., n, L), such as `reference_directions`, if they are given.
     """
-    way, length, dim = projection_sizes(errors, dim)
+    way, length, dim = _projection_sizes(errors, dim)
     axes = torch.eye(length, dtype=errors.dtype, device=errors.device)[:, way : way + dim]
-    return torch.ormqr(*torch.geqrf(_stacked(errors, first).mT), axes.expand(*errors.shape[:-2], length, dim))
+    return torch.ormqr(*torch.geqrf(_stacked(errors, leading).mT), axes.expand(*errors.shape[:-2], length, dim))
 
 
 @full_precision
@@ -76,24 +170,21 @@ def projected_distances(
     errors: Tensor,
     dim: int | None = None,
     differentiable: bool = False,
-    squared: bool = True,
 ) -> Tensor:
     r"""Squared distances inside the projection, $\|M(x) - M(\phi_k)\|^2$ of eq. (1), shape (..., query, way).
 
     M is `null_space(errors, dim)`, but never formed. Vectors are projected before they are subtracted, so no distance
     is negative or a difference of large squares. Gradients reach queries and references; the projection is a constant
-    unless `differentiable` (at full dimension only), which helps short training. With `squared=False` the result is the
-    distance itself, as the paper prints eq. (1), with gradient 0 at distance 0.
+    unless `differentiable` (at full dimension only), which helps short training. The paper prints the distance itself,
+    their code has its square.
     """
     if differentiable:
-        way, length, dim = projection_sizes(errors, dim, queries)
-        if dim < length - way:
-            raise UserError(f"differentiable=True needs the full projection, dim={length - way}, got dim={dim}.")
+        if dim is not None:
+            raise UserError(f"differentiable=True needs the full projection, dim=None, got dim={dim}.")
         queries, references = (residuals(vectors, errors) for vectors in (queries, references))
     else:
         queries, references = (null_coordinates(vectors, errors, dim) for vectors in (queries, references))
-    distances = euclidean_distances(queries, references)
-    return distances.square() if squared else distances
+    return euclidean_distances(queries, references).square()
 
 
 def euclidean_distances(queries: Tensor, points: Tensor) -> Tensor:
@@ -102,44 +193,44 @@ def euclidean_distances(queries: Tensor, points: Tensor) -> Tensor:
 
 
 @full_precision
-def null_coordinates(vectors: Tensor, errors: Tensor, dim: int | None = None, first: Tensor | None = None) -> Tensor:
-    """Coordinates of each vector in `null_space(errors, dim, first)`, in O(L · way) per vector, shape (..., n, dim)."""
-    way, _, dim = projection_sizes(errors, dim, vectors)
-    errors = _stacked(errors.detach(), first)
+def null_coordinates(vectors: Tensor, errors: Tensor, dim: int | None = None, leading: Tensor | None = None) -> Tensor:
+    """Coordinates (..., n, dim) of each vector in `null_space(errors, dim, leading)`, in O(L · way) per vector."""
+    way, _, dim = _projection_sizes(errors, dim, vectors)
+    errors = _stacked(errors.detach(), leading)
     batch = torch.broadcast_shapes(vectors.shape[:-2], errors.shape[:-2])
     reflections, scales = torch.geqrf(errors.expand(*batch, *errors.shape[-2:]).mT)
     columns = vectors.expand(*batch, *vectors.shape[-2:]).mT
     return torch.ormqr(reflections, scales, columns, transpose=True).mT[..., way : way + dim]
 
 
-def _stacked(errors: Tensor, first: Tensor | None) -> Tensor:
-    return errors if first is None else torch.cat([errors, first.detach()], dim=-2)
+def _stacked(errors: Tensor, leading: Tensor | None) -> Tensor:
+    return errors if leading is None else torch.cat([errors, leading.detach()], dim=-2)
 
 
 @full_precision
 def residuals(vectors: Tensor, errors: Tensor) -> Tensor:
     """Each vector less its part in the span of the errors, with a gradient through both, shape (..., n, L)."""
-    projection_sizes(errors, None, vectors)
+    _projection_sizes(errors, None, vectors)
     span = torch.linalg.qr(errors.mT).Q  # (..., L, way)
     return vectors - vectors @ span @ span.mT  # type: ignore[no-any-return]
 
 
 @full_precision
 def linear_head(
-    references: Tensor, errors: Tensor, dim: int | None = None, first: Tensor | None = None
+    references: Tensor, errors: Tensor, dim: int | None = None, leading: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     r"""Weight (..., way, L) and bias (..., way) of the linear layer with the same softmax as the projected distances.
 
     $-\|xM - \phi_kM\|^2 = 2\,\phi_k M M^\top x^\top - \|\phi_k M\|^2 - \|xM\|^2$, and the last term is the same for
     every class.
     """
-    way, length, dim = projection_sizes(errors, dim)
+    way, length, dim = _projection_sizes(errors, dim)
     if dim == length - way:  # the whole null space needs no basis of its own
         inside = residuals(references, errors.detach())
         return 2 * inside, -inside.square().sum(dim=-1)
-    inside = null_coordinates(references, errors, dim, first)  # (..., way, dim)
+    inside = null_coordinates(references, errors, dim, leading)  # (..., way, dim)
     padded = F.pad(inside, (way, length - way - dim))
-    weight = 2 * torch.ormqr(*torch.geqrf(_stacked(errors.detach(), first).mT), padded.mT).mT
+    weight = 2 * torch.ormqr(*torch.geqrf(_stacked(errors.detach(), leading).mT), padded.mT).mT
     return weight, -inside.square().sum(dim=-1)
 
 
@@ -150,7 +241,7 @@ def reference_directions(references: Tensor, errors: Tensor) -> Tensor:
     With these as the first columns of M, D = way - 1 loses nothing: any further direction adds the same amount to a
     query's distance from every reference. The first two span the best plane for a plot.
     """
-    way, _, _ = projection_sizes(errors, None, references)
+    way, _, _ = _projection_sizes(errors, None, references)
     inside = residuals(references.detach(), errors.detach())
     centered = inside - inside.mean(dim=-2, keepdim=True)
     directions: Tensor = torch.linalg.svd(centered, full_matrices=False).Vh[..., : way - 1, :]
@@ -163,7 +254,7 @@ def reflections(errors: Tensor) -> tuple[Tensor, Tensor]:
 
     This is the compact WY form of Schreiber and Van Loan (1989): all Householder reflections in two thin products.
     """
-    projection_sizes(errors, None)
+    _projection_sizes(errors, None)
     packed, scales = torch.geqrf(errors.detach().mT)
     vectors = packed.mT.triu(1)
     vectors.diagonal(dim1=-2, dim2=-1).fill_(1)
@@ -208,9 +299,9 @@ def select_references(
         raise UserError(f"Reference selection is one of {', '.join(_STRATEGIES)}, got {strategy!r}.")
     if way > available:
         raise UserError(f"{way} classes need {way} references, there are {available}: train with more ways.")
-    check_not_nan(prototypes, "prototypes")
-    check_not_nan(references, "references")
     prototypes, references = prototypes.detach(), references.detach()
+    if (prototypes.sum() + references.sum()).isnan():  # one pass over the values; opposite infinities count, too
+        raise NonFiniteError("The prototypes or references contain NaN: they have diverged.")
     squares = references.square().sum(dim=-1).unsqueeze(-2)
     distances = squares - 2 * prototypes @ references.mT  # (..., way, available), less the prototypes' squares
     if bias is not None:

@@ -26,8 +26,8 @@ class EpisodeByEpisode(Method):
         super().__init__(method.backbone)
         self.inner = method
 
-    def logits(self, support, labels, query):
-        return self.inner(support, labels, query)
+    def logits(self, support, labels, query, way):
+        return self.inner(support, labels, query, way)
 
 
 def test_batches_over_features_give_the_accuracies_of_single_episodes(blobs, small_tapnet):
@@ -67,7 +67,7 @@ def test_a_network_whose_features_overflow_is_refused(blobs, small_tapnet, scale
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 def test_logits_that_are_not_finite_are_refused(blobs, small_tapnet, value):
     method = EpisodeByEpisode(small_tapnet).eval()
-    method.logits = lambda *episode: torch.full((len(episode[-1]), 5), value)
+    method.logits = lambda *episode: torch.full((len(episode[2]), 5), value)
     with pytest.raises(NonFiniteError, match=r"EpisodeByEpisode returned logits of NaN or infinity"):
         Evaluator(method, blobs).accuracies(EpisodeSpec(5, 2, 3, 4))
 

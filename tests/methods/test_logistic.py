@@ -15,7 +15,11 @@ def labeled():
 
 
 def check_agreement(features, labels):
-    logits = METHODS["logistic"](PrecomputedFeatures(features.shape[1])).adapt(features, labels).logits(features)
+    logits = (
+        METHODS["logistic"](PrecomputedFeatures(features.shape[1]))
+        .adapt(features, labels, int(labels.max()) + 1)
+        .logits(features)
+    )
     scaled = 10 * F.normalize(features.double(), dim=1).numpy()
     expected = LogisticRegression(tol=1e-8, max_iter=1000).fit(scaled, labels).predict_proba(scaled)
     torch.testing.assert_close(logits.softmax(-1).double(), torch.from_numpy(expected), atol=1e-4, rtol=0)
@@ -38,5 +42,7 @@ def test_logistic_regression_of_repeated_examples_agrees_with_scikit_learn():
 def test_logistic_regression_does_not_depend_on_the_length_of_features(labeled):
     features, labels = labeled
     method = METHODS["logistic"](PrecomputedFeatures(24))
-    expected = method.adapt(features, labels).logits(features)
-    torch.testing.assert_close(method.adapt(7 * features, labels).logits(0.1 * features), expected)
+    expected = method.adapt(features, labels, int(labels.max()) + 1).logits(features)
+    torch.testing.assert_close(
+        method.adapt(7 * features, labels, int(labels.max()) + 1).logits(0.1 * features), expected
+    )

@@ -51,7 +51,7 @@ def test_inner_steps_are_those_of_sgd(steps):
         optimizer.zero_grad()
         F.cross_entropy(by_hand(images(6)), LABELS).backward()
         optimizer.step()
-    torch.testing.assert_close(method.logits(images(6), LABELS, images(5, 2)), by_hand(images(5, 2)))
+    torch.testing.assert_close(method.logits(images(6), LABELS, images(5, 2), 3), by_hand(images(5, 2)))
 
 
 @pytest.mark.parametrize("batch_statistics", [True, False])
@@ -78,14 +78,14 @@ def outer_gradient(first_order):
     support, query = torch.rand(6, 4, 1, 1).double(), torch.rand(3, 4, 1, 1).double()
     with torch.no_grad():
         method.classifier.weight.zero_()
-    loss = F.cross_entropy(method.logits(support, LABELS, query), torch.arange(3))
+    loss = F.cross_entropy(method.logits(support, LABELS, query, 3), torch.arange(3))
     (gradient,) = torch.autograd.grad(loss, method.classifier.bias)
     return method, support, query, gradient
 
 
 def test_first_order_gradient_is_that_at_the_adapted_weights():
     method, support, query, found = outer_gradient(first_order=True)
-    weights = method.step(method.initial_weights(), support, LABELS, 0.5)
+    weights = method.step(method.initial_weights(), support, LABELS, 3, 0.5)
     adapted = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
     loss = F.cross_entropy(method.run(query, adapted), torch.arange(3))
     (expected,) = torch.autograd.grad(loss, adapted["classifier.bias"])
@@ -140,7 +140,7 @@ def test_a_query_ignores_its_batch_mates_unless_batch_statistics_are_asked_for()
 def test_statistics_of_the_support_set_equal_those_of_one_batch_with_it():
     """Normalizing the support set by its statistics, as if it were the queries, gives its own logits."""
     method = make(steps=0).eval()
-    head = method.adapt(images(6), LABELS)
+    head = method.adapt(images(6), LABELS, 3)
     torch.testing.assert_close(head.logits(images(6)), method.run(images(6), method.initial_weights()))
 
 
@@ -182,6 +182,6 @@ def test_a_classifier_of_zeros_prefers_no_class_before_it_adapts():
 
 
 def test_images_are_compared_by_their_adapted_features():
-    head = make(steps=2, rate=0.3).eval().adapt(images(6), LABELS)
+    head = make(steps=2, rate=0.3).eval().adapt(images(6), LABELS, 3)
     weights = head.weights["classifier.weight"], head.weights["classifier.bias"]
     torch.testing.assert_close(F.linear(head.project(images(5, 2)), *weights), head.logits(images(5, 2)))

@@ -13,7 +13,8 @@ LABELS = torch.tensor([0, 1, 2, 0, 1, 0])
 
 
 def logits(support, query, labels=LABELS):
-    return PrototypicalNetwork(PrecomputedFeatures(support.shape[-1])).logits(support, labels, query)
+    way = int(labels.max()) + 1
+    return PrototypicalNetwork(PrecomputedFeatures(support.shape[-1])).logits(support, labels, query, way)
 
 
 def draw():
@@ -54,8 +55,8 @@ def test_prototypical_scales_with_the_square_of_the_features():
 def test_prototypical_logits_are_divided_by_the_temperature_also_as_a_linear_layer():
     support, query = draw()
     warm = PrototypicalNetwork(PrecomputedFeatures(16), temperature=4.0)
-    torch.testing.assert_close(warm.logits(support, LABELS, query), logits(support, query) / 4)
-    linear = warm.adapt(support, LABELS).linear().logits(query)
+    torch.testing.assert_close(warm.logits(support, LABELS, query, 3), logits(support, query) / 4)
+    linear = warm.adapt(support, LABELS, 3).linear().logits(query)
     torch.testing.assert_close(linear.softmax(dim=-1), (logits(support, query) / 4).softmax(dim=-1))
 
 
@@ -69,8 +70,8 @@ def test_loss_is_the_mean_over_the_divisions_of_the_episode():
     method, features = PrototypicalNetwork(PrecomputedFeatures(16)), torch.randn(18, 16)
     episode = EpisodeImages(features, way=3, shot=2, query=4, classes=torch.arange(3))
     episode = episode.with_divisions(3, torch.Generator().manual_seed(0))
-    labels = episode.support_labels, episode.query_labels
-    losses = [F.cross_entropy(method.logits(s, labels[0], q), labels[1]) for s, q in episode.divided(features)]
+    logits = [method.logits(s, episode.support_labels, q, episode.way) for s, q in episode.divided(features)]
+    losses = [F.cross_entropy(scores, episode.query_labels) for scores in logits]
     torch.testing.assert_close(method.loss(episode).loss, torch.stack(losses).mean())
 
 
@@ -80,6 +81,6 @@ def test_loss_takes_the_targets_of_the_episode_in_place_of_labels():
     one_hot = F.one_hot(episode.query_labels, 3).float()
     torch.testing.assert_close(method.loss(episode._replace(targets=one_hot[None])).loss, method.loss(episode).loss)
     uniform = torch.full((1, 12, 3), 1 / 3)
-    logits = method.logits(features[:6], episode.support_labels, features[6:])
+    logits = method.logits(features[:6], episode.support_labels, features[6:], episode.way)
     expected = -logits.log_softmax(dim=-1).mean()
     torch.testing.assert_close(method.loss(episode._replace(targets=uniform)).loss, expected)

@@ -45,26 +45,26 @@ def test_relation_module_equals_convolution_of_the_joined_channels():
 
 def test_relation_sums_the_maps_of_a_class():
     support, _ = draw()
-    maps = make().adapt(support, LABELS).class_maps
+    maps = make().adapt(support, LABELS, 3).class_maps
     torch.testing.assert_close(maps, torch.stack([support[k == LABELS].sum(dim=0) for k in range(3)]))
 
 
 def test_relation_of_equal_shots_is_that_of_one_shot_with_maps_as_many_times():
     (support, query), method = draw(), make()
-    thrice = method.logits(support[:3].repeat(3, 1, 1, 1), torch.arange(3).repeat(3), query)
-    torch.testing.assert_close(thrice, method.logits(3 * support[:3], torch.arange(3), query))
+    thrice = method.logits(support[:3].repeat(3, 1, 1, 1), torch.arange(3).repeat(3), query, 3)
+    torch.testing.assert_close(thrice, method.logits(3 * support[:3], torch.arange(3), query, 3))
 
 
 def test_relation_with_the_mean_ignores_equal_shots():
     (support, query), method = draw(), make(reduce="mean")
-    thrice = method.logits(support[:3].repeat(3, 1, 1, 1), torch.arange(3).repeat(3), query)
-    torch.testing.assert_close(thrice, method.logits(support[:3], torch.arange(3), query))
+    thrice = method.logits(support[:3].repeat(3, 1, 1, 1), torch.arange(3).repeat(3), query, 3)
+    torch.testing.assert_close(thrice, method.logits(support[:3], torch.arange(3), query, 3))
 
 
 def test_relation_of_a_pair_is_independent_of_the_other_classes():
     (support, query), method = draw(), make()
-    alone = method.logits(support[:2], torch.arange(2), query)
-    torch.testing.assert_close(method.logits(support, torch.arange(6), query)[:, :2], alone)
+    alone = method.logits(support[:2], torch.arange(2), query, 2)
+    torch.testing.assert_close(method.logits(support, torch.arange(6), query, 6)[:, :2], alone)
 
 
 def test_relation_loss_is_the_squared_error_of_the_scores():

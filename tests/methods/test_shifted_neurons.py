@@ -58,14 +58,14 @@ def test_values_are_those_of_the_memory_for_the_feedback_of_each_neuron():
 
 
 def test_attention_sums_to_one():
-    head = make().adapt(images(6), LABELS)
+    head = make().adapt(images(6), LABELS, 3)
     torch.testing.assert_close(head.attention(images(5, 2)).sum(dim=-1), torch.ones(5))
 
 
 def test_a_query_like_one_image_takes_the_shifts_of_that_image():
     """With a scale so large that attention is one-hot, neurons are σ(a) + σ(β) of that image's values."""
     method = make(scale=1e6)
-    head = method.adapt(images(6), LABELS)
+    head = method.adapt(images(6), LABELS, 3)
     attention = head.attention(images(6)[2:3])
     torch.testing.assert_close(attention, torch.eye(6)[2:3])
     shifts = {block: F.relu(values[2:3]) for block, values in head.shifts.items()}
@@ -98,7 +98,7 @@ def test_training_reaches_both_passes_the_memories_and_the_keys():
 @pytest.mark.parametrize("backbone", ["conv4", "resnet12-small"])
 def test_running_statistics_behind_a_shift_are_those_of_the_shifted_pass(backbone):
     method = make(backbone).train()
-    head = method.adapt(images(6), LABELS)
+    head = method.adapt(images(6), LABELS, 3)
     plain = {name: buffer.clone() for name, buffer in method.backbone.named_buffers()}
     shifted = {name: buffer.clone() for name, buffer in method.named_buffers() if name.startswith("shifted_")}
     head.logits(images(3, 2))

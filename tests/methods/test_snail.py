@@ -29,7 +29,7 @@ def as_one_sequence(method, support, labels, query):
 def test_every_query_is_scored_as_the_last_item_of_a_sequence_of_its_own():
     method, support, queries = make(), torch.randn(6, 16), torch.randn(4, 16)
     expected = torch.stack([as_one_sequence(method, support, LABELS, query) for query in queries])
-    torch.testing.assert_close(method.logits(support, LABELS, queries), expected)
+    torch.testing.assert_close(method.logits(support, LABELS, queries, 3), expected)
 
 
 def test_a_query_does_not_change_when_the_image_of_another_changes():
@@ -78,37 +78,40 @@ def test_temporal_convolutions_reach_every_item(way, shot):
 def test_the_order_of_the_support_set_matters():
     method, support, queries = make(), torch.randn(6, 16), torch.randn(4, 16)
     order = torch.tensor([5, 1, 2, 3, 4, 0])
-    other = method.logits(support[order], LABELS[order], queries)
-    assert (other - method.logits(support, LABELS, queries)).abs().max() > 1e-5
+    other = method.logits(support[order], LABELS[order], queries, 3)
+    assert (other - method.logits(support, LABELS, queries, 3)).abs().max() > 1e-5
     assert SNAIL.support_order_matters
 
 
 def test_training_draws_the_order_of_the_support_set():
     method, support, queries, labels = make().train(), torch.randn(3, 16), torch.randn(4, 16), torch.arange(3)
-    drawn = {tuple(method.adapt(support, labels).contexts[0][:, 64:].argmax(dim=-1).tolist()) for _ in range(30)}
+    drawn = {
+        tuple(method.adapt(support, labels, int(labels.max()) + 1).contexts[0][:, 64:].argmax(dim=-1).tolist())
+        for _ in range(30)
+    }
     assert len(drawn) > 1
     torch.manual_seed(5)
-    first = method.logits(support, labels, queries)
+    first = method.logits(support, labels, queries, int(labels.max()) + 1)
     torch.manual_seed(5)
-    torch.testing.assert_close(method.logits(support, labels, queries), first)
+    torch.testing.assert_close(method.logits(support, labels, queries, int(labels.max()) + 1), first)
 
 
 def test_episodes_in_one_batch_are_scored_as_each_alone():
     method, support, queries = make(), torch.randn(3, 6, 16), torch.randn(3, 4, 16)
-    together = method.logits(support, LABELS.expand(3, -1), queries)
+    together = method.logits(support, LABELS.expand(3, -1), queries, 3)
     for index in range(3):
-        torch.testing.assert_close(together[index], method.logits(support[index], LABELS, queries[index]))
+        torch.testing.assert_close(together[index], method.logits(support[index], LABELS, queries[index], 3))
 
 
 def test_fewer_classes_at_test_leave_out_the_other_outputs():
     method, support, queries = make(way=5), torch.randn(6, 16), torch.randn(4, 16)
-    assert method.logits(support, LABELS, queries).shape == (4, 3)
+    assert method.logits(support, LABELS, queries, 3).shape == (4, 3)
 
 
 @pytest.mark.parametrize(("training", "way"), [(True, 2), (False, 4)])
 def test_other_ways_are_refused_in_a_sentence(training, way):
     with pytest.raises(ValueError, match=f"got {way}: build it with way={way}"):
-        make().train(training).logits(torch.randn(way, 16), torch.arange(way), torch.randn(4, 16))
+        make().train(training).logits(torch.randn(way, 16), torch.arange(way), torch.randn(4, 16), way)
 
 
 def test_relabelings_average_the_loss_over_numberings_of_the_classes():
@@ -120,7 +123,7 @@ def test_relabelings_average_the_loss_over_numberings_of_the_classes():
     found = method.loss(episode)
     support, query = method.embed(episode.images).split(episode.sizes)
     torch.manual_seed(1)
-    by_hand = [method.logits(support, number, query)[:, number] for number in (torch.randperm(3) for _ in range(4))]
+    by_hand = [method.logits(support, number, query, 3)[:, number] for number in (torch.randperm(3) for _ in range(4))]
     losses = [F.cross_entropy(logits, episode.query_labels) for logits in by_hand]
     torch.testing.assert_close(found.loss, torch.stack(losses).mean())
     torch.testing.assert_close(found.logits, by_hand[0])
@@ -153,5 +156,5 @@ def test_normalized_features_may_have_any_size():
     support, query, logits = torch.randn(6, 16), torch.randn(4, 16), []
     for size in (1.0, 100.0):
         torch.manual_seed(0)  # of the order of the support set
-        logits.append(method.logits(size * support, LABELS, size * query))
+        logits.append(method.logits(size * support, LABELS, size * query, 3))
     torch.testing.assert_close(logits[1], logits[0], atol=1e-4, rtol=1e-3)

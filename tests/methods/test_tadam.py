@@ -44,19 +44,19 @@ def episode(way=4, shot=2, query=3):
 
 def test_alpha_gives_scaled_distances_that_are_not_squared():
     support, query = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 5.0]]), torch.tensor([[1.0, 1.0]])
-    logits = make(TadamAlpha, scale=2.0).logits(support, torch.tensor([0, 0, 1]), query)
+    logits = make(TadamAlpha, scale=2.0).logits(support, torch.tensor([0, 0, 1]), query, 2)
     torch.testing.assert_close(logits, -2 * torch.tensor([[1.0, math.sqrt(17)]]))
 
 
 def test_alpha_squared_with_scale_one_is_prototypical():
     support, query = torch.randn(6, 16), torch.randn(5, 16)
-    ours = make(TadamAlpha, scale=1.0, squared=True).logits(support, LABELS, query)
-    torch.testing.assert_close(ours, make(PrototypicalNetwork).logits(support, LABELS, query))
+    ours = make(TadamAlpha, scale=1.0, squared=True).logits(support, LABELS, query, 3)
+    torch.testing.assert_close(ours, make(PrototypicalNetwork).logits(support, LABELS, query, 3))
 
 
 def test_predictions_are_independent_of_alpha():
     support, query = torch.randn(6, 16), torch.randn(50, 16)
-    first, second = (make(TadamAlpha, scale=scale).logits(support, LABELS, query) for scale in (0.1, 50.0))
+    first, second = (make(TadamAlpha, scale=scale).logits(support, LABELS, query, 3) for scale in (0.1, 50.0))
     assert torch.equal(first.argmax(-1), second.argmax(-1))
 
 
@@ -85,7 +85,7 @@ def test_gradient_for_a_large_alpha_is_that_of_the_nearest_wrong_class():
 
 def test_gradient_at_distance_zero_is_finite():
     query = torch.zeros(1, 16, requires_grad=True)
-    make(TadamAlpha).logits(torch.zeros(3, 16), torch.arange(3), query).sum().backward()
+    make(TadamAlpha).logits(torch.zeros(3, 16), torch.arange(3), query, 3).sum().backward()
     assert query.grad.isfinite().all()
 
 
@@ -126,8 +126,8 @@ def test_only_post_multipliers_learn_of_the_task_embedding_while_they_are_zero()
 @every_backbone
 def test_tc_features_depend_on_the_task(backbone):
     method, query = conditioned(backbone), images(4, 2)
-    first = method.adapt(images(6), LABELS).project(query)
-    second = method.adapt(images(6, 7), LABELS).project(query)
+    first = method.adapt(images(6), LABELS, 3).project(query)
+    second = method.adapt(images(6, 7), LABELS, 3).project(query)
     assert (first - second).abs().max() > 1e-4
 
 
@@ -155,7 +155,7 @@ def test_conditioning_does_not_touch_the_backbone():
     method = conditioned()
     before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
     plain = method.backbone(images(3))
-    method.adapt(images(6), LABELS).logits(images(5, 2))
+    method.adapt(images(6), LABELS, 3).logits(images(5, 2))
     assert torch.equal(method.backbone(images(3)), plain)
     assert all(torch.equal(tensor, before[name]) for name, tensor in method.state_dict().items())
 

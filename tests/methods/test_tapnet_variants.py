@@ -21,14 +21,17 @@ def draw():
 
 def test_variant_without_options_is_tapnet():
     support, labels, queries = draw()
-    assert torch.equal(make().logits(support, labels, queries), make(TapNet).logits(support, labels, queries))
+    assert torch.equal(
+        make().logits(support, labels, queries, 8),
+        make(TapNet).logits(support, labels, queries, 8),
+    )
 
 
 @pytest.mark.parametrize("dim", [None, 3])
 def test_inner_product_is_the_read_out_of_memory_augmented_networks(dim):
     """Scores Φ M Mᵀ f(x)ᵀ: the references are the memory's values, M Mᵀ f(x)ᵀ its address."""
     support, labels, queries = draw()
-    head = make(distance="inner", projection_dim=dim).eval().adapt(support, labels)
+    head = make(distance="inner", projection_dim=dim).eval().adapt(support, labels, 8)
     projection = null_space(head.ordered_errors, dim)
     expected = head.references @ projection @ projection.mT @ queries.mT  # (way, query)
     torch.testing.assert_close(head.logits(queries), expected.mT, rtol=1e-4, atol=1e-4)
@@ -37,7 +40,7 @@ def test_inner_product_is_the_read_out_of_memory_augmented_networks(dim):
 @pytest.mark.parametrize("dim", [None, 3])
 def test_cosine_is_the_read_out_with_both_sides_normalized(dim):
     support, labels, queries = draw()
-    head = make(distance="cosine", projection_dim=dim).eval().adapt(support, labels)
+    head = make(distance="cosine", projection_dim=dim).eval().adapt(support, labels, 8)
     projection = null_space(head.ordered_errors, dim)
     expected = F.cosine_similarity((queries @ projection)[:, None], (head.references @ projection)[None], dim=-1)
     torch.testing.assert_close(head.logits(queries), expected, rtol=1e-4, atol=1e-4)
@@ -46,7 +49,7 @@ def test_cosine_is_the_read_out_with_both_sides_normalized(dim):
 def test_squared_distance_is_the_inner_product_less_the_lengths():
     """-‖xM - φM‖² = 2 φ M Mᵀ xᵀ - ‖φM‖² - ‖xM‖²."""
     support, labels, queries = draw()
-    squared, inner = (make(distance=name).eval().adapt(support, labels) for name in ("squared", "inner"))
+    squared, inner = (make(distance=name).eval().adapt(support, labels, 8) for name in ("squared", "inner"))
     lengths = [inner.project(each).square().sum(dim=-1) for each in (queries, inner.references)]
     expected = 2 * inner.logits(queries) - lengths[0][:, None] - lengths[1]
     torch.testing.assert_close(squared.logits(queries), expected, rtol=1e-4, atol=1e-4)
@@ -54,13 +57,13 @@ def test_squared_distance_is_the_inner_product_less_the_lengths():
 
 def test_euclidean_distance_has_the_roots_of_the_squared_one():
     support, labels, queries = draw()
-    expected = make().logits(support, labels, queries)
-    torch.testing.assert_close(make(distance="euclidean").logits(support, labels, queries), -(-expected).sqrt())
+    expected = make().logits(support, labels, queries, 8)
+    torch.testing.assert_close(make(distance="euclidean").logits(support, labels, queries, 8), -(-expected).sqrt())
 
 
 def test_variant_builds_its_projection_from_original_references_when_asked():
     support = torch.randn(6, 16)
-    head = make(projection_references="original").eval().adapt(support, LABELS)
+    head = make(projection_references="original").eval().adapt(support, LABELS, 3)
     prototypes, basis = class_prototypes(support, LABELS, 3), null_space(head.errors)
     cosines = torch.cosine_similarity(prototypes @ basis, head.references @ basis, dim=-1)
     torch.testing.assert_close(cosines, torch.ones(3))
@@ -69,23 +72,23 @@ def test_variant_builds_its_projection_from_original_references_when_asked():
 def test_variant_classifies_by_modified_references_when_asked():
     support, labels, queries = draw()
     method = make(classification_references="modified").train()
-    errors = make().train().adapt(support, labels).errors
+    errors = make().train().adapt(support, labels, 8).errors
     expected = -projected_distances(queries, modified_references(method.references), errors)
-    torch.testing.assert_close(method.logits(support, labels, queries), expected)
+    torch.testing.assert_close(method.logits(support, labels, queries, 8), expected)
 
 
 def test_reference_bias_adds_twice_its_value_to_the_logits():
     method, (support, labels, queries) = make(reference_bias=True).train(), draw()
-    expected = make().train().logits(support, labels, queries)
-    torch.testing.assert_close(method.logits(support, labels, queries), expected)
+    expected = make().train().logits(support, labels, queries, 8)
+    torch.testing.assert_close(method.logits(support, labels, queries, 8), expected)
     with torch.no_grad():
         method.reference_bias.copy_(torch.arange(8.0))
-    torch.testing.assert_close(method.logits(support, labels, queries), expected + 2 * torch.arange(8.0))
+    torch.testing.assert_close(method.logits(support, labels, queries, 8), expected + 2 * torch.arange(8.0))
 
 
 def test_reference_bias_is_learned_and_there_only_when_asked():
     method, (support, labels, queries) = make(reference_bias=True).train(), draw()
-    method.logits(support, labels, queries)[:, 3].sum().backward()
+    method.logits(support, labels, queries, 8)[:, 3].sum().backward()
     torch.testing.assert_close(method.reference_bias.grad, 40 * torch.eye(8)[3])
     assert "reference_bias" not in make().state_dict()
 
@@ -103,7 +106,7 @@ def test_linear_head_has_the_softmax_of_the_logits(dim, references, reference_bi
     if reference_bias:
         method.reference_bias.data.copy_(torch.linspace(-3, 3, 8))
     support, query, labels = torch.randn(2, 10, 16), torch.randn(2, 7, 16), torch.arange(5).repeat(2).expand(2, -1)
-    head = method.adapt(support, labels)
+    head = method.adapt(support, labels, 5)
     found, expected = head.linear().logits(query).softmax(-1), head.logits(query).softmax(-1)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
@@ -111,14 +114,14 @@ def test_linear_head_has_the_softmax_of_the_logits(dim, references, reference_bi
 @pytest.mark.parametrize("distance", ["euclidean", "inner", "cosine"])
 def test_scores_other_than_the_squared_distance_have_no_linear_head(distance):
     support, labels, _ = draw()
-    assert make(distance=distance).eval().adapt(support, labels).linear() is None
+    assert make(distance=distance).eval().adapt(support, labels, 8).linear() is None
 
 
 @pytest.mark.parametrize("distance", ["squared", "euclidean", "inner", "cosine"])
 def test_every_score_is_divided_by_the_temperature(distance):
     support, labels, queries = draw()
-    expected = make(distance=distance).train().logits(support, labels, queries) / 4
-    actual = make(distance=distance, temperature=4.0).train().logits(support, labels, queries)
+    expected = make(distance=distance).train().logits(support, labels, queries, 8) / 4
+    actual = make(distance=distance, temperature=4.0).train().logits(support, labels, queries, 8)
     torch.testing.assert_close(actual, expected)
 
 
@@ -143,7 +146,7 @@ def test_gradient_passes_the_projection_if_it_is_differentiable(distance):
     for differentiable in (False, True):
         method = make(distance=distance, differentiable=differentiable)
         support, labels, queries = draw()
-        method.logits(support, labels, queries).square().sum().backward()
+        method.logits(support, labels, queries, 8).square().sum().backward()
         gradients.append(method.references.grad)
     assert not torch.allclose(*gradients)
 

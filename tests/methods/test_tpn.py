@@ -89,8 +89,8 @@ def test_order_of_the_nodes_permutes_what_is_propagated():
 
 def test_a_query_less_changes_the_logits_of_the_others():
     method, support, query = make(), torch.rand(6, 16, 1, 1), torch.rand(5, 16, 1, 1)
-    fewer = method.logits(support, LABELS, query[:4])
-    assert (fewer - method.logits(support, LABELS, query)[:4]).abs().max() > 1e-4
+    fewer = method.logits(support, LABELS, query[:4], 3)
+    assert (fewer - method.logits(support, LABELS, query, 3)[:4]).abs().max() > 1e-4
 
 
 def test_a_query_without_a_path_to_a_label_has_the_same_logit_for_all_classes():
@@ -103,7 +103,7 @@ def test_loss_counts_support_set_and_queries():
     episode = EpisodeImages(torch.rand(12, 1, 8, 8), 3, 1, 3, torch.arange(3))
     found = method.loss(episode)
     support, query = method.embed(episode.images).split(episode.sizes)
-    logits = method.adapt(support, episode.support_labels).all_logits(query)
+    logits = method.adapt(support, episode.support_labels, episode.way).all_logits(query)
     answers = torch.cat([torch.arange(3), torch.arange(3).repeat_interleave(3)])
     torch.testing.assert_close(found.loss, F.cross_entropy(logits, answers))
     torch.testing.assert_close(found.logits, logits[3:])

@@ -124,8 +124,8 @@ def test_four_rotations_are_classified_each_by_itself_and_the_logits_added_up(sm
 def test_the_head_of_four_rotations_has_the_softmax_of_their_logits(small_tapnet, blobs):
     method, episode = RotatedViews(small_tapnet).eval(), episode_images(blobs, blobs.episodes(5, 2, 3)[0])
     support, query = method.embed(episode.support_images), method.embed(episode.query_images)
-    head = method.adapt(support, episode.support_labels).linear()
-    logits = method.logits(support, episode.support_labels, query)
+    head = method.adapt(support, episode.support_labels, episode.way).linear()
+    logits = method.logits(support, episode.support_labels, query, episode.way)
     torch.testing.assert_close(head.logits(query).softmax(dim=-1), logits.softmax(dim=-1), atol=1e-4, rtol=1e-3)
 
 
@@ -207,5 +207,5 @@ def test_an_unknown_ablation_lists_those_there_are():
 def test_variant_of_a_network_keeps_all_of_its_options():
     method = TapNet(PrecomputedFeatures(16), 4, selection="optimal", reference_shots=2.0, temperature=4.0).eval()
     support, labels, queries = torch.randn(6, 16), torch.arange(3).repeat(2), torch.randn(5, 16)
-    expected = method.logits(support, labels, queries)
-    torch.testing.assert_close(as_variant(method).logits(support, labels, queries), expected)
+    expected = method.logits(support, labels, queries, 3)
+    torch.testing.assert_close(as_variant(method).logits(support, labels, queries, 3), expected)

@@ -143,7 +143,7 @@ def test_the_bias_decides_which_references_are_selected(arrays, episode):
 def test_the_linear_head_of_an_imported_network_has_the_authors_softmax(run_folder, arrays, episode):
     method = tapnet.load(run_folder)
     support, query = (method.embed(torch.from_numpy(images)) for images in episode)
-    head = method.adapt(support, torch.arange(WAY).repeat(SHOT)).linear()
+    head = method.adapt(support, torch.arange(WAY).repeat(SHOT), WAY).linear()
     expected = torch.from_numpy(logits_of(*episode, arrays)[0]).log_softmax(-1)
     torch.testing.assert_close(head.logits(query).log_softmax(-1).double(), expected, rtol=1e-4, atol=1e-4)
 

@@ -7,12 +7,10 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tapnet.functional import class_prototypes
 from tapnet.methods import METHODS
 from tapnet.recipe import recipe_from
 from tapnet.training import Run
 from tapnet.training.episode_loader import EpisodeLoader
-from tapnet.trusted import trusted_episode, trusted_way
 
 READS = {"item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__"}  # the host waits for these
 
@@ -117,19 +115,6 @@ def test_step_reads_the_values_of_its_tensors_once(tmp_path, method, options, me
     with Reads() as reads:
         run.step()
     assert reads.names == ["tolist", "tolist"]  # what came out; then the sums, which are the host's own
-
-
-def test_step_checks_values_again_afterwards(tmp_path):
-    Run(recipe(num_references=6), tmp_path, "cpu", "float32").step()
-    assert trusted_way() is None
-
-
-def test_labels_of_a_trusted_episode_are_not_looked_at():
-    labels = torch.tensor([0, 0])
-    with pytest.raises(ValueError, match="needs a support image"):
-        class_prototypes(torch.rand(2, 3), labels, 2)
-    with trusted_episode(2):
-        class_prototypes(torch.rand(2, 3), labels, 2)
 
 
 def test_episode_prepared_ahead_is_the_one_prepared_when_asked(tmp_path):

@@ -89,7 +89,9 @@ def test_targets_are_a_mixture_of_labels_and_mean_predictions(small_tapnet):
     targets = Teachers(0.25, [small_tapnet, other]).targets(images)
     labels = F.one_hot(images.query_labels, 6).float()
     for division, (support, query) in enumerate(images.divided(small_tapnet.embed(images.images))):
-        predicted = [each.logits(support, images.support_labels, query).softmax(-1) for each in (small_tapnet, other)]
+        predicted = [
+            each.logits(support, images.support_labels, query, images.way).softmax(-1) for each in (small_tapnet, other)
+        ]
         expected = 0.75 * labels + 0.25 * sum(predicted) / 2
         torch.testing.assert_close(targets[division], expected)
 

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tapnet.errors import UserError
+from tapnet.errors import NonFiniteError, UserError
 
 EPSILON, MOMENTUM = 2e-5, 0.1  # the authors' batch normalization: eps 2e-5, running average decay 0.9
 BLOCKS = 4
 FEATURE_LENGTH = 10.0  # of the features of pretrained networks, whose own lengths carry little information
+
+LONGEST = 1e18  # in float32 the squared distance of two longer features may be infinite
 
 ImageShape = tuple[int, int, int]
 
@@ -112,3 +114,15 @@ def block_sizes(channels: int, widths: Sequence[int], dropout: Sequence[float] |
 def changed_options(**options: tuple[Any, Any]) -> str:
     """Return the options whose value differs from their default, each given as (value, default), as text."""
     return ", ".join(f"{name}={value}" for name, (value, default) in options.items() if value != default)
+
+
+def check_features(features: Tensor) -> Tensor:
+    """Return the features (n, ...); raise NonFiniteError if some are not finite, or so long that distances overflow."""
+    wrong = ~(torch.linalg.vector_norm(features.flatten(1), dim=1) <= LONGEST)  # NaN is not below anything
+    if wrong.any():
+        raise NonFiniteError(
+            f"The features of {int(wrong.sum())} of {len(features)} images contain NaN, infinity or values too large "
+            f"to compare (expected a norm of at most {LONGEST:g}): the network has diverged, or vectors of your own "
+            "need to be scaled down."
+        )
+    return features

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tapnet import hardware
+from tapnet.backbones.base import check_features
 from tapnet.data import ImageSet
 from tapnet.data.batches import class_labels, to_float_tensor
 from tapnet.data.episodes import EpisodeBatch, EpisodeSampler, EpisodeSpec, Indices
@@ -29,7 +30,6 @@ from tapnet.evaluation.intervals import (
 )
 from tapnet.hardware import device_of, resolve_precision
 from tapnet.methods import LinearHead, Method, PrototypeMethod
-from tapnet.tensor_checks import check_features
 
 Progress = Callable[[int, int], None]  # episodes done, of how many
 
@@ -165,8 +165,8 @@ class Evaluator:
         labels = class_labels(way, shot, self.device)
         support, query = self.gathered(batch.support), self.gathered(batch.query)
         if self.method.batched:
-            return self.method.logits(support, labels.expand(count, -1), query)
-        return torch.stack([self.method.logits(support[i], labels, query[i]) for i in range(count)])
+            return self.method.logits(support, labels.expand(count, -1), query, way)
+        return torch.stack([self.method.logits(support[i], labels, query[i], way) for i in range(count)])
 
     def _linear_scores(self, head: LinearHead, batch: EpisodeBatch) -> Tensor:
         size = self._batch_size(batch.query[0].size, _CACHE_VALUES) if self.device.type == "cpu" else len(batch.query)

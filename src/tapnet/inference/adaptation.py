@@ -40,9 +40,10 @@ class _DeviceHead(Head):
 def adapted_head(examples: Examples, model: EmbeddingModel, method: str, options: Mapping[str, Any]) -> Head:
     """Return the head of a method for these examples, with its projection where it has one."""
     labels = torch.from_numpy(examples.labels).to(model.device)
-    ready = method_for(int(labels.max()) + 1, model, method, options)
+    way = int(examples.labels.max()) + 1
+    ready = method_for(way, model, method, options)
     with torch.set_grad_enabled(ready.gradients_at_test):
-        return ready.adapt(torch.from_numpy(examples.features).to(model.device), labels)
+        return ready.adapt(torch.from_numpy(examples.features).to(model.device), labels, way)
 
 
 def method_for(way: int, model: EmbeddingModel, method: str, options: Mapping[str, Any]) -> Method:

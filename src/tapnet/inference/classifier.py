@@ -18,6 +18,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor, tensor
 
+from tapnet.backbones.base import check_features
 from tapnet.errors import UserError
 from tapnet.inference.content import choose_network
 from tapnet.inference.examples import Examples
@@ -25,7 +26,6 @@ from tapnet.inference.images import read_images, readable
 from tapnet.inference.networks import FEATURES, EmbeddingModel, load_network, vector_model
 from tapnet.inference.task import fit_task, network_of, with_examples
 from tapnet.inference.task_file import read_task, with_network, write_task
-from tapnet.tensor_checks import check_features
 from tapnet.text import pluralize
 
 AUTO = "auto"

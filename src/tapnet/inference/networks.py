@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tapnet.backbones import PRETRAINED, make_backbone
+from tapnet.backbones.base import check_features
 from tapnet.backbones.hugging_face import image_side
 from tapnet.backbones.precomputed import PrecomputedFeatures
 from tapnet.checkpoint import Header, backbone_digest, parse_checkpoint, read_checkpoint, tensors_digest
@@ -30,7 +31,6 @@ from tapnet.inference.background import read_background
 from tapnet.inference.images import Example, in_batches
 from tapnet.methods import METHODS, PARAMETER_FREE, Method, method_name
 from tapnet.paths import bundled_checkpoints, find_checkpoint
-from tapnet.tensor_checks import check_features
 
 HUGGING_FACE = "hf:"
 FEATURES = "features"  # stands for a network where features came from elsewhere

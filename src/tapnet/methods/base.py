@@ -1,7 +1,10 @@
 """The base class of few-shot methods; the rest of the package knows methods only through it.
 
-A method adapts: `adapt(support, labels)` returns a `Head`. A head scores: `head.logits(query)`. Both take the features
-that `embed` returns. Everything else (`logits`, `forward`, the default `loss`) follows from these three.
+A method adapts: `adapt(support, labels, way)` returns a `Head`. A head scores: `head.logits(query)`. Both take the
+features that `embed` returns. Everything else (`logits`, `forward`, the default `loss`) follows from these three.
+
+Only `embed` and `forward` look at the values of images and labels, and only if they come from a user: the host would
+wait for the device that computes them.
 """
 
 from __future__ import annotations
@@ -17,10 +20,8 @@ from torch.nn import functional as F
 from tapnet.backbones import Backbone
 from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
-from tapnet.functional import class_prototypes
+from tapnet.functional import check_labels, check_one_label_each, class_prototypes, type_name
 from tapnet.methods.head import Head
-from tapnet.tensor_checks import check_labels, type_name
-from tapnet.trusted import trusted_way
 
 _BRIGHTEST = 10.0  # above any usual normalization, below the values of bytes
 
@@ -77,39 +78,50 @@ class Method(nn.Module):
         """The largest `projection_dim` that `with_options` takes; 0 if the method has no such option."""
         return 0
 
-    def embed(self, images: Tensor) -> Tensor:
-        """Return features (n, *feature_shape) of float images (n, channels, height, width) in [0, 1]."""
-        check_images(images)
+    def embed(self, images: Tensor, validate: bool = True) -> Tensor:
+        """Return features (n, *feature_shape) of float images (n, channels, height, width) in [0, 1].
+
+        Without `validate` the values of the images are not looked at.
+        """
+        check_images(images, validate)
         if self.task_features:
             return images
         return self.backbone.maps(images) if self.feature_maps else self.backbone(images)
 
-    def adapt(self, support: Tensor, labels: Tensor) -> Head:
+    def adapt(self, support: Tensor, labels: Tensor, way: int) -> Head:
         """Return the head for support features (..., n, *feature_shape) with labels (..., n) from 0 to way - 1."""
         raise NotImplementedError
 
-    def logits(self, support: Tensor, labels: Tensor, query: Tensor) -> Tensor:
+    def logits(self, support: Tensor, labels: Tensor, query: Tensor, way: int) -> Tensor:
         """Return the logits (..., query, way) of query features in the episode of this support set."""
-        return self.adapt(support, labels).logits(query)
+        return self.adapt(support, labels, way).logits(query)
 
-    def forward(self, support_images: Tensor, support_labels: Tensor, query_images: Tensor) -> Tensor:
-        """Return logits (query, way); support and query pass through the network as one batch."""
-        check_labels(support_labels)
-        check_float_images(support_images)
-        check_float_images(query_images)
+    def forward(
+        self, support_images: Tensor, support_labels: Tensor, query_images: Tensor, way: int | None = None
+    ) -> Tensor:
+        """Return logits (query, way); support and query pass through the network as one batch.
+
+        Without `way`, the values of labels and images are checked, and the labels tell the number of classes.
+        """
+        validate = way is None
+        for images in (support_images, query_images):
+            check_images(images, validate)
+        if way is None:
+            way = check_labels(support_labels)
+        check_one_label_each(support_images.flatten(1)[:, 0], support_labels)
         if support_images.shape[1:] != query_images.shape[1:]:
             raise UserError(
                 "Support and query images need the same channels, height and width, got "
                 f"{tuple(support_images.shape[1:])} and {tuple(query_images.shape[1:])}."
             )
-        features = self.embed(torch.cat([support_images, query_images]))
+        features = self.embed(torch.cat([support_images, query_images]), validate=False)
         support, query = features.split([len(support_images), len(query_images)])
-        return self.logits(support, support_labels, query)
+        return self.logits(support, support_labels, query, way)
 
     def episode_logits(self, episode: EpisodeImages) -> list[Tensor]:
         """Return logits (way · query, way) for each division of the episode; its images are embedded once."""
-        labels, features = episode.support_labels, self.embed(episode.images)
-        return [self.logits(support, labels, query) for support, query in episode.divided(features)]
+        labels, features = episode.support_labels, self.embed(episode.images, validate=False)
+        return [self.logits(support, labels, query, episode.way) for support, query in episode.divided(features)]
 
     def loss(self, episode: EpisodeImages) -> EpisodeLoss:
         """Return the mean cross-entropy of the queries over the divisions of the episode into support and query.
@@ -163,8 +175,8 @@ class PrototypeMethod(Method):
         """Return the head for class prototypes (..., way, dim)."""
         raise NotImplementedError
 
-    def adapt(self, support: Tensor, labels: Tensor) -> Head:
-        return self.adapt_to(class_prototypes(support, labels, way_of(labels)))
+    def adapt(self, support: Tensor, labels: Tensor, way: int) -> Head:
+        return self.adapt_to(class_prototypes(support, labels, way, validate=False))
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -172,21 +184,10 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), targets)
 
 
-def way_of(labels: Tensor) -> int:
-    """Return the number of classes of an episode with labels 0 to way - 1."""
-    return trusted_way() or int(check_labels(labels).max()) + 1
-
-
-def support_members(support: Tensor, labels: Tensor) -> Tensor:
-    """Return float one-hot labels (..., n, way); raise UserError if an image lacks a label or a class an image."""
-    members = F.one_hot(labels, way_of(labels)).float()
-    if support.shape[: labels.dim()] != labels.shape:
-        raise UserError(
-            f"Expected one label per support image, got labels {tuple(labels.shape)} for {tuple(support.shape)}."
-        )
-    if trusted_way() is None and (shots := members.sum(dim=-2)).eq(0).any():
-        raise UserError(f"Every class needs a support image, got {shots.int().tolist()} per class.")
-    return members
+def support_members(support: Tensor, labels: Tensor, way: int) -> Tensor:
+    """Return one-hot labels (..., n, way) as floats of the support set's precision, at least float32."""
+    check_one_label_each(support, labels)
+    return F.one_hot(labels, way).to(torch.promote_types(support.dtype, torch.float32))
 
 
 def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
@@ -201,18 +202,13 @@ def check_positive(option: str, value: float) -> None:
         raise UserError(f"`{option}` needs to be a finite number above 0, got {value}.")
 
 
-def check_images(images: Tensor) -> None:
-    """Raise UserError unless images are floats in [0, 1], or normalized by mean and deviation."""
-    check_float_images(images)
-    if trusted_way() is not None or torch.compiler.is_compiling() or not images.numel():
-        return
-    if (most := images.detach().amax()) > _BRIGHTEST:
-        raise UserError(f"Images need values in [0, 1], got up to {most:g}: divide them by 255.")
-
-
-def check_float_images(images: Tensor) -> None:
-    """Raise UserError unless images are a tensor of floats."""
+def check_images(images: Tensor, validate: bool = True) -> None:
+    """Raise UserError unless images are floats, and if `validate` in [0, 1] or normalized by mean and deviation."""
     if not isinstance(images, Tensor) or not images.is_floating_point():
         raise UserError(
             f"Images need to be a tensor of floats in [0, 1], got {type_name(images)}: divide uint8 by 255."
         )
+    if not validate or torch.compiler.is_compiling() or not images.numel():
+        return
+    if (most := images.detach().amax()) > _BRIGHTEST:
+        raise UserError(f"Images need values in [0, 1], got up to {most:g}: divide them by 255.")

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from tapnet.backbones import Backbone
 from tapnet.errors import UserError
-from tapnet.methods.base import Method, support_members
+from tapnet.functional import check_one_label_each
+from tapnet.methods.base import Method
 
 
 class FixedWayMethod(Method):
@@ -31,16 +32,15 @@ class FixedWayMethod(Method):
     def max_way(self) -> int:
         return self.way
 
-    def checked_way(self, support: Tensor, labels: Tensor) -> int:
-        """Return the number of classes of a support set; raise UserError if the network was not built for it."""
-        way = support_members(support, labels).shape[-1]
+    def check_episode(self, support: Tensor, labels: Tensor, way: int) -> None:
+        """Raise UserError if the network was not built for so many classes, or an image lacks a label."""
+        check_one_label_each(support, labels)
         if way > self.way or (self.training and way < self.way):
             limit = "exactly" if self.training else "at most"
             raise UserError(
                 f"{type(self).__name__} was built for {self.way}-way episodes and takes {limit} {self.way} classes, "
                 f"got {way}: build it with way={way}."
             )
-        return way
 
 
 def perceptron(*sizes: int) -> nn.Sequential:

@@ -12,7 +12,7 @@ from scipy.special import log_softmax
 from torch import Tensor
 from torch.nn import functional as F
 
-from tapnet.methods.base import Method, way_of
+from tapnet.methods.base import Method
 from tapnet.methods.centroid import mean_directions
 from tapnet.methods.head import LinearHead
 
@@ -27,11 +27,11 @@ class LogisticRegression(Method):
     batched = False
     trainable = False
 
-    def adapt(self, support: Tensor, labels: Tensor) -> LinearHead:
+    def adapt(self, support: Tensor, labels: Tensor, way: int) -> LinearHead:
         features = support.detach().double()
-        _, centers = mean_directions(features, labels)
+        _, centers = mean_directions(features, labels, way)
         scaled = LENGTH * F.normalize(features, dim=-1)
-        weight, bias = logistic_regression(scaled.cpu().numpy(), labels.cpu().numpy(), way_of(labels))
+        weight, bias = logistic_regression(scaled.cpu().numpy(), labels.cpu().numpy(), way)
         parts = torch.from_numpy(weight * LENGTH), torch.from_numpy(bias), centers
         weights, biases, centers = (part.to(support.device, torch.float32) for part in parts)
         return LinearHead(weights, biases, normalize=True, class_centers=centers)

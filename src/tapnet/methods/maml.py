@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from tapnet.backbones import Backbone
 from tapnet.errors import UserError
-from tapnet.methods.base import cross_entropy, way_of
+from tapnet.methods.base import cross_entropy
 from tapnet.methods.fixed_way import FixedWayMethod
 from tapnet.methods.head import Head
 from tapnet.methods.substitution import with_tensors
@@ -87,12 +87,12 @@ class MAML(FixedWayMethod):
         if min(self.steps, self.test_steps) < 0 or min(self.rate, self.test_rate) < 0:
             raise UserError("`steps`, `test_steps`, `rate` and `test_rate` need to be at least 0.")
 
-    def adapt(self, support: Tensor, labels: Tensor) -> AdaptedNetwork:
-        way = self.checked_way(support, labels)
+    def adapt(self, support: Tensor, labels: Tensor, way: int) -> AdaptedNetwork:
+        self.check_episode(support, labels, way)
         steps, rate = (self.steps, self.rate) if self.training else (self.test_steps, self.test_rate)
         weights = self.initial_weights()
         for _ in range(steps):
-            weights = self.step(weights, support, labels, rate)
+            weights = self.step(weights, support, labels, way, rate)
         if not self.training:
             weights = {name: weight.detach() for name, weight in weights.items()}
         statistics: Statistics | None = None
@@ -101,11 +101,11 @@ class MAML(FixedWayMethod):
                 self.run(support, weights, collect=(statistics := []))
         return AdaptedNetwork(self, weights, statistics, way)
 
-    def step(self, weights: Weights, support: Tensor, labels: Tensor, rate: float) -> Weights:
+    def step(self, weights: Weights, support: Tensor, labels: Tensor, way: int, rate: float) -> Weights:
         """Return the weights after a step of gradient descent on the support set; those of the module stay."""
         names = self.adapted_names()
         with torch.enable_grad():
-            logits = self.run(support, weights)[:, : way_of(labels)]
+            logits = self.run(support, weights)[:, :way]
             loss = cross_entropy(logits, labels)
             second_order = self.training and not self.first_order
             gradients = torch.autograd.grad(loss, [weights[name] for name in names], create_graph=second_order)

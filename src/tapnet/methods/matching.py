@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
 from tapnet.errors import UserError
+from tapnet.functional import widened
 from tapnet.methods.base import Method, check_positive, support_members
 from tapnet.methods.head import Head
 
@@ -62,10 +63,10 @@ class MatchingNetwork(Method):
         self.writer = ContextWriter(backbone.dim) if full_context else None
         self.reader = ContextReader(backbone.dim, steps) if full_context else None
 
-    def adapt(self, support: Tensor, labels: Tensor) -> AttentionHead:
-        members = support_members(support, labels)
+    def adapt(self, support: Tensor, labels: Tensor, way: int) -> AttentionHead:
+        members = support_members(support, labels, way)
         features = support if self.writer is None else self.writer(support)
-        return AttentionHead(features.float(), members, self.scale, self.reader)
+        return AttentionHead(widened(features), members, self.scale, self.reader)
 
 
 class ContextWriter(nn.Module):

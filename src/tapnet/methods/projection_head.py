@@ -38,7 +38,7 @@ class ProjectionHead(Head):
         return self.errors.take_along_dim(self.chosen.argsort(dim=-1).unsqueeze(-1), dim=-2)
 
     @property
-    def first(self) -> Tensor | None:
+    def leading(self) -> Tensor | None:
         """The first directions of the projection if `basis` is `references`, else `None`."""
         return reference_directions(self.references, self.errors) if self.basis == "references" else None
 
@@ -52,7 +52,7 @@ class ProjectionHead(Head):
 
     def linear(self) -> LinearHead | None:
         errors = self.errors if self.projection_dim is None else self.ordered_errors
-        weight, bias = linear_head(self.references, errors, self.projection_dim, self.first)
+        weight, bias = linear_head(self.references, errors, self.projection_dim, self.leading)
         shifted = bias if self.shift is None else bias + self.shift
         return LinearHead(weight / self.temperature, shifted / self.temperature, class_centers=self.references)
 
@@ -60,7 +60,7 @@ class ProjectionHead(Head):
         """Return coordinates (..., n, D) inside the projection; at full dimension their residuals (..., n, L)."""
         if self.projection_dim is None:
             return residuals(features, self.errors if self.differentiable else self.errors.detach())
-        return null_coordinates(features, self.ordered_errors, self.projection_dim, self.first)
+        return null_coordinates(features, self.ordered_errors, self.projection_dim, self.leading)
 
     @property
     def centers(self) -> Tensor:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from tapnet.backbones import Backbone
 from tapnet.backbones.base import convolution, halved, halving, normalization
 from tapnet.data.batches import EpisodeImages
+from tapnet.functional import widened
 from tapnet.methods.base import EpisodeLoss, Method, check_choice, support_members
 from tapnet.methods.head import Head
 
@@ -50,18 +51,18 @@ class RelationNetwork(Method):
         self.reduce = reduce
         self.relation = RelationModule(backbone.map_shape)
 
-    def adapt(self, support: Tensor, labels: Tensor) -> RelationHead:
-        members = support_members(support, labels)
+    def adapt(self, support: Tensor, labels: Tensor, way: int) -> RelationHead:
+        members = support_members(support, labels, way)
         if self.reduce == "mean":
             members = members / members.sum(dim=-2, keepdim=True)
         with torch.autocast(support.device.type, enabled=False):
-            class_maps = members.mT @ support.float().flatten(-3)
+            class_maps = members.mT @ widened(support).flatten(-3)
         return RelationHead(class_maps.unflatten(-1, support.shape[-3:]), self.relation)
 
     def loss(self, episode: EpisodeImages) -> EpisodeLoss:
         """Return the mean squared error of the scores of all pairs of query and class."""
-        support, query = self.embed(episode.images).split(episode.sizes)
-        logits = self.logits(support, episode.support_labels, query).float()
+        support, query = self.embed(episode.images, validate=False).split(episode.sizes)
+        logits = widened(self.logits(support, episode.support_labels, query, episode.way))
         targets = F.one_hot(episode.query_labels, episode.way).to(logits.dtype)
         return EpisodeLoss(F.mse_loss(logits.sigmoid(), targets), logits)
 

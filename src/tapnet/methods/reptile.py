@@ -9,7 +9,6 @@ from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
 from tapnet.methods.base import EpisodeLoss, cross_entropy
 from tapnet.methods.maml import MAML
-from tapnet.trusted import trusted_episode
 
 
 class Reptile(MAML):
@@ -44,13 +43,12 @@ class Reptile(MAML):
     def loss(self, episode: EpisodeImages) -> EpisodeLoss:
         """Return the queries' cross-entropy after adaptation; its gradient is the way back from there, φ - φ̃."""
         labels = torch.cat([episode.support_labels, episode.query_labels])
-        self.checked_way(episode.images, labels)
+        self.check_episode(episode.images, labels, episode.way)
         start = dict(self.named_parameters())
         weights = {name: parameter.detach().requires_grad_() for name, parameter in start.items()}
-        with trusted_episode(episode.way):
-            for _ in range(self.steps):
-                drawn = torch.randperm(len(labels), device=labels.device)[: self.batch]
-                weights = self.step(weights, episode.images[drawn], labels[drawn], self.rate)
+        for _ in range(self.steps):
+            drawn = torch.randperm(len(labels), device=labels.device)[: self.batch]
+            weights = self.step(weights, episode.images[drawn], labels[drawn], episode.way, self.rate)
         with torch.no_grad():
             logits = self.run(episode.query_images, weights)
         way_back = torch.stack([(start[name] * (start[name] - weights[name]).detach()).sum() for name in start]).sum()

@@ -92,8 +92,8 @@ class ShiftedNeurons(FixedWayMethod):
             if name.startswith(tuple(f"blocks.{block}." for block in after_shift)):
                 self.register_buffer(_shifted(name), buffer.clone())
 
-    def adapt(self, support: Tensor, labels: Tensor) -> MemoryHead:
-        way = self.checked_way(support, labels)
+    def adapt(self, support: Tensor, labels: Tensor, way: int) -> MemoryHead:
+        self.check_episode(support, labels, way)
         activations: dict[int, Tensor] = {}
         logits = self.run(support, {}, activations)
         feedback = F.pad(direct_feedback(logits[:, :way], labels), (0, self.way - way))

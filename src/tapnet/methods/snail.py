@@ -95,12 +95,12 @@ class SNAIL(FixedWayMethod):
     def causal_layers(self) -> list[CausalLayer]:
         return [layer for layer in self.layers if isinstance(layer, CausalLayer)]
 
-    def adapt(self, support: Tensor, labels: Tensor) -> SequenceHead:
-        return self.adapt_to(self.embedded(support), labels)
+    def adapt(self, support: Tensor, labels: Tensor, way: int) -> SequenceHead:
+        return self.adapt_to(self.embedded(support), labels, way)
 
-    def adapt_to(self, embedded: Tensor, labels: Tensor) -> SequenceHead:
+    def adapt_to(self, embedded: Tensor, labels: Tensor, way: int) -> SequenceHead:
         """Return the head for support images that are embedded already."""
-        way = self.checked_way(embedded, labels)
+        self.check_episode(embedded, labels, way)
         if self.training:
             order = torch.randperm(labels.shape[-1], device=labels.device)
             embedded, labels = embedded.index_select(labels.dim() - 1, order), labels.index_select(-1, order)
@@ -117,13 +117,14 @@ class SNAIL(FixedWayMethod):
         return items
 
     def loss(self, episode: EpisodeImages) -> EpisodeLoss:
-        support, query = self.embedded(self.embed(episode.images)).split(episode.sizes)
+        support, query = self.embedded(self.embed(episode.images, validate=False)).split(episode.sizes)
         copies, device = self.relabelings, support.device
         shot = int(torch.randint(1, episode.shot + 1, ())) if self.drawn_shots else episode.shot
         support = support.unflatten(0, (episode.way, episode.shot))[:, :shot].flatten(0, 1)
         numbers = torch.stack([torch.randperm(episode.way, device=device) for _ in range(copies)])  # of the classes
         support, query = (items.expand(copies, *items.shape) for items in (support, query))
-        logits = self.adapt_to(support, numbers[:, class_labels(episode.way, shot, device)]).scores(query)
+        labels = numbers[:, class_labels(episode.way, shot, device)]
+        logits = self.adapt_to(support, labels, episode.way).scores(query)
         logits = logits.gather(-1, numbers.unsqueeze(-2).expand_as(logits))  # column k: class k of the episode
         labels = episode.query_labels.repeat(copies)
         return EpisodeLoss(cross_entropy(logits.flatten(0, 1), labels), logits[0])

@@ -16,7 +16,7 @@ from tapnet.backbones import Backbone
 from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
 from tapnet.functional import class_prototypes, euclidean_distances
-from tapnet.methods.base import EpisodeLoss, Method, PrototypeMethod, check_positive, cross_entropy, way_of
+from tapnet.methods.base import EpisodeLoss, Method, PrototypeMethod, check_positive, cross_entropy
 from tapnet.methods.head import Head, LinearHead
 from tapnet.methods.substitution import with_tensors
 
@@ -124,17 +124,17 @@ class TadamTC(Method):
         self.auxiliary = nn.Linear(backbone.dim, num_classes) if num_classes else None
         self.auxiliary_weight = auxiliary_weight
 
-    def adapt(self, support: Tensor, labels: Tensor) -> TaskConditionedHead:
-        network = self._conditioned(self.backbone(support), labels)
-        return TaskConditionedHead(network, self._head(network(support), labels))
+    def adapt(self, support: Tensor, labels: Tensor, way: int) -> TaskConditionedHead:
+        network = self._conditioned(self.backbone(support), labels, way)
+        return TaskConditionedHead(network, self._head(network(support), labels, way))
 
     def loss(self, episode: EpisodeImages) -> EpisodeLoss:
         """Return the cross-entropy of the queries, with the auxiliary one; support and query pass as one batch."""
-        labels = episode.support_labels
-        plain = self.backbone(self.embed(episode.images))
-        features = self._conditioned(plain[: len(labels)], labels)(episode.images)
+        labels, way = episode.support_labels, episode.way
+        plain = self.backbone(self.embed(episode.images, validate=False))
+        features = self._conditioned(plain[: len(labels)], labels, way)(episode.images)
         support, query = features.split(episode.sizes)
-        logits = self._head(support, labels).logits(query)
+        logits = self._head(support, labels, way).logits(query)
         loss = cross_entropy(logits, episode.query_labels) + self.task_embedding.penalty()
         if self.auxiliary is not None:
             loss = loss + self.auxiliary_weight * cross_entropy(self.auxiliary(plain), episode.split_labels)
@@ -144,13 +144,13 @@ class TadamTC(Method):
         sizes = self.task_embedding.multipliers.detach().abs().amax(dim=-1)
         return {"metric_scale": self.scale().item(), "gamma_0": sizes[0].item(), "beta_0": sizes[1].item()}
 
-    def _conditioned(self, support: Tensor, labels: Tensor) -> nn.Module:
+    def _conditioned(self, support: Tensor, labels: Tensor, way: int) -> nn.Module:
         """Return the backbone conditioned on the task of these unconditioned support features."""
-        task = class_prototypes(support, labels, way_of(labels)).mean(dim=-2)
+        task = class_prototypes(support, labels, way, validate=False).mean(dim=-2)
         return with_tensors(self.backbone, self.task_embedding(self.backbone, task))
 
-    def _head(self, support: Tensor, labels: Tensor) -> ScaledDistanceHead:
-        prototypes = class_prototypes(support, labels, way_of(labels))
+    def _head(self, support: Tensor, labels: Tensor, way: int) -> ScaledDistanceHead:
+        prototypes = class_prototypes(support, labels, way, validate=False)
         return ScaledDistanceHead(prototypes, self.scale(), self.squared)
 
 

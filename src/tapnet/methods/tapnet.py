@@ -22,7 +22,7 @@ from tapnet.functional import (
     projection_errors,
     select_references,
 )
-from tapnet.methods.base import PrototypeMethod, check_choice, check_positive, way_of
+from tapnet.methods.base import PrototypeMethod, check_choice, check_positive
 from tapnet.methods.projection_head import BASES, ProjectionHead
 
 
@@ -99,8 +99,8 @@ class TapNet(PrototypeMethod):
     def prototypes_suffice(self) -> bool:
         return self.reference_shots is None
 
-    def adapt(self, support: Tensor, labels: Tensor) -> ProjectionHead:
-        prototypes = class_prototypes(support, labels, way := way_of(labels))
+    def adapt(self, support: Tensor, labels: Tensor, way: int) -> ProjectionHead:
+        prototypes = class_prototypes(support, labels, way, validate=False)
         head = self.adapt_to(prototypes)
         if self.reference_shots is None:
             return head

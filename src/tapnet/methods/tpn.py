@@ -14,7 +14,7 @@ from tapnet.backbones import Backbone
 from tapnet.backbones.base import convolution, halved, halving, normalization
 from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
-from tapnet.functional import euclidean_distances
+from tapnet.functional import euclidean_distances, widened
 from tapnet.methods.base import EpisodeLoss, Method, cross_entropy, support_members
 from tapnet.methods.head import Head
 
@@ -58,7 +58,7 @@ class PropagationHead(Head):
     def all_logits(self, query: Tensor) -> Tensor:
         """Return scores (..., n + query, way) of the support set and the queries."""
         maps = torch.cat([self.support, query.to(self.support.dtype)], dim=-4)
-        scales = self.length_scale(maps).float()
+        scales = widened(self.length_scale(maps))
         with torch.autocast(query.device.type, enabled=False):
             weights = similarities(maps.flatten(-3), scales, self.neighbors)
             unlabeled = self.members.new_zeros(*query.shape[:-3], self.members.shape[-1])
@@ -87,14 +87,14 @@ class TransductivePropagation(Method):
         self.neighbors, self.alpha = neighbors, alpha
         self.length_scale = LengthScale(backbone.map_shape)
 
-    def adapt(self, support: Tensor, labels: Tensor) -> PropagationHead:
-        members = support_members(support, labels)
-        return PropagationHead(support.float(), members, self.length_scale, self.neighbors, self.alpha)
+    def adapt(self, support: Tensor, labels: Tensor, way: int) -> PropagationHead:
+        members = support_members(support, labels, way)
+        return PropagationHead(widened(support), members, self.length_scale, self.neighbors, self.alpha)
 
     def loss(self, episode: EpisodeImages) -> EpisodeLoss:
         """Return the cross-entropy of support set and queries."""
-        support, query = self.embed(episode.images).split(episode.sizes)
-        logits = self.adapt(support, episode.support_labels).all_logits(query)
+        support, query = self.embed(episode.images, validate=False).split(episode.sizes)
+        logits = self.adapt(support, episode.support_labels, episode.way).all_logits(query)
         loss = cross_entropy(logits, torch.cat([episode.support_labels, episode.query_labels]))
         return EpisodeLoss(loss, logits[len(support) :])
 

@@ -15,7 +15,6 @@ from tapnet.errors import UserError
 from tapnet.functional import class_prototypes, modified_references, null_space, reference_directions
 from tapnet.hardware import device_of
 from tapnet.methods import Method, TapNet, TapNetVariant
-from tapnet.methods.base import way_of
 from tapnet.paper.tsne import Points, tsne
 from tapnet.plotting import COLORS, new_figure, shade_regions
 
@@ -71,11 +70,11 @@ def _spaces(method: TapNet, episode: EpisodeImages) -> tuple[Points, Points, Poi
     They are returned as embedded, as projected, and for three classes in the plane of the references (else `None`).
     """
     support, query = (method.embed(part) for part in (episode.support_images, episode.query_images))
-    prototypes = class_prototypes(support, episode.support_labels, way_of(episode.support_labels))
+    prototypes = class_prototypes(support, episode.support_labels, episode.way)
     head = method.adapt_to(prototypes)
     references, modified = method.references[head.chosen], _projection_references(method) == "modified"
     points = torch.cat([query, modified_references(references) if modified else references])
-    inside = points @ null_space(head.ordered_errors, method.projection_dim, head.first)
+    inside = points @ null_space(head.ordered_errors, method.projection_dim, head.leading)
     exact = None
     if len(references) == 3 and method.projection_dim is None and head.shift is None:
         plane = reference_directions(head.references, head.errors)

@@ -23,7 +23,6 @@ from tapnet.training.schedule import make_optimizer, set_rates
 from tapnet.training.sources import EpisodeSource
 from tapnet.training.statistics import MeanOfStatistics
 from tapnet.training.teachers import Teachers
-from tapnet.trusted import trusted_episode
 
 
 class Learner:
@@ -95,7 +94,7 @@ class Learner:
             stack.enter_context(seeded(self._recipe.seed, index))
             episode = self._with_targets(self.episodes[index])
             try:
-                with trusted_episode(episode.way), self._fabric.autocast():  # Fabric does so for `forward` alone
+                with self._fabric.autocast():  # Fabric does so for `forward` alone
                     loss, logits = self._module.loss(episode)
             except NonFiniteError:
                 self._raise_diverged(index, math.nan)
@@ -106,7 +105,7 @@ class Learner:
         """Return the episode with the targets that the teachers give, if there are any."""
         if self._teachers is None:
             return episode
-        with trusted_episode(episode.way), self._fabric.autocast():
+        with self._fabric.autocast():
             return episode._replace(targets=self._teachers.targets(episode))
 
     def _checked(self, mine: range, measured: list[Tensor]) -> tuple[float, float]:

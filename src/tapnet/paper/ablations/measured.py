@@ -120,8 +120,8 @@ class BatchStatistics(Method):
         for layer in layers:
             layer.running_mean = layer.running_var = None  # then the layer uses those of the batch
 
-    def logits(self, support: Tensor, labels: Tensor, query: Tensor) -> Tensor:
-        logits: Tensor = self.method(support, labels, query)
+    def logits(self, support: Tensor, labels: Tensor, query: Tensor, way: int) -> Tensor:
+        logits: Tensor = self.method(support, labels, query, way)
         return logits
 
 
