@@ -25,7 +25,7 @@ from torch import Tensor
 from tapnet.cli.options import numbers
 from tapnet.data.batches import class_labels
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
-from tapnet.evaluation.intervals import mean_and_ci95
+from tapnet.evaluation.evaluator import mean_and_ci95
 from tapnet.inference import load_network
 from tapnet.inference.method_choice import REFERENCE_SHOTS
 from tapnet.inference.networks import EmbeddingModel

@@ -21,6 +21,11 @@ def half_width(value: float | None) -> str:
     return "—" if value is None else f"± {100 * value:.2f}"
 
 
+def class_half_width(value: float | None, ci95: float) -> str:
+    """Return the half-width of an interval over classes, unless it is no wider than `ci95`, that over episodes."""
+    return half_width(value) if value is None or value > ci95 * (1 + 1e-9) else "not resolvable"
+
+
 def with_interval(accuracy: float, ci95: float) -> str:
     """Return an accuracy in percent with the half-width of its interval: 68.33 ± 0.09."""
     return f"{100 * accuracy:.2f} {half_width(ci95)}"

@@ -15,7 +15,7 @@ from tapnet import __version__
 from tapnet.checkpoint import load
 from tapnet.cli import COMMANDS, evaluate, main
 from tapnet.cli.tables import print_prose, print_table
-from tapnet.evaluation.class_overlap import ClassOverlap
+from tapnet.evaluation.candidates import ClassOverlap
 from tapnet.methods import METHODS
 from tapnet.paths import BEST, LAST
 from tapnet.training.run_folder import RunFolder
@@ -430,7 +430,7 @@ def test_compare_json_is_one_object_with_paired_differences(run_folder, capsys):
 def test_overlap_with_pretraining_stands_in_the_table_and_in_what_is_recorded(
     run_folder, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr("tapnet.evaluation.class_overlap.pretrained_on", lambda *_: True)
+    monkeypatch.setattr("tapnet.evaluation.candidates.pretrained_on", lambda *_: True)
     few = ["--episodes", "4", "--allow-overlap"]
     assert main(["evaluate", str(run_folder), *few, "--record", str(tmp_path)]) == 0
     assert "on which its backbone was pretrained" in capsys.readouterr().out

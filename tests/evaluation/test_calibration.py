@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -18,6 +20,7 @@ from tapnet.evaluation.calibration import (
     fit_temperature,
     logits_and_answers,
 )
+from tapnet.evaluation.embedding import embed
 from tapnet.methods import PARAMETER_FREE, PrototypicalNetwork, TapNet
 
 TABLE = {"tapnet": {"ways": [2, 8], "shots": [1, 4], "temperatures": [[1.0, 4.0], [4.0, 16.0]]}}
@@ -36,28 +39,19 @@ def test_answers_that_are_all_right_make_nobody_certain():
     assert softmax(scores / fit_temperature(scores, answers), axis=1).max() == pytest.approx(1 - 1 / 202, abs=1e-4)
 
 
-def test_temperature_between_the_cells_lies_between_theirs():
+def test_temperature_lies_between_those_of_its_cells_and_is_one_without_a_table():
     assert Calibration(TABLE).temperature("tapnet", [2, 2, 2, 2]) == pytest.approx(4)
-
-
-def test_temperature_outside_the_table_is_that_of_its_edge():
     assert Calibration(TABLE).temperature("tapnet", [100] * 50) == pytest.approx(16)
-
-
-def test_temperature_without_a_table_is_one():
     assert Calibration().temperature("tapnet", [1, 1]) == 1
 
 
 def test_calibration_lowers_the_error_of_its_own_classes():
     """With the bundled temperatures the mean confidence on drawings is closer to the accuracy than without."""
-    from tapnet.inference.networks import load_network
-
-    network = load_network("drawings")
-    images = load_dataset("quickdraw", "val")
-    features = network.embed(images.gather(np.arange(0, 4500, 9)))
-    labels = images.labels[::9]
-    tables = calibrate(network.method, (torch.from_numpy(features), labels))
-    stored = network.calibration.tables["tapnet"]["temperatures"]
+    checkpoint, images = read_checkpoint("drawings"), load_dataset("quickdraw", "val")
+    method, labels = checkpoint.method(), images.labels[::9]
+    features = embed(method.backbone, replace(images, rows=images.rows[::9], row_labels=labels))
+    tables = calibrate(method, (features, labels))
+    stored = checkpoint.header.calibration["tapnet"]["temperatures"]
     assert np.log(np.array(tables["tapnet"]["temperatures"])[:3, :2] / np.array(stored)[:3, :2]).std() < 0.5
 
 
@@ -74,8 +68,8 @@ def test_calibration_of_a_method_without_parameters_keeps_its_options():
     labels = np.repeat(np.arange(6), 20)
     features = torch.randn(120, 16) + 2 * torch.eye(6, 16)[labels]
     plain, warm = (
-        calibrate(PrototypicalNetwork(PrecomputedFeatures(16), temperature=each), (features, labels))["protonet"]
-        for each in (1.0, 4.0)
+        calibrate(PrototypicalNetwork(PrecomputedFeatures(16), temperature=value), (features, labels))["protonet"]
+        for value in (1.0, 4.0)
     )
     assert np.array(warm["temperatures"]) * 4 == pytest.approx(np.array(plain["temperatures"]), rel=0.01)
 
@@ -84,8 +78,6 @@ def test_checkpoint_keeps_its_temperatures(tmp_path):
     checkpoint = read_checkpoint("drawings")
     checkpoint.write(tmp_path / "a.safetensors")
     images = load_dataset("quickdraw", "val")
-    from dataclasses import replace
-
     few = replace(images, rows=images.rows[:900], row_labels=images.row_labels[:900])
     halves = read_checkpoint(tmp_path / "a.safetensors")
     assert next(iter(halves.weights.values())).dtype == torch.float16
@@ -94,11 +86,8 @@ def test_checkpoint_keeps_its_temperatures(tmp_path):
     assert load(tmp_path / "a.safetensors").references.dtype == torch.float32
 
 
-def test_calibration_error_of_honest_confidence_is_small():
+def test_calibration_error_is_how_far_confidence_and_accuracy_lie_apart():
     generator = np.random.default_rng(2)
     sure = generator.uniform(0.2, 1, 50_000)
     assert calibration_error(sure, generator.random(50_000) < sure) < 0.02
-
-
-def test_calibration_error_of_one_who_is_always_sure_is_his_error_rate():
     assert calibration_error(np.ones(10), np.arange(10) < 7) == pytest.approx(0.3)

@@ -1,4 +1,5 @@
 import dataclasses
+import os
 
 import numpy as np
 import pytest
@@ -85,7 +86,7 @@ def test_options_of_a_backbone_that_no_weight_shows_have_another_key(blobs):
 def test_options_of_pretrained_networks_have_another_key_and_digest():
     images = ImageSet("x", "test", np.zeros((2, 32, 32, 3), np.uint8), np.arange(2), np.arange(2), ("a", "b"), "0" * 64)
     options = [{}, {"power": 0.5}, {"plain_share": 0.3}, {"plain_share": 0.6}]
-    networks = [make_backbone("efficientnet-lite0", (3, 32, 32), metric_dim=8, **each) for each in options]
+    networks = [make_backbone("efficientnet-lite0", (3, 32, 32), metric_dim=8, **option) for option in options]
     assert len({feature_key(network, images, "float32") for network in networks}) == 4
     assert len({backbone_digest(network) for network in networks}) == 4
 
@@ -95,3 +96,13 @@ def test_the_cache_forgets_what_was_used_longest_ago(blobs, small_tapnet, tmp_pa
     cached_features(small_tapnet.backbone, blobs, "float32", tmp_path)
     cached_features(small_tapnet.backbone, blobs, "bf16", tmp_path)
     assert [path.stem for path in tmp_path.iterdir()] == [feature_key(small_tapnet.backbone, blobs, "bf16")]
+
+
+def test_the_cache_deletes_what_a_killed_process_left_half_written(blobs, small_tapnet, tmp_path):
+    old, new = tmp_path / ".a.safetensors.01234567", tmp_path / ".b.safetensors.89abcdef"
+    for path in (old, new):
+        path.write_bytes(b"half")
+    os.utime(old, (1, 1))
+    cached_features(small_tapnet.backbone, blobs, "float32", tmp_path)
+    assert not old.exists()
+    assert new.exists(), "another process may be writing it"

@@ -12,8 +12,7 @@ from tapnet.data import load_dataset
 from tapnet.data.batches import EpisodeImages, episode_images
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.errors import UserError
-from tapnet.evaluation.candidates import Candidate, EvaluationData
-from tapnet.evaluation.class_overlap import class_overlap
+from tapnet.evaluation.candidates import Candidate, EvaluationData, class_overlap
 from tapnet.methods import METHODS, TapNet
 from tapnet.paper.ablations.trained import recipes_of_compositions
 from tapnet.paths import LAST

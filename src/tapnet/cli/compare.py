@@ -37,8 +37,7 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(f"A comparison needs at least 2 checkpoints, got {len(args.checkpoints)}.")
     check_found(args.checkpoints)
 
-    from tapnet.evaluation.comparison import compare
-    from tapnet.evaluation.comparison_report import NOTE, tables, title, write
+    from tapnet.evaluation.comparison import compare, note, tables, title, write
 
     spec, found = episode_spec(args), candidates(args)
     with episode_progress() as start:
@@ -47,9 +46,9 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps(result.as_dict()))
     else:
         print(title(result))
-        for table in tables(result):
-            print(f"\n{table.title}")
-            print_table(table.headings, table.rows)
-        print_prose(NOTE)
+        for heading, rows in tables(result).items():
+            print(f"\n{heading}")
+            print_table([*rows[0]], [[*row.values()] for row in rows])
+        print_prose(note(result))
     if args.out:
         print(*(f"Wrote {path}" for path in write(result, args.out)), sep="\n", file=sys.stderr)

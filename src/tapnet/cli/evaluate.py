@@ -22,14 +22,12 @@ from tapnet.cli.options import (
 from tapnet.cli.progress import Advance, episode_progress
 from tapnet.cli.tables import print_prose, print_table
 from tapnet.paths import find_checkpoint
-from tapnet.text import half_width, overlap_note, pluralize
+from tapnet.text import class_half_width, half_width, overlap_note, pluralize
 
 if TYPE_CHECKING:
     from tapnet.data.episodes import EpisodeSpec
     from tapnet.evaluation.candidates import Candidate, EvaluationData
-    from tapnet.evaluation.comparison import SeedSpread
-    from tapnet.evaluation.evaluator import Evaluation
-    from tapnet.evaluation.intervals import Accuracies
+    from tapnet.evaluation.evaluator import Accuracies, Evaluation, SeedSpread
 
 _EXAMPLES = """examples:
   tapnet evaluate runs/quickstart
@@ -142,7 +140,7 @@ def _note(found: Candidate) -> str:
 
 def _spreads(measured: list[_Measured], tasks: int) -> list[tuple[Evaluation, SeedSpread]]:
     """Return for each task the mean over the runs, with its variation over episodes and over seeds."""
-    from tapnet.evaluation.comparison import seed_spread
+    from tapnet.evaluation.evaluator import seed_spread
 
     spreads = []
     for task in range(tasks):
@@ -213,7 +211,8 @@ def print_results(results: list[Evaluation], title: str) -> None:
     """Print a title on one line and one row per task."""
     rows = []
     for result in results:
-        task, intervals = f"{result.way}-way {result.shot}-shot", map(half_width, (result.ci95, result.ci95_bootstrap))
+        task = f"{result.way}-way {result.shot}-shot"
+        intervals = half_width(result.ci95), class_half_width(result.ci95_bootstrap, result.ci95)
         rows.append((task, percent(result.accuracy), *intervals, f"{result.episodes:,}"))
     print(title)
     print_table(("task", "accuracy", "over episodes", "over classes", "episodes"), rows)

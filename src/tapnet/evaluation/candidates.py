@@ -1,21 +1,30 @@
-"""Checkpoints opened for evaluation: their images checked, and the classes counted that they have seen before."""
+"""Checkpoints opened for evaluation, and which of the evaluated classes their networks have seen before.
+
+Classes are compared whatever the name of the packed dataset: its manifest says which dataset it was made from, and the
+ImageNet subsets name their classes by the same WordNet ids.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tapnet.backbones import ImageShape
-from tapnet.checkpoint import Header, read_checkpoint
-from tapnet.data import ImageSet
+from tapnet.checkpoint import Ancestor, Header, read_checkpoint
+from tapnet.data import DATASETS, ImageSet
+from tapnet.data.packed import UnknownSplitError, is_packed, read_manifest
 from tapnet.errors import UserError
-from tapnet.evaluation.class_overlap import ClassOverlap, class_overlap, pretrained_on
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.hardware import resolve_device
-from tapnet.recipe import Data
+from tapnet.methods import Method
+from tapnet.paths import data_root
+from tapnet.recipe import Data, Recipe
 from tapnet.text import pluralize
+
+_WORDNET_ID = re.compile(r"n\d{8}")
+IMAGENET = ("mini-imagenet", "tiered-imagenet", "tiny-imagenet-tiered")
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,35 @@ class EvaluationData:
         if self.dataset not in (None, data.name):
             data = replace(data, name=self.dataset, root=None, options={})
         return replace(data, options=data.options | rotations).images(self.split, self.root)
+
+
+@dataclass(frozen=True)
+class ClassOverlap:
+    """How many of the evaluated classes the network has seen; `None` if that is not known on this machine."""
+
+    classes: int  # evaluated
+    trained_on: int | None
+    validated_on: int | None  # for the choice of the checkpoint
+    pretrained_on: bool  # whether the backbone was pretrained on classes of this dataset
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the counts for a JSON file, in which `allow_overlap` stands for the pretrained backbone."""
+        return {
+            "trained_on": self.trained_on,
+            "validated_on": self.validated_on,
+            "allow_overlap": self.pretrained_on,
+        }
+
+    def notes(self) -> list[str]:
+        """Return a sentence for each kind of overlap."""
+        classes, notes = pluralize(self.classes, "class"), []
+        if self.pretrained_on:
+            notes.append("Its backbone was pretrained on ImageNet, which these classes are from.")
+        if self.trained_on:
+            notes.append(f"It was trained on {self.trained_on} of these {classes}.")
+        if self.validated_on:
+            notes.append(f"Its checkpoint was chosen on {self.validated_on} of these {classes}.")
+        return [*notes, "The accuracy is not one on unseen classes."] if notes else []
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,21 +98,83 @@ class Candidate:
         `allow_overlap`, if its backbone was pretrained on their classes.
         """
         loaded = read_checkpoint(checkpoint)
-        recipe, method = loaded.header.recipe, loaded.method()
-        root = images.root or recipe.data.root
-        dataset = images.dataset or recipe.data.name
-        if pretrained_on(method, dataset, root, loaded.header.ancestors) and not allow_overlap:
+        header, method = loaded.header, loaded.method()
+        dataset, root = images.dataset or header.recipe.data.name, images.root or header.recipe.data.root
+        if pretrained_on(method, dataset, root, header.ancestors) and not allow_overlap:
             raise UserError(
                 f"{checkpoint} was pretrained on ImageNet, whose classes {dataset} is made of, so the result would not "
                 "be on unseen classes: allow the overlap to measure it all the same, and the result says so.",
                 parameter="allow_overlap",
             )
-        found = images.load(recipe.data)
-        _check_image_size(checkpoint, loaded.header.image_shape, found)
-        overlap = class_overlap(recipe, method, found, root, loaded.header.ancestors)
-        return Candidate(
-            checkpoint, loaded.header, Evaluator(method.to(resolve_device(device)), found, precision, cache), overlap
-        )
+        image_set = images.load(header.recipe.data)
+        if image_set.image_shape != header.image_shape:
+            expected, got = (
+                f"{height}×{width} with {pluralize(channels, 'channel')}"
+                for channels, height, width in (header.image_shape, image_set.image_shape)
+            )
+            raise UserError(
+                f"{checkpoint} takes images of {expected}, those of {image_set.name} are {got}: prepare them in that "
+                "size, or choose another dataset.",
+                parameter="dataset",
+            )
+        overlap = class_overlap(header.recipe, method, image_set, root, header.ancestors)
+        evaluator = Evaluator(method.to(resolve_device(device)), image_set, precision, cache)
+        return Candidate(checkpoint, header, evaluator, overlap)
+
+
+def class_overlap(
+    recipe: Recipe, method: Method, images: ImageSet, root: str | None = None, ancestors: Sequence[Ancestor] = ()
+) -> ClassOverlap:
+    """Return which classes of `images`, prepared in `root`, a network of this recipe has seen before.
+
+    What the networks have seen that it was initialized or distilled from, it has seen, too.
+    """
+    root = root or recipe.data.root
+    evaluated = _identities(images.name, root, images.names)
+    stages = [Ancestor(recipe.data, recipe.validation.split), *ancestors]
+    trained = _shared(evaluated, [(stage.data, stage.data.train_split) for stage in stages])
+    validated = _shared(evaluated, [(stage.data, stage.validation_split) for stage in stages])
+    return ClassOverlap(len(images.names), trained, validated, pretrained_on(method, images.name, root, ancestors))
+
+
+def pretrained_on(method: Method, dataset: str, root: str | None = None, ancestors: Sequence[Ancestor] = ()) -> bool:
+    """Return whether the backbone, or that of an ancestor, was pretrained on classes of a packed dataset."""
+    if not (method.backbone.pretrained or any(ancestor.pretrained for ancestor in ancestors)):
+        return False
+    folder = data_root(root) / dataset
+    names = read_manifest(folder).classes if is_packed(folder) else ()
+    return source_dataset(dataset, root) in IMAGENET or any(map(_WORDNET_ID.fullmatch, names))
+
+
+def source_dataset(name: str, root: str | None = None) -> str:
+    """Return the entry of DATASETS that a packed dataset was made from, whatever name it was given."""
+    folder = data_root(root) / name
+    return read_manifest(folder).dataset if is_packed(folder) else name
+
+
+def _identities(dataset: str, root: str | None, names: Iterable[str]) -> set[tuple[str, str]]:
+    source = source_dataset(dataset, root)
+    return {("imagenet" if source in IMAGENET or _WORDNET_ID.fullmatch(name) else source, name) for name in names}
+
+
+def _shared(evaluated: set[tuple[str, str]], seen: Iterable[tuple[Data, str]]) -> int | None:
+    """Return how many of the evaluated classes are in these splits; `None` if one is not known and none is shared."""
+    known = [_classes(data, split) for data, split in seen]
+    count = len(evaluated & set().union(*(classes for classes in known if classes)))
+    return None if not count and None in known else count
+
+
+def _classes(data: Data, split: str) -> set[tuple[str, str]] | None:
+    """Return the classes of a split, from the packed dataset or else from its published list."""
+    try:
+        return _identities(data.name, data.root, data.images(split).names)
+    except UnknownSplitError:
+        return set()
+    except (OSError, ValueError):
+        listed = DATASETS[data.name].splits if data.name in DATASETS else {}
+        parts = ("train", "val") if split == "trainval" else (split,)
+        names = (name for part in parts for name in listed[part])
+        return _identities(data.name, data.root, names) if {*parts} <= {*listed} else None
 
 
 def without_seed(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,13 +184,8 @@ def without_seed(recipe: Mapping[str, Any]) -> dict[str, Any]:
         "init_from": len(training["init_from"]),
         "teachers": len(training.get("teachers", [])),
     }
-    return {
-        **recipe,
-        "name": None,
-        "seed": None,
-        "data": recipe["data"] | {"root": None},
-        "training": training | others,
-    }
+    data = recipe["data"] | {"root": None}
+    return {**recipe, "name": None, "seed": None, "data": data, "training": training | others}
 
 
 def check_seeds(checkpoints: Sequence[str]) -> None:
@@ -105,16 +200,3 @@ def check_seeds(checkpoints: Sequence[str]) -> None:
     seeds = [recipe.seed for recipe in recipes]
     if len({*seeds}) < len(seeds):
         raise UserError(f"Expected one run per seed, got the seeds {', '.join(map(str, seeds))}.", parameter="seeds")
-
-
-def _check_image_size(checkpoint: str, needed: ImageShape, images: ImageSet) -> None:
-    if images.image_shape != needed:
-        expected, found = (
-            f"{height}×{width} with {pluralize(channels, 'channel')}"
-            for channels, height, width in (needed, images.image_shape)
-        )
-        raise UserError(
-            f"{checkpoint} takes images of {expected}, those of {images.name} are {found}: prepare them in that size, "
-            "or choose another dataset.",
-            parameter="dataset",
-        )

@@ -1,31 +1,60 @@
-"""Several networks on identical episodes: accuracies, paired differences and costs.
+"""Several networks on identical episodes: accuracies, paired differences and costs, as data, tables and pages.
 
 Runs that differ in their seed only are one group: its accuracy is the mean over the runs, and the spread over seeds is
-reported apart from the interval over episodes.
+reported apart from the interval over episodes. Whether two groups differ is tested over their seeds; a single run says
+nothing about other seeds, so its differences are not tested.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from html import escape
+from io import StringIO
 from itertools import combinations
-from typing import Any
+from os.path import commonpath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.stats import t as student
 
+from tapnet.checkpoint import Header
 from tapnet.data import ImageSet
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.errors import UserError
-from tapnet.evaluation.candidates import Candidate, without_seed
-from tapnet.evaluation.class_overlap import ClassOverlap
-from tapnet.evaluation.evaluator import Evaluation, Progress
-from tapnet.evaluation.intervals import Accuracies, holm, mean_and_ci95, paired_p_value
+from tapnet.evaluation.candidates import Candidate, ClassOverlap, without_seed
+from tapnet.evaluation.evaluator import (
+    Accuracies,
+    Evaluation,
+    Progress,
+    SeedSpread,
+    holm,
+    mean_and_ci95,
+    seed_spread,
+)
 from tapnet.methods import Method
+from tapnet.paths import write_atomically
+from tapnet.plotting import COLORS, new_figure, save
+from tapnet.text import class_half_width, difference, half_width, markdown_table, overlap_note, pluralize
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TextTable = list[dict[str, str]]  # in each row the cells by their headings, the first of which holds names
 
 CORRECTION, LEVEL = "Holm", 0.05
+_INTERVALS = (
+    "Over episodes: 95% interval for these runs, classes and images. Over classes: for others of the same kind; not "
+    "resolvable where their variance is lost in that of the episodes. Over seeds: for other seeds of training."
+)
+_COSTS = (
+    "Image passes: images of the training episodes, without those of networks that it started from. Time per episode: "
+    "on this machine; the network is left out where its features are cached."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,48 +62,60 @@ class RunResult:
     """The accuracy of one run on the episodes, and its costs."""
 
     checkpoint: str
-    method: str
-    seed: int
+    header: Header
     evaluation: Evaluation
     overlap: ClassOverlap
+    accuracies: Accuracies  # (episodes,)
     extra_parameters: int  # besides the backbone's
-    training_episodes: int
     training_seconds: float | None
     seconds_per_episode: float  # of testing, without the network if its features can be cached
     cached_features: bool
-    recipe: Mapping[str, Any]
-    accuracies: Accuracies  # (episodes,)
+
+    @property
+    def seed(self) -> int:
+        return self.header.recipe.seed
+
+    @property
+    def image_passes(self) -> int:
+        """How many images of training episodes the network has seen, without those of networks it started from."""
+        training = self.header.recipe.training
+        return self.header.episode * training.way * (training.shot + training.query)
 
     def as_dict(self) -> dict[str, Any]:
-        skipped = ("evaluation", "overlap", "recipe", "accuracies")
-        costs = {name: value for name, value in vars(self).items() if name not in skipped}
         measured = ("accuracy", "ci95", "ci95_bootstrap", "transductive")
-        return costs | {name: getattr(self.evaluation, name) for name in measured} | self.overlap.as_dict()
-
-
-@dataclass(frozen=True)
-class SeedSpread:
-    """The mean accuracy of runs that differ in seed only, and its variation over episodes and over seeds."""
-
-    accuracy: float
-    ci95: float  # over episodes, of the mean of these runs
-    seeds: tuple[int, ...]
-    seed_deviation: float | None  # standard deviation of the accuracies of the runs
-    seed_ci95: float | None  # for the mean over other seeds, Student's
+        return {
+            "checkpoint": self.checkpoint,
+            "method": self.header.recipe.method.name,
+            "seed": self.seed,
+            "extra_parameters": self.extra_parameters,
+            "training_episodes": self.header.episode,
+            "image_passes": self.image_passes,
+            "training_seconds": self.training_seconds,
+            "seconds_per_episode": self.seconds_per_episode,
+            "cached_features": self.cached_features,
+            **{name: getattr(self.evaluation, name) for name in measured},
+            **self.overlap.as_dict(),
+        }
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
     """Runs of one recipe with different seeds."""
 
-    name: str
     runs: tuple[RunResult, ...]
-    spread: SeedSpread
+
+    @property
+    def name(self) -> str:
+        return self.runs[0].checkpoint
 
     @property
     def accuracies(self) -> Accuracies:
         """The mean accuracy over the runs in each episode."""
-        return _mean_over_runs([run.accuracies for run in self.runs])
+        return np.asarray(np.mean([run.accuracies for run in self.runs], axis=0))
+
+    @property
+    def spread(self) -> SeedSpread:
+        return seed_spread([run.accuracies for run in self.runs], [run.seed for run in self.runs])
 
     def as_dict(self) -> dict[str, Any]:
         return {"name": self.name, "checkpoints": [run.checkpoint for run in self.runs], **asdict(self.spread)}
@@ -82,15 +123,16 @@ class Group:
 
 @dataclass(frozen=True)
 class Pair:
-    """The difference of two groups, second minus first, on the same episodes."""
+    """The difference of two groups, second minus first, on the same episodes; tested if both have several seeds."""
 
     first: str
     second: str
     difference: float
-    ci95: float
-    p_value: float  # of a paired t-test over episodes, two-sided
-    corrected_p_value: float  # for the number of pairs
-    significant: bool
+    ci95: float  # of these runs, over episodes
+    seed_ci95: float | None = None  # for other seeds and episodes
+    p_value: float | None = None  # two-sided, over seeds and episodes
+    corrected_p_value: float | None = None  # for the number of tested pairs
+    significant: bool | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,9 +180,9 @@ def compare(
     """
     runs, first = [], None
     for candidate in candidates:
-        images = candidate.evaluator.images
-        first = first or candidate
-        if _data(images) != _data(first.evaluator.images):
+        evaluator = candidate.evaluator
+        first = first or evaluator
+        if _data(evaluator.images) != _data(first.images):
             raise UserError(
                 "These checkpoints were trained on different data: name one dataset for all.", parameter="dataset"
             )
@@ -148,9 +190,7 @@ def compare(
     if first is None or len(runs) < 2:
         raise UserError(f"A comparison needs at least 2 checkpoints, got {len(runs)}.")
     groups = _groups(runs)
-    return Comparison(
-        spec, first.evaluator.images, first.evaluator.precision, tuple(runs), groups, paired_differences(groups)
-    )
+    return Comparison(spec, first.images, first.precision, tuple(runs), groups, paired_differences(groups))
 
 
 def _data(images: ImageSet) -> tuple[str, int, bool]:
@@ -160,7 +200,7 @@ def _data(images: ImageSet) -> tuple[str, int, bool]:
 def _measure(
     candidate: Candidate, spec: EpisodeSpec, bootstrap: bool, progress: Callable[[str], Progress] | None
 ) -> RunResult:
-    evaluator, header, name = candidate.evaluator, candidate.header, candidate.name
+    evaluator, name = candidate.evaluator, candidate.name
     method = evaluator.method
     if not method.task_features:
         _ = evaluator.features  # outside of the time per episode
@@ -170,17 +210,14 @@ def _measure(
     over_classes = progress(f"{name}, over classes") if progress and bootstrap else None
     return RunResult(
         checkpoint=name,
-        method=header.recipe.method.name,
-        seed=header.recipe.seed,
+        header=candidate.header,
         evaluation=evaluator.evaluate(spec, bootstrap, over_classes, accuracies),
         overlap=candidate.overlap,
+        accuracies=accuracies,
         extra_parameters=extra_parameters(method),
-        training_episodes=header.episode,
         training_seconds=candidate.training_seconds,
         seconds_per_episode=seconds / spec.episodes,
         cached_features=not method.task_features,
-        recipe=without_seed(header.recipe.as_dict()),
-        accuracies=accuracies,
     )
 
 
@@ -190,52 +227,202 @@ def extra_parameters(method: Method) -> int:
     return sum(parameter.numel() for name, parameter in method.named_parameters() if not name.startswith(left_out))
 
 
-def seed_spread(accuracies: Sequence[Accuracies], seeds: Sequence[int]) -> SeedSpread:
-    """Return the mean of runs on identical episodes, with its intervals over episodes and over seeds."""
-    means = np.array([values.mean() for values in accuracies])
-    accuracy, ci95 = mean_and_ci95(_mean_over_runs(accuracies))
-    if len(means) < 2:
-        return SeedSpread(accuracy, ci95, tuple(seeds), None, None)
-    deviation = float(means.std(ddof=1))
-    half_width = float(student.ppf(0.975, len(means) - 1)) * deviation / math.sqrt(len(means))
-    return SeedSpread(accuracy, ci95, tuple(seeds), deviation, half_width)
-
-
-def _mean_over_runs(accuracies: Sequence[Accuracies]) -> Accuracies:
-    mean: Accuracies = np.stack(list(accuracies)).mean(axis=0)
-    return mean
-
-
 def _groups(runs: Sequence[RunResult]) -> tuple[Group, ...]:
     """Return the runs by recipe, in the order of their first runs; runs of one seed stay apart."""
-    members: list[list[RunResult]] = []
+    members: dict[tuple[str, int], list[RunResult]] = {}
     for run in runs:
-        for group in members:
-            if group[0].recipe == run.recipe and run.seed not in {other.seed for other in group}:
-                group.append(run)
-                break
-        else:
-            members.append([run])
-    return tuple(
-        Group(
-            group[0].checkpoint,
-            tuple(group),
-            seed_spread([run.accuracies for run in group], [run.seed for run in group]),
+        recipe = json.dumps(without_seed(run.header.recipe.as_dict()), sort_keys=True)
+        same_seed = sum(
+            run.seed == other.seed for (kept, _), group in members.items() if kept == recipe for other in group
         )
-        for group in members
-    )
+        members.setdefault((recipe, same_seed), []).append(run)
+    return tuple(Group(tuple(group)) for group in members.values())
 
 
 def paired_differences(groups: Sequence[Group]) -> tuple[Pair, ...]:
-    """Return every pair of groups with the difference of its accuracies, tested over episodes."""
-    pairs, differences, p_values = list(combinations(groups, 2)), [], []
-    for first, second in pairs:
-        values = second.accuracies - first.accuracies
-        differences.append(mean_and_ci95(values))
-        p_values.append(paired_p_value(values))
-    corrected = holm(p_values)
-    rows = zip(pairs, differences, p_values, corrected, strict=True)
-    return tuple(
-        Pair(first.name, second.name, mean, ci95, p, corrected_p, corrected_p < LEVEL)
-        for (first, second), (mean, ci95), p, corrected_p in rows
-    )
+    """Return every pair of groups with the difference of its accuracies, tested if both groups have several seeds."""
+    rows: list[dict[str, Any]] = []
+    for first, second in combinations(groups, 2):
+        mean, ci95 = mean_and_ci95(second.accuracies - first.accuracies)
+        rows.append({"first": first.name, "second": second.name, "difference": mean, "ci95": ci95})
+        if min(len(first.runs), len(second.runs)) > 1:
+            rows[-1]["seed_ci95"], rows[-1]["p_value"] = seed_test(first, second)
+    tested = [row for row in rows if "p_value" in row]
+    for row, corrected in zip(tested, holm([row["p_value"] for row in tested]), strict=True):
+        row |= {"corrected_p_value": corrected, "significant": corrected < LEVEL}
+    return tuple(Pair(**row) for row in rows)
+
+
+def seed_test(first: Group, second: Group) -> tuple[float, float]:
+    """Return the half-width of the 95% interval of the difference over seeds and episodes, and its p-value.
+
+    Each group has seeds of its own, and all runs have the same episodes, so the variance of the difference is
+    s₁²/n₁ + s₂²/n₂ + d²/E, with the variances s² of the accuracies of n runs and d² of the paired differences of E
+    episodes. The degrees of freedom are those of Welch and Satterthwaite.
+    """
+    differences = second.accuracies - first.accuracies
+    samples = [np.array([run.accuracies.mean() for run in group.runs]) for group in (first, second)]
+    parts = [(values.var(ddof=1) / len(values), len(values) - 1) for values in (*samples, differences)]
+    variance = sum(part for part, _ in parts)
+    if variance == 0:
+        return 0.0, float(differences.mean() == 0)
+    freedom = variance**2 / sum(part**2 / count for part, count in parts)
+    statistic = abs(differences.mean()) / math.sqrt(variance)
+    return float(student.ppf(0.975, freedom)) * math.sqrt(variance), float(2 * student.sf(statistic, freedom))
+
+
+def title(result: Comparison) -> str:
+    """Return the task of a comparison in one line."""
+    note = overlap_note(any(run.overlap.pretrained_on for run in result.runs))
+    spec, images = result.spec, result.images
+    task = f"{spec.way}-way {spec.shot}-shot on {images.name} ({len(images.class_names)} {images.split} classes{note})"
+    return f"{task}, {spec.episodes:,} identical episodes"
+
+
+def note(result: Comparison) -> str:
+    """Return what the intervals and tests of a comparison say, and what they do not."""
+    sentences = [_INTERVALS]
+    if any(pair.p_value is not None for pair in result.pairs):
+        sentences.append(f"Pairs: tested over seeds and episodes, {CORRECTION}'s correction, level {LEVEL:g}.")
+    if any(pair.p_value is None for pair in result.pairs):
+        sentences.append("One run each: differences between runs are not tested.")
+    return " ".join([*sentences, _COSTS])
+
+
+def tables(result: Comparison) -> dict[str, TextTable]:
+    """Return accuracies, costs and paired differences by their titles; seeds of a single recipe have no pairs."""
+    labels = short_names([group.name for group in result.groups])
+    starred = " (*: with its network)" if any(not run.cached_features for run in result.runs) else ""
+    tested = sum(pair.p_value is not None for pair in result.pairs)
+    correction = f", with {CORRECTION}'s correction for {pluralize(tested, 'test')}" if tested else ""
+    listed = {
+        "Accuracy": [_accuracy_row(group, labels[group.name]) for group in result.groups],
+        f"Costs{starred}": [_cost_row(group, labels[group.name]) for group in result.groups],
+        f"Paired differences{correction}": [_pair_row(pair, labels, tested > 0) for pair in result.pairs],
+    }
+    return {heading: rows for heading, rows in listed.items() if rows}
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """Return each path relative to the folder that all have in common."""
+    try:
+        shared = commonpath([str(Path(name).parent) for name in names])
+    except ValueError:  # absolute and relative ones
+        shared = ""
+    short = {name: str(Path(name).relative_to(shared)) if shared else name for name in names}
+    return short if len({*short.values()}) == len(short) else {name: name for name in names}
+
+
+def _widest(group: Group) -> Evaluation:
+    """Return the result with the widest interval over classes: the runs of a group share their classes."""
+    return max((run.evaluation for run in group.runs), key=lambda result: result.ci95_bootstrap or 0.0)
+
+
+def _accuracy_row(group: Group, label: str) -> dict[str, str]:
+    spread, widest, seeds = group.spread, _widest(group), len(group.runs)
+    return {
+        "run": label + (f" ({seeds} seeds)" if seeds > 1 else ""),
+        "method": group.runs[0].header.recipe.method.name,
+        "accuracy": f"{100 * spread.accuracy:.2f}%",
+        "over episodes": half_width(spread.ci95),
+        "over classes": class_half_width(widest.ci95_bootstrap, widest.ci95),
+        "over seeds": half_width(spread.seed_ci95),
+    }
+
+
+def _cost_row(group: Group, label: str) -> dict[str, str]:
+    first = group.runs[0]
+    hours = [run.training_seconds / 3600 for run in group.runs if run.training_seconds is not None]
+    milliseconds = 1000 * sum(run.seconds_per_episode for run in group.runs) / len(group.runs)
+    return {
+        "run": label,
+        "extra parameters": f"{first.extra_parameters:,}",
+        "image passes": f"{first.image_passes:,}",
+        "training hours": f"{sum(hours) / len(hours):.2f}" if hours else "—",
+        "ms per test episode": f"{milliseconds:.2f}{'' if first.cached_features else ' *'}",
+        "transductive": "yes" if first.evaluation.transductive else "no",
+    }
+
+
+def _pair_row(pair: Pair, labels: dict[str, str], tested: bool) -> dict[str, str]:
+    row = {
+        "pair": f"{labels[pair.second]} − {labels[pair.first]}",
+        "difference": difference(pair.difference),
+        "paired interval": half_width(pair.ci95),
+    }
+    if not tested:
+        return row
+    p_value = pair.corrected_p_value
+    return row | {
+        "over seeds": half_width(pair.seed_ci95),
+        f"p ({CORRECTION})": "—" if p_value is None else f"{p_value:.2g}" if p_value >= 1e-16 else "< 1e-16",
+        "significant": "—" if pair.significant is None else "yes" if pair.significant else "no",
+    }
+
+
+def figure(result: Comparison) -> Figure:
+    """Return a plot of the accuracies with both intervals, and of the single runs of a group."""
+    labels = short_names([group.name for group in result.groups])
+    drawn, axis = new_figure(7, 1.2 + 0.5 * len(result.groups))
+    for place, group in enumerate(result.groups):
+        accuracy, widest = 100 * group.spread.accuracy, _widest(group).ci95_bootstrap
+        if widest is not None:
+            axis.errorbar(accuracy, place, xerr=100 * widest, fmt="none", ecolor=COLORS[4], elinewidth=5, alpha=0.6)
+        axis.errorbar(accuracy, place, xerr=100 * group.spread.ci95, fmt="o", color=COLORS[0], capsize=4)
+        if len(group.runs) > 1:
+            singles = [100 * run.evaluation.accuracy for run in group.runs]
+            axis.plot(singles, [place] * len(singles), "|", color=COLORS[1], markersize=12)
+    axis.set(yticks=range(len(result.groups)), yticklabels=[labels[group.name] for group in result.groups])
+    axis.set(xlabel="accuracy (%)\nthin: 95% over episodes; wide: over classes; bars: single seeds")
+    axis.invert_yaxis()
+    axis.grid(alpha=0.3, axis="x")
+    return drawn
+
+
+def markdown(result: Comparison, plot: str) -> str:
+    """Return a page with all tables, and the plot in the file of that name."""
+    shown = [
+        f"## {heading}\n\n{markdown_table([*rows[0]], [[*row.values()] for row in rows])}"
+        for heading, rows in tables(result).items()
+    ]
+    drawn = f"![Accuracies with their intervals]({plot})"
+    return "\n\n".join(["# Comparison", title(result), shown[0], drawn, *shown[1:], note(result)]) + "\n"
+
+
+def html(result: Comparison) -> str:
+    """Return a self-contained page with the plot."""
+    drawing = StringIO()
+    figure(result).savefig(drawing, format="svg")
+    svg = drawing.getvalue()
+    shown = [f"<h2>{escape(heading)}</h2>{_html_table(rows)}" for heading, rows in tables(result).items()]
+    parts = [f"<h1>Comparison</h1><p>{escape(title(result))}</p>", shown[0], svg[svg.index("<svg") :], *shown[1:]]
+    return _PAGE.format(body="\n".join([*parts, f"<p>{escape(note(result))}</p>"]))
+
+
+def _html_table(rows: TextTable) -> str:
+    lines = [("th", [*rows[0]]), *(("td", [*row.values()]) for row in rows)]
+    shown = ("".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) for tag, cells in lines)
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in shown)}</table>"
+
+
+def write(result: Comparison, path: Path) -> list[Path]:
+    """Write the page in the format of its ending, .md with a plot beside it or .html; return the files written."""
+    if path.suffix.lower() == ".html":
+        write_atomically(path, html(result).encode())
+        return [path]
+    plot = save(figure(result), path.with_suffix(".svg"))
+    write_atomically(path, markdown(result, plot.name).encode())
+    return [path, plot]
+
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>Comparison</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 64em; margin: 2em auto; padding: 0 1em; }}
+table {{ border-collapse: collapse; }} td {{ white-space: nowrap; }} svg {{ max-width: 100%; height: auto; }}
+th, td {{ border: 1px solid #ccc; padding: .3em .6em; text-align: right; }}
+th:first-child, td:first-child {{ text-align: left; }}
+</style></head><body>
+{body}
+</body></html>
+"""

@@ -1,15 +1,23 @@
-"""Accuracy with its intervals: every image is embedded once, then episodes run in batches over the features."""
+"""Accuracy with its intervals: every image is embedded once, then episodes run in batches over the features.
+
+Episodes share classes and images, so the usual interval over episodes only says how well the accuracy on *these*
+classes is known. The interval over classes comes from half-samples: replicates with a random half of the classes and
+of their images vary around the whole as the whole varies around its population.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.stats import t as student
+from scipy.stats import ttest_1samp
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -20,20 +28,14 @@ from tapnet.data.batches import class_labels, to_float_tensor
 from tapnet.data.episodes import EpisodeBatch, EpisodeSampler, EpisodeSpec, Indices
 from tapnet.errors import NonFiniteError, UserError
 from tapnet.evaluation.embedding import cached_features, embed
-from tapnet.evaluation.intervals import (
-    REPLICATE_EPISODES,
-    REPLICATES,
-    Accuracies,
-    half_sample,
-    mean_and_ci95,
-    wide_ci95,
-)
 from tapnet.hardware import device_of, resolve_precision
 from tapnet.methods import LinearHead, Method, PrototypeMethod
 
+Accuracies = NDArray[np.float64]
 Progress = Callable[[int, int], None]  # episodes done, of how many
 
 MOST_EPISODES = 10**9  # their accuracies are kept in memory
+REPLICATES, REPLICATE_EPISODES = 100, 100
 _BATCH_VALUES = 2**22  # feature values of a batch of episodes, 16 MB
 _CACHE_VALUES = 2**19  # gathered at a time on a CPU: more would leave its cache before they are used
 
@@ -42,9 +44,9 @@ _CACHE_VALUES = 2**19  # gathered at a time on a CPU: more would leave its cache
 class Evaluation:
     """The mean accuracy over episodes, and what it was measured on. Accuracies are fractions.
 
-    `ci95` is the usual half-width, 1.96 standard errors over episodes. Episodes share classes and images, so it only
-    tells how well the accuracy on *these* classes is known. `ci95_bootstrap` is the half-width for other classes and
-    images of the same kind. Neither knows about another training seed: one checkpoint is one run.
+    `ci95` is 1.96 standard errors over episodes. `ci95_bootstrap` is the half-width for other classes and images of the
+    same kind; it equals `ci95` where the classes are too few or too alike to tell what they add. Neither knows about
+    another training seed: one checkpoint is one run.
     """
 
     accuracy: float
@@ -64,6 +66,17 @@ class Evaluation:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class SeedSpread:
+    """The mean accuracy of runs that differ in seed only, and its variation over episodes and over seeds."""
+
+    accuracy: float
+    ci95: float  # over episodes, of the mean of these runs
+    seeds: tuple[int, ...]
+    seed_deviation: float | None  # standard deviation of the accuracies of the runs
+    seed_ci95: float | None  # for the mean over other seeds, Student's
 
 
 class Evaluator:
@@ -196,10 +209,10 @@ class Evaluator:
         """Return the half-width of the 95% interval over classes, images and episodes.
 
         Each replicate has a random half of the classes, and of each class a random half of its images, without
-        replacement (an episode cannot hold a class twice): half-samples vary around the whole as the whole varies
-        around its population. All rotations of a character are drawn together, since they are not independent classes.
-        If half of the classes are too few for an episode, the share is larger and the variance scaled up to match;
-        `None` if an episode needs all of them. The variance due to the few episodes of a replicate is subtracted.
+        replacement, since an episode cannot hold a class twice. All rotations of a character are drawn together, since
+        they are not independent classes. If half of the classes are too few for an episode, the share is larger and the
+        variance scaled up to match; `None` if an episode needs all of them. The variance due to the few episodes of a
+        replicate is subtracted.
         """
         labels, images = self.images.labels, self.images
         units = images.groups[labels]
@@ -216,7 +229,7 @@ class Evaluator:
             if progress:
                 progress((replicate + 1) * REPLICATE_EPISODES, REPLICATES * REPLICATE_EPISODES)
         means, noises = hardware.all_reduce_sum(means), hardware.all_reduce_sum(noises)
-        return wide_ci95(float(means.var() - noises.mean()) * scale, count, ci95)
+        return class_ci95(float(means.var() - noises.mean()) * scale, count, ci95)
 
     def _replicate(self, rows: Indices, spec: EpisodeSpec, seed: int) -> Accuracies:
         """Return accuracies of some episodes with only these images."""
@@ -229,3 +242,54 @@ class Evaluator:
         starts = range(0, spec.episodes, size)
         batches = (sampler.batch(start, min(start + size, spec.episodes)) for start in starts)
         return np.concatenate([self._batch_accuracies(batch.among(rows)) for batch in batches])
+
+
+def mean_and_ci95(values: Accuracies) -> tuple[float, float]:
+    """Return the mean, and 1.96 standard errors of it."""
+    return float(values.mean()), 1.96 * float(values.std(ddof=1)) / math.sqrt(len(values))
+
+
+def class_ci95(class_variance: float, units: int, ci95: float) -> float:
+    """Return the half-width for other classes and images, from their variance and the interval over episodes.
+
+    The quantile is Student's for this number of units, which is wider than the normal one if they are few. The variance
+    is an estimate and may be negative: then the classes add nothing that can be told from the episodes' own variation.
+    """
+    quantile = float(student.ppf(0.975, max(units - 1, 1)))
+    return math.sqrt(quantile**2 * max(0.0, class_variance) + ci95**2)
+
+
+def half_sample(
+    labels: Indices, units: Indices, least: int, images: int, generator: np.random.Generator
+) -> tuple[Indices, float]:
+    """Return positions of a random half of the units and of their images, and the factor that corrects its variance.
+
+    A unit is an independent draw from the population: a class, or a character with all its rotations. At least `least`
+    units are kept, and `images` images of each class.
+    """
+    drawn = generator.permutation(np.unique(units))
+    kept = max(least, -(-len(drawn) // 2))
+    rows = []
+    for label in (label for unit in drawn[:kept] for label in np.unique(labels[units == unit])):
+        members = generator.permutation(np.flatnonzero(labels == label))
+        rows.append(members[: max(images, -(-len(members) // 2))])
+    return np.concatenate(rows), kept / (len(drawn) - kept)
+
+
+def seed_spread(accuracies: Sequence[Accuracies], seeds: Sequence[int]) -> SeedSpread:
+    """Return the mean of runs on identical episodes, with its intervals over episodes and over seeds."""
+    accuracy, ci95 = mean_and_ci95(np.mean(accuracies, axis=0))
+    if len(accuracies) < 2:
+        return SeedSpread(accuracy, ci95, tuple(seeds), None, None)
+    means = np.mean(accuracies, axis=1)
+    half = float(ttest_1samp(means, accuracy).confidence_interval().high) - accuracy if np.ptp(means) else 0.0
+    return SeedSpread(accuracy, ci95, tuple(seeds), float(means.std(ddof=1)), half)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number by Holm's step-down procedure (1979)."""
+    corrected, largest = [1.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        corrected[index] = largest
+    return corrected

@@ -15,8 +15,7 @@ from torch.nn import functional as F
 
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.errors import UserError
-from tapnet.evaluation.evaluator import Evaluator
-from tapnet.evaluation.intervals import Accuracies
+from tapnet.evaluation.evaluator import Accuracies, Evaluator
 from tapnet.functional import reference_directions, reflections
 from tapnet.methods import TapNet
 from tapnet.methods.base import check_choice

@@ -11,7 +11,7 @@ from tapnet import hardware
 from tapnet.checkpoint import read_checkpoint
 from tapnet.data.episodes import NotEnoughDataError
 from tapnet.data.packed import UnknownSplitError
-from tapnet.evaluation.class_overlap import ClassOverlap, class_overlap
+from tapnet.evaluation.candidates import ClassOverlap, class_overlap
 from tapnet.evaluation.evaluator import Evaluation, Evaluator
 from tapnet.recipe import Recipe
 from tapnet.training.run_folder import RunFolder

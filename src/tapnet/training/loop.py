@@ -11,7 +11,7 @@ from lightning_fabric import Fabric
 
 from tapnet import hardware
 from tapnet.evaluation.calibration import calibrate_checkpoint
-from tapnet.evaluation.class_overlap import class_overlap
+from tapnet.evaluation.candidates import class_overlap
 from tapnet.hardware import any_rank, keep_freed_memory, launched, raise_together, resolve_device, resolve_precision
 from tapnet.paths import BEST, LAST
 from tapnet.recipe import Recipe

@@ -14,8 +14,7 @@ from tapnet.backbones import Backbone
 from tapnet.data.batches import class_labels
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.errors import UserError
-from tapnet.evaluation.evaluator import Evaluator
-from tapnet.evaluation.intervals import Accuracies, mean_and_ci95
+from tapnet.evaluation.evaluator import Accuracies, Evaluator, mean_and_ci95
 from tapnet.functional import select_references
 from tapnet.methods import Head, LinearHead, Method, PrototypeMethod, TapNet, TapNetVariant
 from tapnet.paper.ablations.rows import Row, paired

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tapnet.evaluation.intervals import Accuracies, mean_and_ci95
+from tapnet.evaluation.evaluator import Accuracies, mean_and_ci95
 from tapnet.text import overlap_note
 
 
