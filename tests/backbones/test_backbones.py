@@ -161,6 +161,8 @@ def test_features_are_relu_before_pooling_as_in_the_paper(name):
         (lambda: make_backbone("resnet12", (1, 28, 28), four_rotations=3), "`four_rotations` is true or false, got 3"),
         (lambda: make_backbone("resnet12", (1, 28, 28), flatten="no"), "`flatten` is true or false, got 'no'"),
         (lambda: make_backbone("conv4", (1, 8, 8), average_top=True), "too small for the average pooling"),
+        (lambda: make_backbone("conv4", (1, 28, 28), padded=False), "too small for 4 blocks without padding"),
+        (lambda: make_backbone("conv4", (1, 28, 28), padded=False, strided=True), "`strided` cannot be set, too"),
         (lambda: make_backbone("conv4", (1, 28, 28))(torch.rand(2, 3, 28, 28)), "1×28×28"),
     ],
 )
@@ -175,6 +177,12 @@ def test_conv4_pools_in_as_many_blocks_as_asked(pooled, side):
     assert network.map_shape == (64, side, side)
     assert network.maps(torch.rand(2, 1, 28, 28)).shape == (2, 64, side, side)
     assert network.dim == 64 * side * side
+
+
+@pytest.mark.parametrize(("size", "side"), [(28, 5), (84, 19)])
+def test_conv4_without_padding_has_the_maps_of_relation_networks(size, side):
+    network = make_backbone("conv4", (1, size, size), pooled_blocks=2, padded=False).eval()
+    assert network.map_shape == network.maps(torch.rand(2, 1, size, size)).shape[1:] == (64, side, side)
 
 
 def test_strided_conv4_has_the_shapes_of_the_pooled_one_and_no_pooling():

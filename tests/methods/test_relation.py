@@ -92,6 +92,19 @@ def test_relation_has_the_convolution_weights_of_the_paper():
     assert sum(p.numel() for p in module.parameters() if p.dim() == 4) == 110_592
 
 
+@pytest.mark.parametrize(("size", "padding", "weights"), [(5, 1, 529), (19, 0, 4625)])
+def test_relation_module_has_the_linear_layers_of_the_authors_code(size, padding, weights):
+    """64→8→1 on Omniglot and 576→8→1 on miniImageNet, from maps of 5×5 and 19×19."""
+    module = RelationModule((64, size, size), padding)
+    assert sum(p.numel() for layer in (8, 10) for p in module.rest[layer].parameters()) == weights
+    assert module(torch.rand(2, 64, size, size), torch.rand(3, 64, size, size)).shape == (3, 2)
+
+
+def test_relation_refuses_maps_that_are_too_small_for_its_padding():
+    with pytest.raises(ValueError, match="Maps of 2×2 are too small for a relation module with padding 0"):
+        RelationModule((64, 2, 2), 0)
+
+
 def test_relation_refuses_an_unknown_reduction():
     with pytest.raises(ValueError, match="one of sum, mean, got 'max'"):
         make(reduce="max")

@@ -74,12 +74,15 @@ class FeatureNormalization(nn.Module):
         return F.rms_norm(features - mean, features.shape[-1:])
 
 
-def convolution(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1) -> nn.Conv2d:
-    """Return a convolution with "same" padding and LeCun-normal weights.
+def convolution(
+    inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1, padding: int | None = None
+) -> nn.Conv2d:
+    """Return a convolution with LeCun-normal weights and, unless `padding` is given, "same" padding.
 
     It has no bias: batch normalization would cancel it.
     """
-    layer = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
+    padding = kernel // 2 if padding is None else padding
+    layer = nn.Conv2d(inputs, outputs, kernel, stride, padding, groups=groups, bias=False)
     if not layer.weight.is_meta:  # `normal_` on the meta device would import PyTorch's compiler, which takes seconds
         nn.init.normal_(layer.weight, std=1 / math.sqrt(inputs // groups * kernel * kernel))
     return layer
@@ -94,10 +97,13 @@ def halving() -> nn.MaxPool2d:
     return nn.MaxPool2d(2, ceil_mode=True)
 
 
-def halved(size: int, times: int) -> int:
-    """Return the size after so many times of `halving`, which rounds up."""
+def halved(size: int, times: int, padded: bool = True) -> int:
+    """Return the size after so many blocks of a convolution and `halving`, which rounds up.
+
+    Unless `padded`, the 3×3 convolution takes off two rows, and the pooling rounds down.
+    """
     for _ in range(times):
-        size = -(-size // 2)
+        size = -(-size // 2) if padded else max(size - 2, 0) // 2
     return size
 
 

@@ -5,6 +5,7 @@ Flood Sung, Yongxin Yang, Li Zhang, Tao Xiang, Philip H. S. Torr, Timothy M. Hos
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 from tapnet.backbones import Backbone
 from tapnet.backbones.base import convolution, halved, halving, normalization
 from tapnet.data.batches import EpisodeImages
+from tapnet.errors import UserError
 from tapnet.functional import widened
 from tapnet.methods.base import EpisodeLoss, Method, check_choice, support_members
 from tapnet.methods.head import Head
@@ -45,11 +47,11 @@ class RelationNetwork(Method):
 
     feature_maps = True
 
-    def __init__(self, backbone: Backbone, reduce: str = "sum") -> None:
+    def __init__(self, backbone: Backbone, reduce: str = "sum", padding: int | None = None) -> None:
         super().__init__(backbone)
         check_choice("reduce", reduce, REDUCTIONS)
         self.reduce = reduce
-        self.relation = RelationModule(backbone.map_shape)
+        self.relation = RelationModule(backbone.map_shape, padding)
 
     def adapt(self, support: Tensor, labels: Tensor, way: int) -> RelationHead:
         members = support_members(support, labels, way)
@@ -74,20 +76,27 @@ class RelationModule(nn.Module):
     per query, not once per pair.
     """
 
-    def __init__(self, map_shape: tuple[int, int, int]) -> None:
+    def __init__(self, map_shape: tuple[int, int, int], padding: int | None = None) -> None:
         super().__init__()
-        channels, height, width = map_shape
-        self.first = convolution(2 * channels, WIDTH)
+        if padding not in (None, 0, 1):
+            raise UserError(f"`padding` is 0 or 1, got {padding}.")
+        channels, *sizes = map_shape
+        for _ in range(2):
+            sizes = [halved(size, 1) if padding is None else (size + 2 * padding - 2) // 2 for size in sizes]
+        if min(sizes) < 1:
+            height, width = map_shape[1:]
+            raise UserError(f"Maps of {height}×{width} are too small for a relation module with padding {padding}.")
+        self.first = convolution(2 * channels, WIDTH, padding=padding)
         self.rest = nn.Sequential(
             normalization(WIDTH),
             nn.ReLU(),
-            halving(),
-            convolution(WIDTH, WIDTH),
+            halving() if padding is None else nn.MaxPool2d(2),
+            convolution(WIDTH, WIDTH, padding=padding),
             normalization(WIDTH),
             nn.ReLU(),
-            halving(),
+            halving() if padding is None else nn.MaxPool2d(2),
             nn.Flatten(),
-            nn.Linear(WIDTH * halved(height, 2) * halved(width, 2), HIDDEN),
+            nn.Linear(WIDTH * math.prod(sizes), HIDDEN),
             nn.ReLU(),
             nn.Linear(HIDDEN, 1),
         )
@@ -95,12 +104,11 @@ class RelationModule(nn.Module):
     def forward(self, class_maps: Tensor, query: Tensor) -> Tensor:
         """Return logits (..., query, way) for class maps (..., way, c, h, w) and query maps (..., query, c, h, w)."""
         of_class, of_query = self.first.weight.chunk(2, dim=1)
-        classes = _convolved(class_maps, of_class).unsqueeze(-5)  # (..., 1, way, width, h, w)
-        pairs = classes + _convolved(query, of_query).unsqueeze(-4)  # (..., query, way, width, h, w)
+        classes = self._convolved(class_maps, of_class).unsqueeze(-5)  # (..., 1, way, width, h, w)
+        pairs = classes + self._convolved(query, of_query).unsqueeze(-4)  # (..., query, way, width, h, w)
         scores: Tensor = self.rest(pairs.flatten(0, -4))
         return scores.view(pairs.shape[:-3])
 
-
-def _convolved(maps: Tensor, weight: Tensor) -> Tensor:
-    convolved = F.conv2d(maps.flatten(0, -4), weight, padding="same")
-    return convolved.view(*maps.shape[:-3], *convolved.shape[1:])
+    def _convolved(self, maps: Tensor, weight: Tensor) -> Tensor:
+        convolved = F.conv2d(maps.flatten(0, -4), weight, padding=self.first.padding)
+        return convolved.view(*maps.shape[:-3], *convolved.shape[1:])
