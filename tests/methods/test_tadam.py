@@ -177,5 +177,12 @@ def test_auxiliary_head_learns_the_identity_of_the_training_classes():
     torch.testing.assert_close(found, expected)
 
 
+def test_penalty_of_the_post_multipliers_is_that_of_l2_regularizer():
+    """TensorFlow's `l2_regularizer(0.01)`, which the authors use, is 0.01 times half the sum of squares."""
+    embedding = make(TadamTC).task_embedding
+    torch.nn.init.constant_(embedding.multipliers, 2.0)
+    assert embedding.penalty().item() == pytest.approx(0.01 * embedding.multipliers.numel() * 4 / 2)
+
+
 def test_tc_without_classes_has_no_auxiliary_head():
     assert make(TadamTC).auxiliary is None

@@ -20,7 +20,7 @@ from tapnet.methods.base import EpisodeLoss, Method, PrototypeMethod, check_posi
 from tapnet.methods.head import Head, LinearHead
 from tapnet.methods.substitution import with_tensors
 
-MULTIPLIER_PENALTY = 0.01  # times the squares of the post-multipliers, as in the authors' code
+MULTIPLIER_PENALTY = 0.01  # times half the squares of the post-multipliers, as TensorFlow's `l2_regularizer`
 AUXILIARY_WEIGHT = 0.4  # the authors take an auxiliary step with a probability that falls from 0.9, 0.4 on average
 
 
@@ -180,7 +180,7 @@ class TaskEmbedding(nn.Module):
         return tensors
 
     def penalty(self) -> Tensor:
-        return MULTIPLIER_PENALTY * self.multipliers.square().sum()
+        return MULTIPLIER_PENALTY * self.multipliers.square().sum() / 2
 
 
 class _Predictor(nn.Module):
