@@ -33,9 +33,9 @@ a link has its network here: `tapnet evaluate results/DATASET/NAME.safetensors` 
 that row. `omniglot-cpu-four-rotations` is the bundled network `characters`, there in half precision; its rows of 1692
 rotated classes were measured with that file. `omniglot-cpu-branches` is kept in half precision, too; its rows of 1692
 classes were measured before the rounding, and the file repeats them. Where *over classes* is *withdrawn*, the
-interval counted the rotations of a character as classes of their own, which made it too narrow, and the network was not kept to measure
-it again; where it is *left out*, it was not computed (`--no-class-interval`). A row of a table with the name of a
-recipe is ours, for smaller machines.
+interval counted the rotations of a character as classes of their own, which made it too narrow, and the network was not
+kept to measure it again; where it is *left out*, it was not computed (`--no-class-interval`). A row of a table with the
+name of a recipe is ours, for smaller machines.
 """
 
 
