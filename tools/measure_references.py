@@ -25,7 +25,7 @@ from photo_features import set_features
 from torch import Tensor
 from torch.nn import functional as F
 
-from tapnet.backbones.precomputed import PrecomputedFeatures
+from tapnet.backbones import PrecomputedFeatures
 from tapnet.data.batches import class_labels
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.inference import load_network

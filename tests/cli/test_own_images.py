@@ -817,14 +817,14 @@ def test_lose_takes_a_share(lose, drawing_folders, drawing_task, capsys):
 
 def test_fit_of_heic_photographs_says_what_to_install(tmp_path, monkeypatch, capsys):
     pillow_heif = pytest.importorskip("pillow_heif")
-    from tapnet.data import decoding
+    from tapnet.data import preprocessing
 
     for name, value in (("a", 40), ("b", 200)):
         (tmp_path / "in" / name).mkdir(parents=True)
         photograph = pillow_heif.from_pillow(Image.new("RGB", (64, 64), (value, 90, 30)))
         photograph.save(tmp_path / "in" / name / "1.heic")
     assert run("fit", tmp_path / "in", "--network", "photos-fast", "--out", tmp_path / "a.task") == 0
-    monkeypatch.setattr(decoding, "readable_formats", lambda: ("JPEG", "PNG"))
+    monkeypatch.setattr(preprocessing, "readable_formats", lambda: ("JPEG", "PNG"))
     assert run("fit", tmp_path / "in", "--network", "photos-fast", "--out", tmp_path / "b.task") == 2
     assert "1.heic: HEIF and AVIF images need another package: pip install 'tapnet[heif]'" in capsys.readouterr().err
 

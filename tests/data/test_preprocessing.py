@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import EpsImagePlugin, Image, ImageOps
 
-from tapnet.data import decoding
-from tapnet.data.decoding import FORMATS, quiet_decoders, readable_formats, with_image
-from tapnet.data.preprocessing import Decoded, Preprocessing, decode
+from tapnet.data import preprocessing as preprocessing_module
+from tapnet.data.preprocessing import FORMATS, Preprocessing, decode, quiet_decoders, readable_formats, with_image
 from tapnet.data.source import Unreadable
 
 readable_formats()  # registers what can save HEIF
@@ -20,7 +19,7 @@ COLOR, GREY = Preprocessing(8, 8, 3), Preprocessing(8, 8, 1)
 def pixels(image, preprocessing=COLOR, form="PNG", **options):
     stream = io.BytesIO()
     image.save(stream, form, **options)
-    return decode(stream.getvalue(), preprocessing).pixels
+    return decode(stream.getvalue(), preprocessing)
 
 
 @given(
@@ -123,8 +122,8 @@ def test_decode_large_photograph_looks_as_if_decoded_whole():
     large, stream = Image.fromarray(noise).resize((2400, 1800), Image.Resampling.BICUBIC), io.BytesIO()
     large.save(stream, "JPEG", quality=95)
     preprocessing = Preprocessing(64, 64, 3, fit="crop")
-    whole = with_image(stream.getvalue(), preprocessing.apply).pixels
-    assert decode(stream.getvalue(), preprocessing).pixels == pytest.approx(whole, abs=3)
+    whole = with_image(stream.getvalue(), preprocessing.apply)
+    assert decode(stream.getvalue(), preprocessing) == pytest.approx(whole, abs=3)
 
 
 def test_decode_cmyk_is_converted_and_not_inverted():
@@ -146,12 +145,12 @@ def test_decode_ink_makes_dark_ink_bright():
 
 
 def test_decode_says_whether_it_resized(make):
-    assert [decode(make.png(1, (side, side)), COLOR).resized for side in (8, 9)] == [False, True]
+    assert [with_image(make.png(1, (side, side)), COLOR.resizes) for side in (8, 9)] == [False, True]
 
 
 def test_decode_array_is_taken_as_it_is():
     array = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
-    assert np.array_equal(decode(array, COLOR).pixels, array)
+    assert np.array_equal(decode(array, COLOR), array)
 
 
 @pytest.mark.parametrize("raw", [b"", b"no image", b"GIF89a", b"\x89PNG\r\n\x1a\n"])
@@ -202,14 +201,14 @@ def test_decode_reads_every_format_that_is_promised(form):
 def test_decode_heif_without_its_package_says_what_to_install(make, monkeypatch):
     content = make.encoded(Image.new("RGB", (16, 16)), "HEIF")
     formats = tuple(name for name in FORMATS if name not in ("HEIF", "AVIF"))
-    monkeypatch.setattr(decoding, "readable_formats", lambda: formats)
+    monkeypatch.setattr(preprocessing_module, "readable_formats", lambda: formats)
     assert "pip install 'tapnet[heif]'" in decode(content, COLOR).reason
 
 
 @given(st.binary(max_size=200))
 def test_decode_never_raises(raw):
     for start in (b"", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0", b"GIF89a", b"RIFF"):
-        assert isinstance(decode(start + raw, COLOR), Unreadable | Decoded)
+        assert isinstance(decode(start + raw, COLOR), Unreadable | np.ndarray)
 
 
 @pytest.mark.parametrize(

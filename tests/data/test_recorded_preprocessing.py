@@ -1,14 +1,11 @@
 """The pixels that `fit` and `predict` see of a file are those that `tapnet data prepare` packed of it."""
 
-import json
-
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
 from tapnet.checkpoint import Checkpoint, Header, read_header
 from tapnet.data import DATASETS, load_dataset
-from tapnet.data.packed import open_packed
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.inference.images import read_image
 from tapnet.inference.networks import load_network, preprocessing_of
@@ -191,19 +188,6 @@ def test_light_drawings_are_served_with_the_ink_of_the_packed_ones(pack, charact
     assert np.abs(found - packed.pixels[0]).max() <= 1  # the filter rounds black and white differently
 
 
-@pytest.mark.parametrize(
-    ("dataset", "row_shape", "ink"), [("omniglot", [28, 28, 1], "bright"), ("folder", [84, 84, 3], None)]
-)
-def test_manifest_of_an_earlier_version_still_opens(pack, photographs, dataset, row_shape, ink):
-    folder = pack("folder", photographs, name="things", size=20).folder
-    path = folder / "manifest.json"
-    content = json.loads(path.read_text())
-    del content["preprocessing"]
-    old = {"form": content.pop("source"), "row_shape": row_shape, "filter": "box", "fit": "crop", "ink": ink}
-    path.write_text(json.dumps(content | old | {"dataset": dataset}))
-    assert open_packed(folder).manifest.preprocessing == Preprocessing(*row_shape, "box", "crop", ink)
-
-
 def test_quickdraw_says_that_its_drawings_are_bright_and_centred():
     found = load_dataset("quickdraw", "val").preprocessing
     assert found == Preprocessing(28, 28, 1, ink="bright", centred=True, full_contrast=True)
@@ -251,13 +235,3 @@ def test_header_whose_preprocessing_is_of_another_shape_is_refused(tmp_path):
     header.preprocessing["height"] = 30
     with pytest.raises(ValueError, match=r"\(28, 28, 1\), got \(30, 28, 1\)"):
         preprocessing_of(header)
-
-
-def test_onnx_metadata_of_an_earlier_version_is_read():
-    geometry = {"height": 28, "width": 28, "channels": 1, "filter": "lanczos", "fit": "squash", "invert": False}
-    for drawing, expected in {
-        "": Preprocessing(28, 28, 1),
-        "ink": Preprocessing(28, 28, 1, ink="bright", full_contrast=True),
-        "centred": Preprocessing(28, 28, 1, ink="bright", centred=True, full_contrast=True),
-    }.items():
-        assert Preprocessing.from_dict({"geometry": geometry, "drawing": drawing}) == expected

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.special import softmax
 
-from tapnet.backbones.precomputed import PrecomputedFeatures
+from tapnet.backbones import PrecomputedFeatures
 from tapnet.checkpoint import load, read_checkpoint
 from tapnet.data import load_dataset
 from tapnet.data.episodes import EpisodeSpec

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tapnet.backbones.precomputed import PrecomputedFeatures
+from tapnet.backbones import PrecomputedFeatures
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.inference.examples import Examples
 from tapnet.inference.method_choice import choose_method

@@ -1,7 +1,7 @@
 import torch
 from torch.nn import functional as F
 
-from tapnet.backbones.precomputed import PrecomputedFeatures
+from tapnet.backbones import PrecomputedFeatures
 from tapnet.methods import METHODS
 
 

@@ -3,7 +3,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch.nn import functional as F
 
-from tapnet.backbones.precomputed import PrecomputedFeatures
+from tapnet.backbones import PrecomputedFeatures
 from tapnet.methods import METHODS
 
 

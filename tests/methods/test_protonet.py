@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tapnet.backbones.precomputed import PrecomputedFeatures
+from tapnet.backbones import PrecomputedFeatures
 from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
 from tapnet.functional import projected_distances

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tapnet.backbones import BACKBONES, Conv4, ResNet12Small
-from tapnet.backbones.precomputed import PrecomputedFeatures
+from tapnet.backbones import BACKBONES, Conv4, PrecomputedFeatures, ResNet12Small
 from tapnet.methods.shifted_neurons import ShiftedNeurons, direct_feedback
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 0])

@@ -3,8 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tapnet.backbones import Conv4
-from tapnet.backbones.precomputed import PrecomputedFeatures
+from tapnet.backbones import Conv4, PrecomputedFeatures
 from tapnet.errors import UserError
 from tapnet.functional import class_prototypes, modified_references, null_space, projected_distances
 from tapnet.methods import TapNet

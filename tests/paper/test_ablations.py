@@ -3,8 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from tapnet.backbones import make_backbone
-from tapnet.backbones.precomputed import PrecomputedFeatures
+from tapnet.backbones import PrecomputedFeatures, make_backbone
 from tapnet.data.batches import episode_images
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator

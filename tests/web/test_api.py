@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from web_server import drawing, files, png
 
-from tapnet.data import decoding
+from tapnet.data import preprocessing
 from tapnet.inference import fit, open_predictor, write_task
 
 
@@ -226,8 +226,8 @@ def test_deleted_task_is_gone(client, taught):
 
 
 def test_first_photographs_are_decoded_to_choose_the_network_and_once_more_for_it(client, monkeypatch):
-    decoded, real = [], decoding._eight_bits
-    monkeypatch.setattr(decoding, "_eight_bits", lambda image: decoded.append(image) or real(image))
+    decoded, real = [], preprocessing._eight_bits
+    monkeypatch.setattr(preprocessing, "_eight_bits", lambda image: decoded.append(image) or real(image))
     task = client.post("/v1/tasks", json={"name": "birds"}).json()
     added = client.post(f"/v1/tasks/{task['id']}/classes", json={"name": "robin"}).json()["classes"][0]["id"]
     pixels = np.random.default_rng(0).integers(0, 256, (3, 48, 40, 3), np.uint8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tapnet.backbones.base import Backbone, ImageShape
+from tapnet.backbones.base import Backbone, ImageShape, PrecomputedFeatures
 from tapnet.backbones.conv4 import Conv4
 from tapnet.backbones.efficientnet_lite import EfficientNetLite0, EfficientNetLite2
 from tapnet.backbones.hugging_face import HuggingFace
@@ -31,6 +31,7 @@ __all__ = [
     "Backbone",
     "Conv4",
     "ImageShape",
+    "PrecomputedFeatures",
     "ResNet12",
     "ResNet12Small",
     "make_backbone",

@@ -52,6 +52,17 @@ class Backbone(nn.Module):
         return self.pool(self.maps(images))
 
 
+class PrecomputedFeatures(Backbone):
+    """Returns its input: feature vectors in place of images."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim, self.image_shape, self.map_shape = dim, (dim, 1, 1), (dim, 1, 1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features
+
+
 class FeatureNormalization(nn.Module):
     r"""Center features and scale them to the same length: $\sqrt d\,(f - \mu)/\|f - \mu\|$ for $f$ of (n, d).
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from tapnet.data.episodes import Indices
 from tapnet.data.image_set import ImageSet
-from tapnet.data.preprocessing import FILTERS, FITS, Preprocessing
+from tapnet.data.preprocessing import Preprocessing
 from tapnet.data.source import Splits, abbreviate
 from tapnet.errors import NotFoundError, UserError
 from tapnet.paths import write_atomically
@@ -70,21 +70,10 @@ def read_manifest(folder: Path) -> Manifest:
         if content.get("format") != FORMAT:
             raise UserError(f"format {content.get('format')}, and this version reads {FORMAT}")
         splits = {split: tuple(names) for split, names in content.pop("splits").items()}
-        if "preprocessing" not in content:
-            content = _updated(content)
         preprocessing, notes = Preprocessing.from_dict(content.pop("preprocessing")), tuple(content.pop("notes"))
         return Manifest(splits=splits, preprocessing=preprocessing, notes=notes, **content)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path} cannot be used ({error}): prepare the dataset again.", parameter="overwrite") from None
-
-
-def _updated(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the manifest of an earlier version, with preprocessing spread over several fields, in today's form."""
-    (height, width, channels), ink = content.pop("row_shape"), content.pop("ink")
-    chosen = {"filter": content.pop("filter"), "fit": content.pop("fit")}
-    known = {key: value for key, value in chosen.items() if value in (*FILTERS, *FITS)}  # else "none"
-    preprocessing = Preprocessing(height, width, channels, ink=ink, **known)
-    return {"source": content.pop("form"), "preprocessing": preprocessing.as_dict(), **content}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ import numpy as np
 from tapnet import __version__
 from tapnet.data.catalog import DATASETS
 from tapnet.data.dataset import Dataset
-from tapnet.data.decoding import quiet_decoders
 from tapnet.data.packed import (
     IMAGES,
     MANIFEST,
@@ -27,7 +26,7 @@ from tapnet.data.packed import (
     open_packed,
     sha256_of,
 )
-from tapnet.data.preprocessing import Preprocessing, decode
+from tapnet.data.preprocessing import LoadedImage, Pixels, Preprocessing, quiet_decoders, with_image
 from tapnet.data.recognition import recognize, splits_for
 from tapnet.data.source import Raw, Source, Unreadable, abbreviate, normalize_name
 from tapnet.data.staging import DONE, RESIZED, TODO, Staging, clear_full_disk_errors, locked
@@ -131,18 +130,25 @@ def _pack(source: Source, place: Staging, preprocessing: Preprocessing, callback
     total = len(source)
     done = total - len(todo)
     bad: Bad = {}
+
+    def decode(loaded: LoadedImage) -> tuple[Pixels, int]:
+        return preprocessing.apply(loaded), RESIZED if preprocessing.resizes(loaded) else DONE
+
+    def decode_piece(piece: list[tuple[str, Raw]]) -> list[tuple[Pixels, int] | Unreadable]:
+        return [with_image(raw, decode, preprocessing.sufficient_side) for _, raw in piece]
+
     if done:
         callbacks.log(f"Resuming an earlier preparation: {done:,} of {total:,} images are done.")
     try:
         with quiet_decoders(), ThreadPoolExecutor(WORKERS) as pool:
             for batch in _batches(source.read(todo)):
                 pieces = [batch[start : start + PIECE] for start in range(0, BATCH, PIECE)]
-                images = pool.map(lambda piece: [decode(raw, preprocessing) for _, raw in piece], pieces)
+                images = pool.map(decode_piece, pieces)
                 for (key, _), image in zip(batch, chain.from_iterable(images), strict=True):
                     if isinstance(image, Unreadable):
                         bad[todo[key]] = image.reason
                     else:
-                        place.write(todo[key], image.pixels, RESIZED if image.resized else DONE)
+                        place.write(todo[key], *image)
                 done += len(batch)
                 callbacks.progress(done, total)
     finally:

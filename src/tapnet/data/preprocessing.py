@@ -1,38 +1,77 @@
 """The one path from bytes, arrays and PIL images to uint8 pixels of one shape.
 
 `tapnet data prepare` packs images through it, the packed dataset and every checkpoint trained on it record its
-settings, and `fit` and `predict` read images by the same settings.
+settings, and `fit` and `predict` read images by the same settings. Only the formats listed here are opened, and nothing
+of more than MOST_PIXELS is decoded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
-from tapnet.data.decoding import LoadedImage, on_white, with_image
-from tapnet.data.source import Raw, Unreadable
+from tapnet.data.source import Raw, TooLarge, Unreadable
 from tapnet.errors import UserError
 
 Pixels = NDArray[np.uint8]
+T = TypeVar("T")
 
-FILTERS = {each.name.lower(): each for each in Image.Resampling}
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM", "TGA", "JPEG2000", "AVIF", "HEIF")
+SUFFIXES = frozenset(
+    ".avif .bmp .gif .heic .heif .hif .jfif .jp2 .jpe .jpeg .jpg .pbm .pgm .png .pnm .ppm .tga .tif .tiff .webp".split()  # noqa: SIM905
+)
+FILTERS = {resampling.name.lower(): resampling for resampling in Image.Resampling}
 FITS = ("squash", "crop")
 INKS = ("bright", "dark")
+MOST_PIXELS = 40_000_000  # of one image: with a copy of it, 320 MB while it is decoded
+LARGE_PIXELS = 4_000_000
+LARGE_SIDE = 1600  # to which a JPEG of too many pixels is reduced if nobody says how large it is needed
+ORIENTATION = 0x0112  # the EXIF tag
+ORIENTATIONS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+SIDEWAYS = tuple(ORIENTATIONS[number] for number in (5, 6, 7, 8))
 _PAPER = 40  # gray levels this close to the background count as background
 _SMALL = 256 * 256  # pixels of a drawing of which many may be in memory
+_one_large_at_a_time = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Decoded:
-    """Pixels of the requested shape, and whether the image was resized."""
+class LoadedImage:
+    """A decoded image as stored: 8-bit gray, RGB or RGBA, and the rotation or reflection that turns it upright."""
 
-    pixels: Pixels
-    resized: bool
+    image: Image.Image
+    orientation: Image.Transpose | None = None
+
+    def stored_size(self, width: int, height: int) -> tuple[int, int]:
+        """Return the size of the stored image whose upright size is (width, height)."""
+        return (height, width) if self.orientation in SIDEWAYS else (width, height)
+
+    def upright(self, image: Image.Image) -> Image.Image:
+        """Return a version of the stored image upright."""
+        return image if self.orientation is None else image.transpose(self.orientation)
+
+    def thumbnail(self, side: int) -> Image.Image:
+        """Return the image upright, RGB, without transparency, at most `side` pixels wide and high."""
+        small = self.image.copy()
+        small.thumbnail((side, side), Image.Resampling.LANCZOS)
+        return _on_white(self.upright(small)).convert("RGB")
 
 
 @dataclass(frozen=True)
@@ -94,55 +133,49 @@ class Preprocessing:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Preprocessing:
-        """Return the preprocessing with these settings, as from `as_dict`; raise UserError if they are not valid.
-
-        ONNX files of earlier versions, which have `geometry` and `drawing`, are read too.
-        """
+        """Return the preprocessing with these settings, as from `as_dict`; raise UserError if they are not valid."""
         try:
-            if "geometry" in values:
-                return _from_geometry(values["geometry"], values["drawing"])
             return Preprocessing(**values)
-        except (TypeError, KeyError) as error:
+        except TypeError as error:
             raise UserError(f"Expected the settings of a preprocessing, got {dict(values)} ({error}).") from None
 
-    def apply(self, loaded: LoadedImage) -> Decoded:
+    def apply(self, loaded: LoadedImage) -> Pixels:
         """Return the pixels of an image; the full-size image is copied at most once."""
         return self.finish([self.prepare(loaded)])[0]
 
-    def prepare(self, loaded: LoadedImage) -> Decoded | Drawing:
+    def prepare(self, loaded: LoadedImage) -> Pixels | Drawing:
         """Return the pixels of an image; a small drawing is left to `finish`, which takes many at a time."""
         image = loaded.image
         if self.centred or self.full_contrast:
-            drawing = Drawing(_gray(image), loaded)
+            drawing = Drawing(_as_array(_on_white(image), "L"), loaded)
             return drawing if drawing.gray.size <= _SMALL else self.finish([drawing])[0]
         inverted = self.ink is not None and _has_bright_border(image) == (self.ink == "bright")
         pixels = self._fit(image, loaded)
-        return Decoded(255 - pixels if inverted else pixels, self._resizes(loaded))
+        return 255 - pixels if inverted else pixels
 
-    def finish(self, prepared: Sequence[Decoded | Drawing]) -> list[Decoded]:
+    def finish(self, prepared: Sequence[Pixels | Drawing]) -> list[Pixels]:
         """Return the pixels of what `prepare` returned; drawings of one size are computed together."""
-        finished: dict[int, Decoded] = {}
+        finished: dict[int, Pixels] = {}
         sizes: dict[tuple[int, ...], dict[int, Drawing]] = {}
-        for number, each in enumerate(prepared):
-            if isinstance(each, Decoded):
-                finished[number] = each
+        for number, item in enumerate(prepared):
+            if isinstance(item, Drawing):
+                sizes.setdefault(item.gray.shape, {})[number] = item
             else:
-                sizes.setdefault(each.gray.shape, {})[number] = each
-        for drawings in sizes.values():
-            finished |= zip(drawings, self._finish_drawings(list(drawings.values())), strict=True)
+                finished[number] = item
+        for numbered in sizes.values():
+            drawings = list(numbered.values())
+            grays = np.stack([drawing.gray for drawing in drawings]) if len(drawings) > 1 else drawings[0].gray[None]
+            inks = zip(_bright_inks(grays, self.centred), drawings, strict=True)
+            pixels = np.stack([self._fit(ink, drawing.loaded) for ink, drawing in inks])
+            if self.full_contrast:
+                brightest = pixels.max(axis=(1, 2, 3), keepdims=True)
+                if brightest.min() < 255:
+                    pixels = np.rint(pixels * (255 / np.maximum(brightest, 1))).astype(np.uint8)
+            finished |= zip(numbered, pixels, strict=True)
         return [finished[number] for number in range(len(prepared))]
 
-    def _finish_drawings(self, drawings: Sequence[Drawing]) -> list[Decoded]:
-        first = drawings[0].gray[None]
-        inks = _bright_inks(first if len(drawings) == 1 else np.stack([each.gray for each in drawings]), self.centred)
-        pixels = np.stack([self._fit(ink, each.loaded) for ink, each in zip(inks, drawings, strict=True)])
-        if self.full_contrast:
-            brightest = pixels.max(axis=(1, 2, 3), keepdims=True)
-            if brightest.min() < 255:
-                pixels = np.rint(pixels * (255 / np.maximum(brightest, 1))).astype(np.uint8)
-        return [Decoded(*each) for each in zip(pixels, (self._resizes(each.loaded) for each in drawings), strict=True)]
-
-    def _resizes(self, loaded: LoadedImage) -> bool:
+    def resizes(self, loaded: LoadedImage) -> bool:
+        """Return whether the image has another size than its pixels will have."""
         return loaded.image.size != loaded.stored_size(self.width, self.height)
 
     def _fit(self, image: Image.Image | Pixels, loaded: LoadedImage) -> Pixels:
@@ -153,41 +186,138 @@ class Preprocessing:
             image = Image.fromarray(image)
         size = loaded.stored_size(self.width, self.height)
         if image.size != size:
-            image = self._resize(image, size)
-        return _as_array(on_white(loaded.upright(image)), "L" if self.channels == 1 else "RGB").reshape(self.shape)
-
-    def _resize(self, image: Image.Image, size: tuple[int, int]) -> Image.Image:
-        resize = ImageOps.fit if self.fit == "crop" else Image.Image.resize
-        return resize(image, size, FILTERS[self.filter])
+            resize = ImageOps.fit if self.fit == "crop" else Image.Image.resize
+            image = resize(image, size, FILTERS[self.filter])
+        mode = "L" if self.channels == 1 else "RGB"
+        return _as_array(_on_white(loaded.upright(image)), mode).reshape(self.shape)
 
 
-def decode(raw: Raw | Image.Image, preprocessing: Preprocessing) -> Decoded | Unreadable:
+def decode(raw: Raw | Image.Image, preprocessing: Preprocessing) -> Pixels | Unreadable:
     """Return the pixels of an image, or the reason why it cannot be read; never raise for a damaged image."""
     return with_image(raw, preprocessing.apply, preprocessing.sufficient_side)
 
 
-def _from_geometry(geometry: Mapping[str, Any], drawing: str) -> Preprocessing:
-    values = dict(geometry)
-    bright = bool(values.pop("invert", False)) or drawing != ""
-    return Preprocessing(
-        **values, ink="bright" if bright else None, centred=drawing == "centred", full_contrast=drawing != ""
-    )
+def with_image(
+    raw: Raw | Image.Image, use: Callable[[LoadedImage], T], side: int | None = None, most_pixels: int | None = None
+) -> T | Unreadable:
+    """Return what `use` makes of the image, or the reason why it cannot be read.
+
+    `side` is a height and width that `use` can do with: a JPEG is decoded at 1/2, 1/4 or 1/8 of its size, but not below
+    it, in a fraction of the time. Without `side`, only one of more than MOST_PIXELS is. An image of more than
+    `most_pixels` is not decoded at all.
+    """
+    if isinstance(raw, Unreadable):
+        return raw
+    try:
+        image = _open(raw)
+        if most_pixels is not None and image.width * image.height > most_pixels:
+            return TooLarge(f"{image.width}×{image.height} pixels, more than {most_pixels:,}")
+        if side is not None or image.width * image.height > MOST_PIXELS:
+            image.draft(image.mode, (side or LARGE_SIDE, side or LARGE_SIDE))
+        pixels = image.width * image.height
+        if pixels > MOST_PIXELS:
+            raise Image.DecompressionBombError
+        with _one_large_at_a_time if pixels > LARGE_PIXELS else nullcontext():
+            return use(LoadedImage(_eight_bits(image), _orientation(image)))
+    except Exception as error:  # decoders raise almost anything on damaged bytes
+        return Unreadable(_reason(raw, error))
+
+
+def image_size(raw: bytes) -> tuple[int, int] | Unreadable:
+    """Return the width and height that an image file declares, without decoding it, or why it cannot be read."""
+    try:
+        return _open(raw).size
+    except Exception as error:  # decoders raise almost anything on damaged bytes
+        return Unreadable(_reason(raw, error))
+
+
+@contextmanager
+def quiet_decoders() -> Iterator[None]:
+    """Inside, damaged metadata causes no warning and Pillow's warning about large images is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
+
+
+def is_image_name(name: str) -> bool:
+    """Return whether a file name has the suffix of an image."""
+    return "." + name.rpartition(".")[2].lower() in SUFFIXES
+
+
+@cache
+def readable_formats() -> tuple[str, ...]:
+    """Return those of FORMATS that can be read here: AVIF if Pillow can, HEIF if pillow-heif is installed."""
+    with suppress(ImportError):
+        from pillow_heif import register_heif_opener
+
+        register_heif_opener()
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+def _open(raw: bytes | Pixels | Image.Image) -> Image.Image:
+    """Return the image, not yet decoded; there is no file to close."""
+    if isinstance(raw, bytes):
+        return Image.open(io.BytesIO(raw), formats=readable_formats())
+    if isinstance(raw, Image.Image):
+        return raw
+    return Image.fromarray(raw[..., 0] if raw.ndim == 3 and raw.shape[2] == 1 else raw)
+
+
+def _orientation(image: Image.Image) -> Image.Transpose | None:
+    """Return the transformation that turns a photograph upright, as its camera recorded."""
+    try:
+        return ORIENTATIONS.get(image.getexif().get(ORIENTATION, 1))
+    except Exception:  # damaged metadata around a good image: it stays as it is
+        return None
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Return the image in mode L, RGB or RGBA; of 16 bits, 65535 is white."""
+    image.load()
+    if image.mode.startswith("I"):  # Pillow's own conversion would clip everything above 255
+        values = np.asarray(image)
+        if values.min() < 0 or values.max() > 65535:
+            raise UserError("more than 16 bits per pixel: save it with 8 or 16 bits")
+        pixels = np.empty(values.shape, dtype=np.uint8)
+        for start in range(0, len(values), 256):
+            pixels[start : start + 256] = np.rint(values[start : start + 256] / np.float32(257))
+        return Image.fromarray(pixels)
+    if image.mode == "F":
+        raise UserError("floating-point pixels, for which white is not defined: save it with 8 or 16 bits")
+    if image.has_transparency_data:
+        return image if image.mode == "RGBA" else image.convert("RGBA")
+    if image.mode == "1":
+        return image.convert("L")
+    return image if image.mode in ("L", "RGB") else image.convert("RGB")
+
+
+def _reason(raw: object, error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        if isinstance(raw, bytes) and raw[4:8] == b"ftyp" and "HEIF" not in readable_formats():
+            return "HEIF and AVIF images need another package: pip install 'tapnet[heif]'"
+        return "not an image of a known format"
+    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        return f"more than {MOST_PIXELS:,} pixels, which may be a decompression bomb"
+    return str(error) or type(error).__name__
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """Return the image without transparency: transparent pixels become white."""
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image) if image.mode == "RGBA" else image
 
 
 def _as_array(image: Image.Image, mode: str) -> Pixels:
     return np.asarray(image if image.mode == mode else image.convert(mode), dtype=np.uint8)
 
 
-def _gray(image: Image.Image) -> Pixels:
-    """Return the image (height, width) in gray; transparent pixels are white."""
-    return _as_array(on_white(image), "L")
-
-
 def _has_bright_border(image: Image.Image) -> bool:
     """Return whether most pixels on the border are bright, without copying the others."""
     width, height = image.size
     sides = ((0, 0, width, 1), (0, height - 1, width, height), (0, 0, 1, height), (width - 1, 0, width, height))
-    return bool(_are_bright(np.concatenate([_gray(image.crop(side)).ravel() for side in sides])[None])[0])
+    borders = [_as_array(_on_white(image.crop(side)), "L").ravel() for side in sides]
+    return bool(_are_bright(np.concatenate(borders)[None])[0])
 
 
 def _are_bright(borders: Pixels) -> NDArray[np.bool_]:

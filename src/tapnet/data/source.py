@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tapnet.text import pluralize
 
+LARGEST_FILE = 100_000_000  # bytes of one encoded image; far beyond any photograph, and small enough to hold
 NOT_AN_IMAGE = "not images by their suffix"
 SPLITS = ("train", "val", "test")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

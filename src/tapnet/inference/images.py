@@ -24,10 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tapnet.data.decoding import LoadedImage, quiet_decoders, with_image
-from tapnet.data.preprocessing import Decoded, Drawing, Pixels, Preprocessing
-from tapnet.data.readers.file_content import LARGEST_FILE
-from tapnet.data.source import Unreadable
+from tapnet.data.preprocessing import Drawing, LoadedImage, Pixels, Preprocessing, quiet_decoders, with_image
+from tapnet.data.source import LARGEST_FILE, Unreadable
 from tapnet.errors import UserError
 
 T = TypeVar("T")
@@ -78,20 +76,20 @@ def _read_batch(
 ) -> list[Example | Unreadable]:
     decoded = [_decode(image, preprocessing, thumbnails, most_pixels) for image in images]
     prepared = [each[0] for each in decoded if not isinstance(each, Unreadable)]
-    pixels = (each.pixels for each in preprocessing.finish(prepared))
+    pixels = iter(preprocessing.finish(prepared))
     return [each if isinstance(each, Unreadable) else Example(next(pixels), *each[1:]) for each in decoded]
 
 
 def _decode(
     image: ImageInput, preprocessing: Preprocessing, thumbnail: bool, most_pixels: int | None
-) -> tuple[Decoded | Drawing, str, bytes] | Unreadable:
+) -> tuple[Pixels | Drawing, str, bytes] | Unreadable:
     """Return the prepared image, its digest and its thumbnail."""
     raw = _raw(image)
     if isinstance(raw, Unreadable):
         return raw
     digest = hashlib.sha256(raw if isinstance(raw, bytes) else _content(raw)).hexdigest()
 
-    def prepare(loaded: LoadedImage) -> tuple[Decoded | Drawing, str, bytes]:
+    def prepare(loaded: LoadedImage) -> tuple[Pixels | Drawing, str, bytes]:
         return preprocessing.prepare(loaded), digest, _thumbnail(loaded) if thumbnail else b""
 
     return with_image(raw, prepare, preprocessing.sufficient_side, most_pixels)

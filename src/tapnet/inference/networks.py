@@ -16,10 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tapnet.backbones import PRETRAINED, make_backbone
+from tapnet.backbones import PRETRAINED, PrecomputedFeatures, make_backbone
 from tapnet.backbones.base import check_features
 from tapnet.backbones.hugging_face import image_side
-from tapnet.backbones.precomputed import PrecomputedFeatures
 from tapnet.checkpoint import Header, backbone_digest, parse_checkpoint, read_checkpoint, tensors_digest
 from tapnet.data.batches import to_float_tensor
 from tapnet.data.preprocessing import Preprocessing

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from tapnet.data.decoding import is_image_name
+from tapnet.data.preprocessing import is_image_name
 from tapnet.errors import NotFoundError, UserError
 from tapnet.inference.folders import Skipped, find_images
 from tapnet.inference.images import ImageInput, in_batches

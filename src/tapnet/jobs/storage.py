@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tapnet.data.readers.file_content import LARGEST_FILE
+from tapnet.data.source import LARGEST_FILE
 from tapnet.errors import NotFoundError, UserError
 from tapnet.inference.images import ImageFile
 from tapnet.paths import write_atomically

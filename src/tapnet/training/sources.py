@@ -8,8 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tapnet.backbones import ImageShape, make_backbone
-from tapnet.backbones.precomputed import PrecomputedFeatures
+from tapnet.backbones import ImageShape, PrecomputedFeatures, make_backbone
 from tapnet.checkpoint import backbone_digest
 from tapnet.data import ImageSet
 from tapnet.data.augmentation import AUGMENTATIONS, resized_crop

@@ -17,8 +17,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tapnet.data.decoding import image_size
-from tapnet.data.preprocessing import Pixels
+from tapnet.data.preprocessing import Pixels, image_size
 from tapnet.data.source import TooLarge, Unreadable
 from tapnet.errors import UserError
 from tapnet.inference import choose_network, load_network

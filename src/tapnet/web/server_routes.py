@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse, RedirectResponse
 
 from tapnet import __version__
-from tapnet.data.decoding import readable_formats
+from tapnet.data.preprocessing import readable_formats
 from tapnet.web.bodies import About, Status
 from tapnet.web.example import random_drawing
 from tapnet.web.problems import Problem

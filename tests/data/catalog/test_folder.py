@@ -2,7 +2,7 @@ import unicodedata
 
 import pytest
 
-from tapnet.data.decoding import readable_formats
+from tapnet.data.preprocessing import readable_formats
 from tapnet.data.recognition import drawn_splits
 from tapnet.errors import UserError
 

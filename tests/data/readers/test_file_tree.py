@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tapnet.data.readers import file_content
+from tapnet.data.readers import file_tree
 from tapnet.data.readers.file_tree import Zip, open_file_tree
 from tapnet.data.source import Unreadable
 from tapnet.errors import UserError
@@ -163,7 +163,7 @@ def test_zip_encrypted_member_is_unreadable(tmp_path, make):
 
 
 def test_tree_huge_file_is_unreadable(tree, monkeypatch):
-    monkeypatch.setattr(file_content, "LARGEST_FILE", 10)
+    monkeypatch.setattr(file_tree, "LARGEST_FILE", 10)
     found = dict(tree.read(set(FILES)))
     assert isinstance(found["ümlaut/three.txt"], Unreadable)
     assert found["a/one.txt"] == b"1"
@@ -189,7 +189,7 @@ def test_a_named_pipe_is_refused_without_waiting_for_it(tmp_path):
 
 
 def test_tree_refuses_a_list_that_is_too_large_before_it_is_unpacked(tree, monkeypatch):
-    monkeypatch.setattr(file_content, "LARGEST_FILE", 10)
+    monkeypatch.setattr(file_tree, "LARGEST_FILE", 10)
     assert tree.read_text("a/b/two.txt") == "22"
     with pytest.raises(ValueError, match="more than 10: it is not read"):
         tree.read_text("ümlaut/three.txt")

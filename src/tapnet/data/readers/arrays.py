@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from tapnet.data.readers.file_content import check_not_encrypted, clear_damage_errors
+from tapnet.data.readers.file_tree import check_not_encrypted, clear_damage_errors
 from tapnet.errors import UserError
 
 BEST_COMPRESSION = 1100  # to one; deflate cannot do better than 1032

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import PurePosixPath
 
-from tapnet.data.decoding import is_image_name
+from tapnet.data.preprocessing import is_image_name
 from tapnet.data.readers import Log
 from tapnet.data.readers.file_tree import FileTree
 from tapnet.data.source import NOT_AN_IMAGE, SPLITS, Source, Splits, normalize_name, skipped, sort_classes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from tapnet.data.decoding import is_image_name
+from tapnet.data.preprocessing import is_image_name
 from tapnet.data.readers import Log
 from tapnet.data.readers.csv_table import csv_rows
 from tapnet.data.readers.file_tree import FileTree

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tapnet.data.decoding import is_image_name
+from tapnet.data.preprocessing import is_image_name
 from tapnet.data.readers import Log
 from tapnet.data.readers.class_tree import SPLIT_NAMES, with_splits
 from tapnet.data.readers.file_tree import FileTree

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container
 
-from tapnet.data.decoding import is_image_name
+from tapnet.data.preprocessing import is_image_name
 from tapnet.data.readers import Log
 from tapnet.data.readers.file_tree import FileTree
 from tapnet.data.source import NOT_AN_IMAGE, SPLITS, Source, Splits, normalize_name, skipped, sort_classes
