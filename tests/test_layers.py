@@ -15,12 +15,11 @@ LAYERS = {
         [
             ("errors",),
             ("paths",),
-            ("earlier_names", "functional", "hardware", "plotting", "registry", "text"),
+            ("functional", "hardware", "plotting", "registry", "text"),
             ("backbones", "data"),
             ("methods",),
             ("recipe",),
             ("checkpoint",),
-            ("origin",),
             ("evaluation",),
             ("inference", "training"),
             ("jobs",),

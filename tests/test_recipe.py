@@ -1,16 +1,14 @@
-import copy
-
 import pytest
 
 from tapnet.errors import UserError
 from tapnet.methods import METHODS
-from tapnet.recipe import bundled_recipes, load_recipe, recipe_from
+from tapnet.recipe import bundled_recipes, load_recipe
 
 MINIMAL = """
 name: small
 data: {name: quickdraw}
 backbone: {name: conv4}
-method: {name: tapnet, options: {ways: 5}}
+method: {name: tapnet, options: {num_references: 5}}
 training: {way: 5, shot: 1, query: 2, episodes: 10}
 """
 
@@ -121,25 +119,6 @@ def test_the_folder_of_a_run_is_no_recipe_but_holds_one(tmp_path):
         load_recipe(str(tmp_path))
 
 
-def test_words_of_earlier_versions_are_understood():
-    old = load_recipe("quickdraw").as_dict()
-    new = copy.deepcopy(old)
-    old["method"]["options"]["ways"] = old["method"]["options"].pop("num_references")
-    old["training"]["begin_with"] = "runs/first"
-    old["training"]["augmentation"] = "turn"
-    old["data"]["options"] = {"turns": 4, "apart": True}
-    del old["training"]["init_from"]
-    new["training"] |= {"init_from": "runs/first", "augmentation": "rotate"}
-    new["data"]["options"] = {"rotations": 4, "one_rotation_per_class": True}
-    assert recipe_from(old, "old") == recipe_from(new, "new")
-
-
-def test_options_of_an_ablation_make_tapnet_its_variant():
-    old = load_recipe("quickdraw").as_dict()
-    old["method"]["options"]["distance"] = "euclidean"
-    assert recipe_from(old, "old").method.name == "tapnet-variant"
-
-
 def test_another_method_takes_the_place_of_the_recipes_without_its_options(file):
     recipe = load_recipe(file, method="matching")
     assert recipe.method.name == "matching"
@@ -184,11 +163,6 @@ def test_number_of_training_classes_is_filled_in_where_a_method_asks_for_it(file
 def test_number_of_training_classes_that_a_recipe_gives_stays(file):
     recipe = load_recipe(file, ["method.options.num_classes=null"], method="tadam-tc")
     assert recipe.with_num_classes(40).method.options == {"num_classes": None}
-
-
-def test_a_change_by_the_name_of_an_earlier_version_is_applied(file):
-    recipe = load_recipe(file, ["training.way=6", "method.options.ways=6"])
-    assert recipe.method.options["num_references"] == 6
 
 
 def test_options_that_are_left_empty_are_refused_in_words(file):

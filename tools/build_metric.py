@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tapnet.backbones import METRIC, PRETRAINED, ImageShape
-from tapnet.checkpoint import Checkpoint, Header
+from tapnet.checkpoint import Checkpoint, Header, Lineage
 from tapnet.data import ImageSet, load_dataset
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.recipe import load_recipe
@@ -48,13 +48,13 @@ def main() -> None:
     pairs = [covariances(features, labels) for features, labels in domains]
     within, between = (torch.stack(each).mean(dim=0) for each in zip(*pairs, strict=True))
     weight = trained(metric(within, between).float(), domains).half()
-    origin = f"built by tools/build_metric.py from {' '.join(args.datasets)}"
-    checkpoint(args.backbone, shape, weight, fingerprints, origin).write(args.out)
+    source = f"built by tools/build_metric.py from {' '.join(args.datasets)}"
+    checkpoint(args.backbone, shape, weight, fingerprints, source).write(args.out)
     print(f"{args.out}: {args.out.stat().st_size:,} bytes")
 
 
 def checkpoint(
-    backbone: str, shape: ImageShape, weight: Tensor, fingerprints: dict[str, str], origin: str
+    backbone: str, shape: ImageShape, weight: Tensor, fingerprints: dict[str, str], source: str
 ) -> Checkpoint:
     """Return the network with this metric, fitted by logistic regression, for square crops of photographs."""
     options = f"{{metric_dim: {len(weight)}, power: {POWER}, plain_share: {PLAIN_SHARE}}}"
@@ -66,7 +66,7 @@ def checkpoint(
         episode=0,
         data=fingerprints,
         preprocessing=Preprocessing(height, width, channels, fit="crop").as_dict(),
-        origin=origin,
+        lineage=Lineage(source=source),
     )
     return Checkpoint(header, {METRIC: weight})
 

@@ -110,13 +110,14 @@ def card(name: str, checkpoint: Checkpoint, results: list[Evaluation], size: int
     """Of one whose backbone is frozen there are no results: it is scored elsewhere."""
     recipe, best = checkpoint.header.recipe, checkpoint.header.validation or {}
     rows = "\n".join(map(_row, results))
+    origin = checkpoint.header.lineage.describe()
     return (FROZEN_CARD if recipe.training.frozen_backbone else CARD).format(
         name=name,
         kind=f"TapNet over {recipe.backbone.name}",
         count=len(checkpoint.weights["references"]),
         recipe=recipe.name,
         seed=recipe.seed,
-        origin=f"\nThe run was {checkpoint.header.origin}." if checkpoint.header.origin else "",
+        origin=f"\nThe run was {'; '.join(origin)}." if origin else "",
         episodes=recipe.training.episodes,
         way=recipe.training.way,
         shot=recipe.training.shot,

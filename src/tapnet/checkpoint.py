@@ -1,4 +1,4 @@
-"""Checkpoints: one safetensors file with the weights, and in its header the recipe and where they come from.
+"""Checkpoints: one safetensors file with the weights, and in its header the recipe and the lineage of the network.
 
 Nothing is pickled, so a file from a stranger runs no code. The model is built from the recipe on the meta device and
 takes the tensors of the file, so it cannot need more memory than the file. A digest over header and tensors detects
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pydantic
 import torch
@@ -27,8 +28,9 @@ from tapnet.errors import UserError
 from tapnet.methods import Method
 from tapnet.paths import find_checkpoint, write_atomically
 from tapnet.recipe import Data, Recipe, recipe_from
+from tapnet.text import pluralize
 
-FORMAT = 1
+FORMAT = 2
 HEADER, TASK = "tapnet", "tapnet-task"  # one key of metadata, sorted JSON: safetensors writes several in random order
 _OPTIMIZER, _AVERAGE = "optimizer/", "average/"
 
@@ -47,11 +49,56 @@ class RunningSums:
 
 @dataclass(frozen=True)
 class Ancestor:
-    """A network that another one was initialized or distilled from, by the classes that it has seen."""
+    """A network that another one learned from, and the classes that it has seen."""
 
+    relation: Literal["initialized", "distilled", "earlier"]  # earlier: an ancestor of one of the others
+    name: str  # of its recipe
+    episodes: _Count  # of training
+    digest: str  # sha-256 of its weights; its first 12 digits where only those of its file were kept
     data: Data
     validation_split: str
     pretrained: bool = False  # whether its backbone came with weights trained on ImageNet
+    image_passes: _Count | None = None
+    seconds: float | None = None  # of training
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """Where the weights of a network come from, besides its own training."""
+
+    ancestors: tuple[Ancestor, ...] = ()
+    widened: bool = False  # by transposed copies of the weights of its ancestors
+    fresh: tuple[str, ...] = ()  # weights that no ancestor had
+    left_out: tuple[str, ...] = ()  # weights of an ancestor that it does not have
+    source: str = ""  # of imported weights: the file, or the program that built them
+
+    def parents(self) -> list[str]:
+        """Return a description of the networks that this one was initialized or distilled from, one per recipe."""
+        direct = (ancestor for ancestor in self.ancestors if ancestor.relation != "earlier")
+        counts = Counter((parent.relation, parent.name, parent.episodes) for parent in direct)
+        return [
+            f"{relation} from {name if count == 1 else f'{count} networks of {name}'} after "
+            f"{pluralize(episodes, 'episode')}"
+            for (relation, name, episodes), count in counts.items()
+        ]
+
+    def describe(self) -> list[str]:
+        """Return all but the earlier networks in words."""
+        return [
+            *([self.source] if self.source else []),
+            *self.parents(),
+            *(["widened by transposed copies"] if self.widened else []),
+            *([f"fresh: {', '.join(self.fresh)}"] if self.fresh else []),
+            *([f"left out: {', '.join(self.left_out)}"] if self.left_out else []),
+        ]
+
+    def teachers(self) -> list[str]:
+        """Return the digests of the networks that this one was distilled from, in their order."""
+        return [ancestor.digest for ancestor in self.ancestors if ancestor.relation == "distilled"]
+
+    def networks(self) -> list[Ancestor]:
+        """Return every ancestor once, also one that the network was both initialized and distilled from."""
+        return list({ancestor.digest: ancestor for ancestor in self.ancestors}.values())
 
 
 @dataclass(frozen=True)
@@ -68,9 +115,9 @@ class Header:
     preprocessing: dict[str, Any] = field(default_factory=dict)  # of the training images; empty if unknown
     calibration: dict[str, Any] = field(default_factory=dict)  # head: temperatures by way and shot
     backbone_digest: str = ""  # of a frozen backbone, whose weights are not in the file
-    origin: str = ""  # of weights that were imported, initialized or distilled from others
-    ancestors: tuple[Ancestor, ...] = ()  # the networks that it learned from
-    teachers: tuple[str, ...] = ()  # digests of the weights of `training.teachers`
+    lineage: Lineage = Lineage()
+    image_passes: _Count | None = None  # images of the training episodes, without those of its ancestors
+    seconds: float | None = None  # of training
     version: str = __version__
     format: int = FORMAT
     digest: str = ""  # sha-256 of all of this and the tensors, computed by `write`
@@ -112,12 +159,28 @@ class Checkpoint:
             )
         return method.eval().requires_grad_(False)
 
+    def as_ancestors(self, relation: Literal["initialized", "distilled"]) -> tuple[Ancestor, ...]:
+        """Return the ancestors that a network gets by learning from this one: it, and those that it has."""
+        header, recipe = self.header, self.header.recipe
+        parent = Ancestor(
+            relation,
+            recipe.name,
+            header.episode,
+            tensors_digest(self.weights),
+            recipe.data,
+            recipe.validation.split,
+            recipe.backbone.name in PRETRAINED,
+            header.image_passes,
+            header.seconds,
+        )
+        return parent, *(replace(ancestor, relation="earlier") for ancestor in header.lineage.networks())
+
     def check_weights(self, method: Method) -> None:
         """Raise UserError if weights of the method and the checkpoint differ in name, shape or dtype."""
         expected = {name: (tensor.shape, tensor.dtype) for name, tensor in method.state_dict().items()}
         for weights in (self.weights, self.average) if self.average else (self.weights,):
-            found = {name: (tensor.shape, tensor.dtype) for name, tensor in weights.items()}
-            names = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+            stored = {name: (tensor.shape, tensor.dtype) for name, tensor in weights.items()}
+            names = sorted(name for name in expected.keys() | stored.keys() if expected.get(name) != stored.get(name))
             if names:
                 raise UserError(f"The weights do not fit the recipe of the checkpoint: {', '.join(names[:5])} differ.")
 
@@ -237,6 +300,11 @@ def _header(values: dict[str, Any], path: Path) -> Header:
         problem = error.errors()[0]
         key = ".".join(map(str, problem["loc"]))
         raise UserError(f"{path} has a damaged header (`{key}`: {problem['msg']}): download it again.") from None
+
+
+def lineage_from(values: Any) -> Lineage:
+    """Return the lineage in a nested dictionary, such as a recorded result has."""
+    return pydantic.TypeAdapter(Lineage).validate_python(values)
 
 
 def load(path: str | Path, device: str | torch.device = "cpu") -> Method:

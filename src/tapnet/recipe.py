@@ -23,7 +23,6 @@ from tapnet.backbones import BACKBONES, PRETRAINED, Backbone, ImageShape, make_b
 from tapnet.data import ImageSet, load_dataset
 from tapnet.data.augmentation import AUGMENTATIONS
 from tapnet.data.episodes import EpisodeSpec
-from tapnet.earlier_names import with_current_key, with_current_names
 from tapnet.errors import NotFoundError, UserError
 from tapnet.methods import METHODS, Method
 from tapnet.registry import build
@@ -311,7 +310,7 @@ def _parsed(text: str) -> Any:
 
 
 def _method_name(values: dict[str, Any]) -> Any:
-    method = with_current_names(values).get("method")
+    method = values.get("method")
     return method.get("name") if isinstance(method, dict) else None
 
 
@@ -322,7 +321,7 @@ def changed(recipe: Recipe, changes: Sequence[str]) -> Recipe:
 
 def _with_changes(values: dict[str, Any], source: str, changes: Sequence[str]) -> Recipe:
     for change in changes:
-        _apply(values, with_current_key(change))
+        _apply(values, change)
     return recipe_from(values, source, changes)
 
 
@@ -344,7 +343,7 @@ def _apply(values: dict[str, Any], change: str) -> None:
 def recipe_from(values: Any, source: str, changes: Sequence[str] = ()) -> Recipe:
     """Return the recipe in a nested dictionary; raise UserError that names the wrong key and the change that set it."""
     try:
-        return TypeAdapter(Recipe).validate_python(with_current_names(values))
+        return TypeAdapter(Recipe).validate_python(values)
     except ValidationError as error:
         problems = error.errors()
         causes = [change for change in changes if any(_may_cause(change, problem["loc"]) for problem in problems)]

@@ -185,7 +185,7 @@ def test_an_imported_run_says_where_it_comes_from(run_folder):
     header = read_checkpoint(run_folder).header
     assert header.recipe.name == "mini-imagenet-5shot-chainer"
     assert header.recipe.training.way == WAYS
-    assert "authors.npz, sha-256" in header.origin
+    assert "authors.npz, sha-256" in header.lineage.source
 
 
 def test_a_folder_that_holds_a_run_is_not_overwritten(run_folder, capsys):

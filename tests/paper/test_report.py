@@ -1,12 +1,13 @@
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from tapnet.checkpoint import read_checkpoint
+from tapnet.checkpoint import Ancestor, Lineage, lineage_from, read_checkpoint
 from tapnet.paper.report import report
 from tapnet.paper.results import read_results
-from tapnet.recipe import load_recipe, recipe_from
+from tapnet.recipe import Data, load_recipe, recipe_from
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,7 +19,7 @@ def results(tmp_path):
     origin = {
         "command": "tapnet something",
         "recipe": recipe,
-        "trained": {"episodes": 500, "hardware": {"device_name": "some CPU"}},
+        "trained": {"episodes": 500, "hardware": {"device_name": "some CPU"}, "lineage": {}},
     }
     task = {"way": 20, "shot": 1, "query": 5, "episodes": 10_000, "dataset": "omniglot", "split": "test"}
     accuracy = {"accuracy": 0.97123, "ci95": 0.0012, "ci95_bootstrap": None, "classes": 423}
@@ -187,31 +188,33 @@ def test_a_recipe_links_to_its_network_where_that_is_kept(results):
 @pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*/*.safetensors")), ids=lambda path: path.stem)
 def test_a_kept_network_is_the_one_of_its_results(path):
     header = read_checkpoint(path).header
-    origins = [
-        (result["trained"]["episodes"], result["trained"]["data"], result["trained"]["origin"])
+    networks = [
+        (result["trained"]["episodes"], result["trained"]["data"], lineage_from(result["trained"]["lineage"]))
         for result in read_results(ROOT / "results")
         if result["recipe"] == recipe_from(header.recipe.as_dict(), path.name).as_dict()
     ]
-    assert (header.episode, header.data, header.origin) in origins
+    assert (header.episode, header.data, header.lineage) in networks
+
+
+def initialized_from_earlier(result, seconds, *between):
+    """The result, with a training of two hours that started from another network."""
+    networks = [*between, ("earlier", "first", 300, "0123")]
+    ancestors = [Ancestor(*network, Data("omniglot"), "val", seconds=seconds) for network in networks]
+    result["trained"] |= {"seconds": 7200.0, "lineage": asdict(Lineage(tuple(ancestors)))}
+    return result
 
 
 def test_hours_count_the_networks_that_one_was_initialized_from(results):
     first = json.loads((results / "one.json").read_text())
-    first["trained"] |= {"seconds": 7200.0, "origin": "initialized from earlier after 300 episodes; digest 0123"}
-    (results / "one.json").write_text(json.dumps(first))
+    (results / "one.json").write_text(json.dumps(initialized_from_earlier(first, None)))
     assert "| 800 | — | `omniglot-1shot` |" in report(results)
-    earlier = first | {"recipe": first["recipe"] | {"name": "earlier"}, "trained": first["trained"] | {"origin": ""}}
-    (results / "two.json").write_text(json.dumps(earlier))
+    (results / "one.json").write_text(json.dumps(initialized_from_earlier(first, 7200.0)))
     assert "| 800 | 4.0 | `omniglot-1shot` |" in report(results)
 
 
 def test_a_network_that_one_learned_from_twice_counts_once(results):
+    teachers = [("distilled", "teacher", 1000, digest) for digest in ("4567", "89ab")]
     first = json.loads((results / "one.json").read_text())
-    teachers = [
-        f"distilled from teacher after 1,000 episodes; digest {digest}; itself initialized from earlier after 300 "
-        "episodes; digest 0123"
-        for digest in ("4567", "89ab")
-    ]
-    first["trained"] |= {"origin": "; ".join(teachers)}
-    (results / "one.json").write_text(json.dumps(first))
+    twice = initialized_from_earlier(first, None, *teachers, ("initialized", "teacher", 1000, "4567"))
+    (results / "one.json").write_text(json.dumps(twice))
     assert "| 2,800 | — | `omniglot-1shot` |" in report(results)

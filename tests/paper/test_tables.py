@@ -1,11 +1,13 @@
 import re
+from dataclasses import asdict
 
 import pytest
 
+from tapnet.checkpoint import Ancestor
 from tapnet.paper.parameters import PARAMETERS, count_parameters
 from tapnet.paper.published import ACCURACIES, HYPERPARAMETERS
 from tapnet.paper.tables import TABLES, filled_table, saved_after
-from tapnet.recipe import bundled_recipes, load_recipe
+from tapnet.recipe import Data, bundled_recipes, load_recipe
 
 
 def result(recipe, accuracy, changes=(), **task):
@@ -14,7 +16,7 @@ def result(recipe, accuracy, changes=(), **task):
     return {
         "recipe": load_recipe(recipe, changes).as_dict(),
         "evaluation": evaluation | protocol | task,
-        "trained": {"episodes": 100_000, "hardware": {"device_name": "some CPU"}},
+        "trained": {"episodes": 100_000, "hardware": {"device_name": "some CPU"}, "lineage": {}},
     }
 
 
@@ -169,19 +171,14 @@ def test_an_unknown_table_lists_those_there_are():
         filled_table("table-1", [])
 
 
-def test_a_network_that_did_not_begin_at_random_says_so():
-    begun = {"episodes": 4000, "state": "finished", "origin": "begun with first after 7 episodes; digest abc"}
-    kept_after = saved_after({"trained": begun, "recipe": {"training": {"episodes": 4800}}})
-    assert kept_after == "4,000 of 4,800 training episodes (initialized from first after 7 episodes)"
-
-
-def test_a_result_names_every_network_that_it_learned_from_but_not_theirs():
-    origin = (
-        "distilled from one after 50 episodes (digest 01; itself begun with x after 3 episodes (digest 02)); distilled "
-        "from two after 60 episodes; initialized from three after 70 episodes; digest 03; fresh: references; itself "
-        "distilled from four after 80 episodes (digest 04)"
-    )
-    kept_after = saved_after({"trained": {"episodes": 9, "origin": origin}, "recipe": {"training": {"episodes": 9}}})
+def test_a_result_names_the_networks_that_it_learned_from_but_not_theirs():
+    networks = [("distilled", "one", 50), ("distilled", "two", 60), ("initialized", "three", 70), ("earlier", "x", 3)]
+    ancestors = [
+        asdict(Ancestor(relation, name, episodes, name, Data("omniglot"), "val"))
+        for relation, name, episodes in networks
+    ]
+    trained = {"episodes": 9, "state": "finished", "lineage": {"ancestors": ancestors}}
+    kept_after = saved_after({"trained": trained, "recipe": {"training": {"episodes": 9}}})
     assert kept_after == (
         "9 of 9 training episodes (distilled from one after 50 episodes; distilled from two after 60 episodes; "
         "initialized from three after 70 episodes)"

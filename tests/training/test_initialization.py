@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from tapnet.checkpoint import Checkpoint, Header, read_checkpoint
+from tapnet.checkpoint import Checkpoint, Header, Lineage, read_checkpoint
 from tapnet.cli import main
 from tapnet.evaluation.candidates import Candidate, EvaluationData
-from tapnet.origin import earlier_networks
 from tapnet.paths import BEST, LAST, find_checkpoint
 from tapnet.recipe import changed, load_recipe, recipe_from
 from tapnet.training import RunFolder, train
-from tapnet.training.initialization import take_weights
+from tapnet.training.initialization import load_initial_weights
 
 pytestmark = pytest.mark.usefixtures("short_evaluation")
 
@@ -35,7 +34,7 @@ def trained(recipe=RECIPE):
     """A checkpoint whose weights nothing else has."""
     method = recipe.build(SHAPE)
     weights = {name: torch.rand_like(t) if t.is_floating_point() else t for name, t in method.state_dict().items()}
-    return Checkpoint(Header(dataclasses.replace(recipe, name="older"), SHAPE, episode=7, digest="abc" * 9), weights)
+    return Checkpoint(Header(dataclasses.replace(recipe, name="older"), SHAPE, episode=7), weights)
 
 
 def initialized_from(checkpoint, folder, *changes):
@@ -45,12 +44,15 @@ def initialized_from(checkpoint, folder, *changes):
 
 def test_a_module_without_any_weight_taken_is_named_as_a_whole():
     method = changed(RECIPE, ["method={name: tadam-tc}"]).build(SHAPE)
-    assert take_weights(method, trained()).endswith("; fresh: scale, task_embedding; left out: references")
+    assert load_initial_weights(method, trained()).describe()[1:] == [
+        "fresh: scale, task_embedding",
+        "left out: references",
+    ]
 
 
 def test_all_weights_are_taken_where_they_fit():
     method, checkpoint = RECIPE.build(SHAPE), trained()
-    assert take_weights(method, checkpoint) == "initialized from older after 7 episodes (digest abcabcabcabc)"
+    assert load_initial_weights(method, checkpoint).describe() == ["initialized from older after 7 episodes"]
     for name, tensor in method.state_dict().items():
         torch.testing.assert_close(tensor, checkpoint.weights[name], rtol=0, atol=0)
 
@@ -58,7 +60,7 @@ def test_all_weights_are_taken_where_they_fit():
 def test_references_of_another_number_stay_fresh():
     method = changed(RECIPE, ["method.options.num_references=8", "training.way=8"]).build(SHAPE)
     before, checkpoint = method.references.detach().clone(), trained()
-    assert take_weights(method, checkpoint).endswith("; fresh: references")
+    assert load_initial_weights(method, checkpoint).describe()[1:] == ["fresh: references"]
     torch.testing.assert_close(method.references.detach(), before)
     name = "backbone.blocks.0.0.weight"
     torch.testing.assert_close(method.state_dict()[name], checkpoint.weights[name])
@@ -67,10 +69,8 @@ def test_references_of_another_number_stay_fresh():
 def test_a_network_that_sees_four_rotations_is_initialized_from_one_that_sees_one():
     backbone = 'backbone={"name": "resnet12", "options": {"widths": [2, 2, 2, 8], "four_rotations": %s}}'
     older = trained(changed(RECIPE, [backbone % "false"]))
-    older = dataclasses.replace(older, header=dataclasses.replace(older.header, origin="initialized from something"))
     method = changed(RECIPE, [backbone % "true"]).build(SHAPE)
-    words = take_weights(method, older)
-    assert words.endswith("; itself initialized from something); fresh: references")
+    assert load_initial_weights(method, older).fresh == ("references",)
     name = "backbone.blocks.0.layers.0.weight"
     torch.testing.assert_close(method.state_dict()[name], older.weights[name])
 
@@ -86,7 +86,7 @@ def narrow_and_wide(name, *changes, options=""):
 )
 def test_a_network_twice_as_wide_begins_as_the_network_beside_its_transposed_copy(name, options):
     older, method = narrow_and_wide(name, options=options)
-    assert take_weights(method, older).endswith("; widened by its transposed copy; fresh: references")
+    assert load_initial_weights(method, older).describe()[1:] == ["widened by transposed copies", "fresh: references"]
     images = torch.rand(3, *SHAPE)
     narrow, wide = older.method().eval().backbone, method.eval().backbone
     upright, transposed = wide.maps(images).chunk(2, dim=1)
@@ -103,10 +103,10 @@ def with_branches(width, branches, *changes):
 def test_networks_become_the_branches_of_one():
     first, second = trained(with_branches(4, 1)), trained(with_branches(4, 1))
     method = with_branches(8, 2).build(SHAPE)
-    assert take_weights(method, first, second) == (
-        "initialized from older after 7 episodes (digest abcabcabcabc); "
-        "initialized from older after 7 episodes (digest abcabcabcabc); fresh: references"
-    )
+    assert load_initial_weights(method, first, second).describe() == [
+        "initialized from 2 networks of older after 7 episodes",
+        "fresh: references",
+    ]
     images = torch.rand(3, *SHAPE)
     each = [network.method().eval().backbone(images) for network in (first, second)]
     torch.testing.assert_close(method.eval().backbone(images), torch.cat(each, dim=1))
@@ -115,7 +115,10 @@ def test_networks_become_the_branches_of_one():
 def test_twice_as_many_branches_as_networks_begin_as_these_and_their_transposed_copies():
     networks = [trained(with_branches(4, 1, "training.augmentation=dihedral")) for _ in range(2)]
     method = with_branches(16, 4).build(SHAPE)
-    assert take_weights(method, *networks).endswith("; widened by their transposed copies; fresh: references")
+    assert load_initial_weights(method, *networks).describe()[1:] == [
+        "widened by transposed copies",
+        "fresh: references",
+    ]
     images = torch.rand(3, *SHAPE)
     maps = [network.method().eval().backbone.maps(images) for network in networks]
     mirrored = [network.method().eval().backbone.maps(images.mT).mT for network in networks]
@@ -126,13 +129,13 @@ def test_twice_as_many_branches_as_networks_begin_as_these_and_their_transposed_
 def test_another_number_of_networks_than_branches_is_refused(count):
     networks = [trained(with_branches(4, 1)) for _ in range(count)]
     with pytest.raises(ValueError, match=f"Expected 8 networks, one for each of the `branches` .*, got {count}"):
-        take_weights(with_branches(32, 8).build(SHAPE), *networks)
+        load_initial_weights(with_branches(32, 8).build(SHAPE), *networks)
 
 
 def test_networks_that_do_not_know_mirrored_images_have_no_copies():
     networks = [trained(with_branches(4, 1)) for _ in range(2)]
     with pytest.raises(ValueError, match=r"older have another backbone .* if trained with `augmentation: dihedral`"):
-        take_weights(with_branches(16, 4).build(SHAPE), *networks)
+        load_initial_weights(with_branches(16, 4).build(SHAPE), *networks)
 
 
 @pytest.mark.parametrize("change", ["backbone.options.widths=[4, 4, 4, 4]", "backbone.name=resnet12"])
@@ -144,7 +147,7 @@ def test_networks_of_different_kinds_do_not_become_branches(change):
     with pytest.raises(
         ValueError, match="Network 2 of the list, odd, has another backbone than the first, older: choose"
     ):
-        take_weights(with_branches(8, 2).build(SHAPE), trained(with_branches(4, 1)), odd)
+        load_initial_weights(with_branches(8, 2).build(SHAPE), trained(with_branches(4, 1)), odd)
 
 
 def test_a_run_starts_from_several_networks_and_remembers_all(tmp_path):
@@ -158,13 +161,12 @@ def test_a_run_starts_from_several_networks_and_remembers_all(tmp_path):
     filters = "backbone.blocks.0.layers.0.weight"
     for network, branch in zip(networks, checkpoint.weights[filters].chunk(2), strict=True):
         torch.testing.assert_close(branch, network.weights[filters], atol=1e-6, rtol=0)
-    assert earlier_networks(checkpoint.header.origin) == [("older", 7), ("older", 7)]
-    assert len(checkpoint.header.ancestors) == 2
+    assert [(network.name, network.episodes) for network in checkpoint.header.lineage.networks()] == 2 * [("older", 7)]
 
 
-@pytest.mark.parametrize("value", ["[]", "5", "['']", "[drawings, 3]"])
+@pytest.mark.parametrize("value", ["5", "['']", "[drawings, 3]"])
 def test_init_from_is_a_name_or_a_list_of_names(value):
-    with pytest.raises(ValueError, match=r"training\.init_from.*the name of a checkpoint, or a list of them, got"):
+    with pytest.raises(ValueError, match=r"`training\.init_from(\.\d)?`: .*, got"):
         changed(RECIPE, [f"training.init_from={value}"])
 
 
@@ -188,14 +190,14 @@ def test_a_missing_seed_of_a_recipe_is_named_with_its_command(path, hint, tmp_pa
 def test_a_network_that_does_not_know_mirrored_images_is_not_widened():
     older, method = narrow_and_wide("conv4", "training.augmentation=flip")
     with pytest.raises(ValueError, match="or of half the widths if trained with `augmentation: dihedral`"):
-        take_weights(method, older)
+        load_initial_weights(method, older)
 
 
 @pytest.mark.parametrize(("theirs", "own", "words"), [("false", "true", "fresh"), ("true", "false", "left out")])
 def test_the_mean_of_the_features_begins_afresh_or_is_left_out(theirs, own, words):
     older, method = (changed(RECIPE, [f"backbone.options.normalize={value}"]) for value in (theirs, own))
     older, method = trained(older), method.build(SHAPE)
-    assert take_weights(method, older).endswith(f"; {words}: backbone.normalization.running_mean")
+    assert load_initial_weights(method, older).describe()[1] == f"{words}: backbone.normalization.running_mean"
     name = "backbone.blocks.3.0.weight"
     torch.testing.assert_close(method.state_dict()[name], older.weights[name])
 
@@ -203,7 +205,7 @@ def test_the_mean_of_the_features_begins_afresh_or_is_left_out(theirs, own, word
 def test_weights_in_half_precision_are_widened():
     method, checkpoint = RECIPE.build(SHAPE), trained()
     half = {name: t.half() if t.is_floating_point() else t for name, t in checkpoint.weights.items()}
-    take_weights(method, dataclasses.replace(checkpoint, weights=half))
+    load_initial_weights(method, dataclasses.replace(checkpoint, weights=half))
     assert method.references.dtype == torch.float32
     torch.testing.assert_close(method.references.detach(), half["references"].float())
 
@@ -216,7 +218,7 @@ def test_another_backbone_is_refused_and_nothing_is_taken(changes):
     method = changed(RECIPE, changes).build(SHAPE)
     before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
     with pytest.raises(ValueError, match="older has another backbone than the recipe, backbone"):
-        take_weights(method, trained())
+        load_initial_weights(method, trained())
     for name, tensor in method.state_dict().items():
         torch.testing.assert_close(tensor, before[name])
 
@@ -226,7 +228,7 @@ def test_a_run_begins_with_the_weights_and_says_so_in_its_checkpoints(tmp_path):
     train(initialized_from(first, tmp_path), tmp_path / "run", device="cpu")
     for name in (BEST, LAST):
         checkpoint = read_checkpoint(tmp_path / "run" / name)
-        assert checkpoint.header.origin.startswith("initialized from older after 7 episodes")
+        assert checkpoint.header.lineage.describe() == ["initialized from older after 7 episodes"]
         for weight in ("references", "backbone.blocks.0.0.weight"):  # at that learning rate they stay where they were
             torch.testing.assert_close(checkpoint.weights[weight], first.weights[weight], atol=1e-6, rtol=0)
 
@@ -240,7 +242,9 @@ def test_an_interrupted_run_remembers_where_it_began(tmp_path):
         train(recipe, tmp_path / "run", device="cpu", watch=interrupt)
     (tmp_path / "older.safetensors").unlink()  # no longer needed
     train(recipe, tmp_path / "run", device="cpu", resume=True)
-    assert read_checkpoint(tmp_path / "run" / LAST).header.origin.startswith("initialized from older")
+    assert read_checkpoint(tmp_path / "run" / LAST).header.lineage.parents() == [
+        "initialized from older after 7 episodes"
+    ]
 
 
 def test_refused_weights_leave_no_run(tmp_path):
@@ -252,14 +256,19 @@ def test_refused_weights_leave_no_run(tmp_path):
 
 def test_what_does_not_come_along_is_named():
     protonet = changed(RECIPE, ["method.name=protonet", "method.options={}"]).build(SHAPE)
-    assert take_weights(protonet, trained()).endswith("; left out: references")
+    assert load_initial_weights(protonet, trained()).left_out == ("references",)
 
 
-def test_where_the_first_network_began_is_kept():
+def test_the_ancestors_of_an_ancestor_are_kept():
     checkpoint = trained()
-    header = dataclasses.replace(checkpoint.header, origin="initialized from the oldest", digest="")
-    words = take_weights(RECIPE.build(SHAPE), dataclasses.replace(checkpoint, header=header))
-    assert words == "initialized from older after 7 episodes (itself initialized from the oldest)"
+    oldest = dataclasses.replace(checkpoint.as_ancestors("initialized")[0], name="oldest", digest="0123")
+    header = dataclasses.replace(checkpoint.header, lineage=Lineage((oldest,)))
+    lineage = load_initial_weights(RECIPE.build(SHAPE), dataclasses.replace(checkpoint, header=header))
+    assert [(network.relation, network.name) for network in lineage.ancestors] == [
+        ("initialized", "older"),
+        ("earlier", "oldest"),
+    ]
+    assert lineage.describe() == ["initialized from older after 7 episodes"]
 
 
 def test_over_a_frozen_backbone_nothing_is_taken():
@@ -275,23 +284,6 @@ def test_the_command_line_takes_a_bundled_name_or_any_path(name, tmp_path, capsy
     small = ["training.episodes=1", "training.query=1", "validation.episodes=2"]
     assert main(["train", "quickdraw", "--device", "cpu", "--from", name, "--set", *small]) == 0
     assert "initialized from quickdraw-60way after 1,500 episodes" in " ".join(capsys.readouterr().out.split())
-
-
-def test_the_command_line_names_the_first_network_without_those_before_it(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    older = trained()
-    header = dataclasses.replace(older.header, origin="initialized from the oldest after 3 episodes; digest 0123")
-    recipe = initialized_from(dataclasses.replace(older, header=header), tmp_path)
-    assert main(["train", "quickdraw", "--device", "cpu", "--set", *_settings(recipe)]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "; initialized from older after 7 episodes " in f"{printed} "
-    assert "digest" not in printed
-    assert "oldest" not in printed
-
-
-def _settings(recipe):
-    """Return the changes that make a bundled recipe this one."""
-    return [f"{key}={json.dumps(value)}" for key, value in recipe.as_dict().items() if key not in ("name", "seed")]
 
 
 def test_a_missing_first_run_is_named_with_its_command(tmp_path, monkeypatch):

@@ -1,13 +1,12 @@
 import dataclasses
 import json
-import re
 import shutil
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from tapnet.checkpoint import Checkpoint, Header, load, read_checkpoint
+from tapnet.checkpoint import Checkpoint, Header, Lineage, load, read_checkpoint
 from tapnet.data import load_dataset
 from tapnet.data.batches import EpisodeImages, episode_images
 from tapnet.data.episodes import EpisodeSpec
@@ -19,7 +18,6 @@ from tapnet.paths import LAST
 from tapnet.recipe import changed, load_recipe, recipe_from
 from tapnet.training import Diverged, Run, RunFolder, train
 from tapnet.training.faults import episode_loss
-from tapnet.training.initialization import ancestors_of
 from tapnet.training.teachers import Teachers, load_teachers
 
 pytestmark = pytest.mark.usefixtures("short_evaluation")
@@ -134,14 +132,15 @@ def test_a_run_learns_what_its_teacher_predicts(tmp_path):
     assert highest[1] < 0.8 * highest[0]
 
 
-def test_the_origin_of_a_run_names_its_teachers_before_its_initial_weights(tmp_path, teacher):
+def test_the_lineage_of_a_run_names_its_teachers_before_its_initial_weights(tmp_path, teacher):
     other = saved(changed(RECIPE, ["seed=5"]), tmp_path / "other.safetensors")
     header = run_in(tmp_path / "run", taught_by(teacher, other, changes=[f"training.init_from={other}"])).header
-    pattern = (
-        r"(distilled from teacher after 7 episodes \(digest \w{12}\); ){2}initialized from teacher after 7 episodes"
-    )
-    assert re.match(pattern, header.origin)
-    assert len(header.ancestors) == 3
+    assert header.lineage.describe() == [
+        "distilled from 2 networks of teacher after 7 episodes",
+        "initialized from teacher after 7 episodes",
+    ]
+    assert len(header.lineage.ancestors) == 3
+    assert len(header.lineage.networks()) == 2
 
 
 @pytest.mark.parametrize("changes", [(), ("training.ema_decay=0.5", "training.init_from=TEACHER")])
@@ -152,7 +151,7 @@ def test_a_run_with_teachers_resumes_exactly_also_where_they_moved(tmp_path, tea
         run_in(tmp_path / "parts", recipe, watch=interrupt_after(2))
     moved = shutil.copy(teacher, tmp_path / "moved.safetensors")
     parts = run_in(tmp_path / "parts", changed(recipe, [f"training.teachers=[{moved}]"]), resume=True)
-    assert parts.header.origin == whole.header.origin
+    assert parts.header.lineage == whole.header.lineage
     for name, tensor in whole.weights.items():
         torch.testing.assert_close(parts.weights[name], tensor, rtol=0, atol=0)
 
@@ -206,10 +205,10 @@ def test_classes_that_a_teacher_was_trained_on_are_not_unseen(tmp_path):
 
 
 def test_classes_of_imagenet_are_not_unseen_by_a_network_with_a_pretrained_teacher(blobs, small_tapnet):
-    ancestors = ancestors_of(read_checkpoint("photos-fast"))
+    lineage = Lineage(read_checkpoint("photos-fast").as_ancestors("distilled"))
     images = dataclasses.replace(blobs, name="mini-imagenet")
     recipe = load_recipe("quickdraw")
-    assert class_overlap(recipe, small_tapnet, images, ancestors=ancestors).pretrained_on
+    assert class_overlap(recipe, small_tapnet, images, lineage=lineage).pretrained_on
     assert not class_overlap(recipe, small_tapnet, images).pretrained_on
 
 

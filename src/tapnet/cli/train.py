@@ -141,7 +141,6 @@ def train_with_progress(
 ) -> Path:
     """Train with a progress bar; on Ctrl-C print where the state is and how to resume: by `again`, else by --resume."""
     from tapnet import hardware
-    from tapnet.origin import direct_origin
     from tapnet.training import Interrupted, train
 
     console = Console(quiet=quiet or hardware.rank() > 0)
@@ -150,8 +149,8 @@ def train_with_progress(
     bar = progress.add_task("training", total=recipe.training.episodes, loss="—", validation="—")
     with ExitStack() as shown:
 
-        def begin(done: int, origin: str) -> None:
-            lines = ["; ".join([_describe(recipe), *([] if done else direct_origin(origin))])]
+        def begin(done: int, lineage: list[str]) -> None:
+            lines = ["; ".join([_describe(recipe), *([] if done else lineage)])]
             if recipe.validation.split == "test":
                 lines.append(_VALIDATES_ON_TEST)
             console.print(*lines, sep="\n", highlight=False, soft_wrap=not console.is_terminal)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tapnet.checkpoint import Ancestor, Header, read_checkpoint
+from tapnet.checkpoint import Header, Lineage, read_checkpoint
 from tapnet.data import DATASETS, ImageSet
 from tapnet.data.packed import UnknownSplitError, is_packed, read_manifest
 from tapnet.errors import UserError
@@ -23,6 +23,7 @@ from tapnet.paths import data_root
 from tapnet.recipe import Data, Recipe
 from tapnet.text import pluralize
 
+_NO_LINEAGE = Lineage()
 _WORDNET_ID = re.compile(r"n\d{8}")
 IMAGENET = ("mini-imagenet", "tiered-imagenet", "tiny-imagenet-tiered")
 
@@ -100,7 +101,7 @@ class Candidate:
         loaded = read_checkpoint(checkpoint)
         header, method = loaded.header, loaded.method()
         dataset, root = images.dataset or header.recipe.data.name, images.root or header.recipe.data.root
-        if pretrained_on(method, dataset, root, header.ancestors) and not allow_overlap:
+        if pretrained_on(method, dataset, root, header.lineage) and not allow_overlap:
             raise UserError(
                 f"{checkpoint} was pretrained on ImageNet, whose classes {dataset} is made of, so the result would not "
                 "be on unseen classes: allow the overlap to measure it all the same, and the result says so.",
@@ -117,13 +118,13 @@ class Candidate:
                 "size, or choose another dataset.",
                 parameter="dataset",
             )
-        overlap = class_overlap(header.recipe, method, image_set, root, header.ancestors)
+        overlap = class_overlap(header.recipe, method, image_set, root, header.lineage)
         evaluator = Evaluator(method.to(resolve_device(device)), image_set, precision, cache)
         return Candidate(checkpoint, header, evaluator, overlap)
 
 
 def class_overlap(
-    recipe: Recipe, method: Method, images: ImageSet, root: str | None = None, ancestors: Sequence[Ancestor] = ()
+    recipe: Recipe, method: Method, images: ImageSet, root: str | None = None, lineage: Lineage = _NO_LINEAGE
 ) -> ClassOverlap:
     """Return which classes of `images`, prepared in `root`, a network of this recipe has seen before.
 
@@ -131,15 +132,16 @@ def class_overlap(
     """
     root = root or recipe.data.root
     evaluated = _identities(images.name, root, images.names)
-    stages = [Ancestor(recipe.data, recipe.validation.split), *ancestors]
-    trained = _shared(evaluated, [(stage.data, stage.data.train_split) for stage in stages])
-    validated = _shared(evaluated, [(stage.data, stage.validation_split) for stage in stages])
-    return ClassOverlap(len(images.names), trained, validated, pretrained_on(method, images.name, root, ancestors))
+    stages = [(recipe.data, recipe.validation.split)]
+    stages += [(ancestor.data, ancestor.validation_split) for ancestor in lineage.networks()]
+    trained = _shared(evaluated, [(data, data.train_split) for data, _ in stages])
+    validated = _shared(evaluated, stages)
+    return ClassOverlap(len(images.names), trained, validated, pretrained_on(method, images.name, root, lineage))
 
 
-def pretrained_on(method: Method, dataset: str, root: str | None = None, ancestors: Sequence[Ancestor] = ()) -> bool:
+def pretrained_on(method: Method, dataset: str, root: str | None = None, lineage: Lineage = _NO_LINEAGE) -> bool:
     """Return whether the backbone, or that of an ancestor, was pretrained on classes of a packed dataset."""
-    if not (method.backbone.pretrained or any(ancestor.pretrained for ancestor in ancestors)):
+    if not (method.backbone.pretrained or any(ancestor.pretrained for ancestor in lineage.ancestors)):
         return False
     folder = data_root(root) / dataset
     names = read_manifest(folder).classes if is_packed(folder) else ()

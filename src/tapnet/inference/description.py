@@ -10,7 +10,6 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from tapnet.errors import NotFoundError, UserError
-from tapnet.origin import with_current_words
 
 
 def describe(path: str | Path) -> dict[str, Any]:
@@ -82,7 +81,7 @@ def _checkpoint(path: Path) -> dict[str, Any]:
         "parameters": sum(tensor.numel() for tensor in checkpoint.weights.values()),
         "preprocessing": preprocessing_of(header).as_dict(),
         "calibrated methods": list(header.calibration),
-        "origin": with_current_words(header.origin),
+        "origin": "; ".join(header.lineage.describe()),
         "written by": f"tapnet {header.version}, format {header.format}",
     }
 

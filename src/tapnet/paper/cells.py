@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from tapnet.checkpoint import lineage_from
 from tapnet.data import DATASETS
 from tapnet.methods import METHODS, TapNet
-from tapnet.origin import earlier_networks
 from tapnet.paper.published import ACCURACIES, Task
 from tapnet.paper.tables import Results, experiment_of, matching_results, rotations_of, summary
 from tapnet.recipe import Recipe, load_recipe
@@ -55,7 +55,7 @@ def cell_rows(results: Results) -> list[tuple[str, ...]]:
 
     Networks that see four views of each image have a row of their own, below that of those that see it once.
     """
-    return [_row(cell, ours, results) for cell in paper_cells() for ours in _ours(cell, results) or [[]]]
+    return [_row(cell, ours) for cell in paper_cells() for ours in _ours(cell, results) or [[]]]
 
 
 def _ours(cell: PaperCell, results: Results) -> list[Results]:
@@ -98,12 +98,12 @@ def _similar(cell: PaperCell, results: Results) -> Results:
     return same or (found if cell.task.dataset == "omniglot" else [])
 
 
-def _row(cell: PaperCell, ours: Results, results: Results) -> tuple[str, ...]:
+def _row(cell: PaperCell, ours: Results) -> tuple[str, ...]:
     task, network = f"{cell.task.way}-way {cell.task.shot}-shot", _NETWORKS[cell.recipe.backbone.name]
     paper = cell.dataset, network, task, cell.published
     if not ours:
         return *paper, "not run", "—", "—", "—", f"`{cell.recipe.name}`"
-    result, hours = ours[0], _hours(ours[0], results)
+    result, hours = ours[0], _hours(ours[0]["trained"])
     published = float(cell.published.split()[0]) / 100
     return (
         *paper,
@@ -157,19 +157,14 @@ def _four_views(backbone: dict[str, Any]) -> bool:
 
 def _episodes(trained: dict[str, Any]) -> int:
     """Return the training episodes of a network and of those that it was initialized or distilled from."""
-    return int(trained["episodes"]) + sum(episodes for _, episodes in earlier_networks(trained.get("origin", "")))
+    return int(trained["episodes"]) + sum(network.episodes for network in lineage_from(trained["lineage"]).networks())
 
 
-def _hours(result: dict[str, Any], results: Results) -> float | None:
+def _hours(trained: dict[str, Any]) -> float | None:
     """Return the hours of training of a network and of those that it was initialized or distilled from.
 
     `None` if one of them is unknown.
     """
-    known = {
-        each["recipe"]["name"]: each["trained"]["seconds"]
-        for each in reversed(results)
-        if each["trained"].get("seconds")
-    }
-    earlier = [known.get(name) for name, _ in earlier_networks(result["trained"].get("origin", ""))]
-    seconds = [each for each in (result["trained"].get("seconds"), *earlier) if each]
-    return sum(seconds) / 3600 if len(seconds) == 1 + len(earlier) else None
+    earlier = (network.seconds for network in lineage_from(trained["lineage"]).networks())
+    seconds = [trained.get("seconds"), *earlier]
+    return sum(filter(None, seconds)) / 3600 if all(seconds) else None

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tapnet.backbones import ImageShape
-from tapnet.checkpoint import Checkpoint, Header
+from tapnet.checkpoint import Checkpoint, Header, Lineage
 from tapnet.errors import UserError
 from tapnet.recipe import Recipe, recipe_from
 
@@ -46,8 +46,8 @@ def import_chainer(path: Path, recipe: Recipe, image_size: int = IMAGE_SIZE) -> 
     widths = [arrays[f"l_norm{block}_1/gamma"].size for block in _BLOCKS]
     _check(arrays, widths, path)
     shape: ImageShape = (arrays["l_conv1_1/W"].shape[1], image_size, image_size)
-    origin = f"Chainer npz {path.name}, sha-256 {hashlib.sha256(path.read_bytes()).hexdigest()}"
-    header = Header(_fitted(recipe, arrays, widths, path), shape, episode=0, origin=origin)
+    source = f"Chainer npz {path.name}, sha-256 {hashlib.sha256(path.read_bytes()).hexdigest()}"
+    header = Header(_fitted(recipe, arrays, widths, path), shape, episode=0, lineage=Lineage(source=source))
     checkpoint = Checkpoint(header, _weights(arrays))
     checkpoint.method()  # raises if it cannot be built
     return checkpoint

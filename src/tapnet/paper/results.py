@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ def _origin(header: Header, state: str = "unknown", seconds: float | None = None
             "hardware": header.hardware,
             "data": header.data,
             "version": header.version,
-            "origin": header.origin,
+            "lineage": asdict(header.lineage),
         },
     }
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tapnet.checkpoint import lineage_from
 from tapnet.errors import UserError
 from tapnet.evaluation.candidates import without_seed
-from tapnet.origin import learned_from
 from tapnet.paper.ablations.rows import task_words
 from tapnet.paper.parameters import PARAMETERS, count_parameters
 from tapnet.paper.published import (
@@ -130,7 +130,7 @@ def saved_after(result: dict[str, Any]) -> str:
     """Return after how many of how many training episodes the network was saved, with notes on its run."""
     trained, episodes = result["trained"], result["recipe"]["training"]["episodes"]
     unfinished = trained.get("state", "finished") not in ("finished", "unknown")
-    notes = [*(["the run is not finished"] if unfinished else []), *learned_from(trained.get("origin", ""))]
+    notes = [*(["the run is not finished"] if unfinished else []), *lineage_from(trained["lineage"]).parents()]
     return f"{trained['episodes']:,} of {episodes:,} training episodes" + (f" ({'; '.join(notes)})" if notes else "")
 
 

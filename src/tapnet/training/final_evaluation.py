@@ -33,9 +33,9 @@ def final_evaluation(recipe: Recipe, folder: Path, device: str | torch.device = 
         return f"Not evaluated on test classes: {reason}"
     checkpoint = read_checkpoint(folder)
     method = checkpoint.method().to(device)
-    overlap = class_overlap(recipe, method, images, ancestors=checkpoint.header.ancestors)
+    overlap = class_overlap(recipe, method, images, lineage=checkpoint.header.lineage)
     if overlap.trained_on or overlap.validated_on:
-        return _no_test_result(recipe, overlap, has_ancestors=bool(checkpoint.header.ancestors))
+        return _no_test_result(recipe, overlap, has_ancestors=bool(checkpoint.header.lineage.ancestors))
     cached = not method.task_features  # otherwise every episode runs the whole network, so there are fewer
     spec = replace(task.episode_spec(0), episodes=max(task.episodes, FINAL_EPISODES) if cached else task.episodes)
     result = Evaluator(method, images).evaluate(spec, bootstrap=cached)

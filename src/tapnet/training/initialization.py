@@ -10,11 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tapnet.backbones import PRETRAINED, Backbone
-from tapnet.checkpoint import Ancestor, Checkpoint, read_checkpoint
+from tapnet.backbones import Backbone
+from tapnet.checkpoint import Checkpoint, Lineage, read_checkpoint
 from tapnet.errors import UserError
 from tapnet.methods import Method
-from tapnet.origin import initialized_from
 from tapnet.recipe import bundled_recipes
 from tapnet.text import pluralize
 
@@ -24,18 +23,14 @@ _BACKBONE = "backbone."
 _NORMALIZATION = f"{_BACKBONE}normalization."  # a running mean, which the first steps of training find
 
 
-def init_from(method: Method, paths: Sequence[str]) -> tuple[str, tuple[Ancestor, ...]]:
-    """Load the weights of checkpoints into the method; return their origin in words, and by the classes seen.
-
-    Raise UserError if they do not fit.
-    """
+def init_from(method: Method, paths: Sequence[str]) -> Lineage:
+    """Load the weights of checkpoints into the method; raise UserError if they do not fit."""
     checkpoints = []
     for path in paths:
         with naming("init_from", path):
             checkpoints.append(read_checkpoint(path))
     with naming("init_from"):
-        origin = take_weights(method, *checkpoints)
-    return origin, tuple(ancestor for checkpoint in checkpoints for ancestor in ancestors_of(checkpoint))
+        return load_initial_weights(method, *checkpoints)
 
 
 @contextmanager
@@ -57,15 +52,8 @@ def _training_hint(path: str) -> str:
     return f" `{shlex.join(['tapnet', 'train', name, *options])}` trains it."
 
 
-def ancestors_of(checkpoint: Checkpoint) -> tuple[Ancestor, ...]:
-    """Return the network of a checkpoint and those that it learned from, by the classes that they have seen."""
-    recipe, earlier = checkpoint.header.recipe, checkpoint.header.ancestors
-    pretrained = recipe.backbone.name in PRETRAINED
-    return Ancestor(recipe.data, recipe.validation.split, pretrained), *earlier
-
-
-def take_weights(method: Method, *checkpoints: Checkpoint) -> str:
-    """Load the weights of the checkpoints into the method and return a description of where they come from.
+def load_initial_weights(method: Method, *checkpoints: Checkpoint) -> Lineage:
+    """Load the weights of the checkpoints into the method and return where its weights come from.
 
     The backbone must fit, or be twice as wide as one that was trained on mirrored and rotated episodes. Other
     parameters are loaded if they have the same shape. Of several checkpoints only the backbones are loaded, side by
@@ -88,12 +76,12 @@ def take_weights(method: Method, *checkpoints: Checkpoint) -> str:
             "of half the widths if trained with `augmentation: dihedral`."
         )
     method.load_state_dict(own | loaded)
-    copies = "their transposed copies" if several else "its transposed copy"
-    differences = [f"widened by {copies}"] if is_wider else []
-    for what, names in (("fresh", own.keys() - loaded.keys()), ("left out", theirs.keys() - own.keys())):
-        shortened = _shortened(names, (own.keys() | theirs.keys()) - names)
-        differences += [f"{what}: {', '.join(shortened)}"] if names else []
-    return initialized_from(headers, differences)
+    fresh, left_out = (
+        tuple(_shortened(names, (own.keys() | theirs.keys()) - names))
+        for names in (own.keys() - loaded.keys(), theirs.keys() - own.keys())
+    )
+    ancestors = (ancestor for checkpoint in checkpoints for ancestor in checkpoint.as_ancestors("initialized"))
+    return Lineage(tuple(ancestors), is_wider, fresh, left_out)
 
 
 def _side_by_side(checkpoints: Sequence[Checkpoint], backbone: Backbone) -> Weights:

@@ -41,7 +41,7 @@ def train(
     watch: Callable[[Step], None] | None = None,
     save_seconds: float = SAVE_SECONDS,
     fabric: Fabric | None = None,
-    started: Callable[[int, str], None] | None = None,
+    started: Callable[[int, list[str]], None] | None = None,
     test: bool = True,
 ) -> Path:
     """Train by the recipe and return the path of the checkpoint that was best on validation classes.
@@ -71,13 +71,13 @@ def _train_to_end(
     resume: bool,
     watch: Callable[[Step], None] | None,
     save_seconds: float,
-    started: Callable[[int, str], None] | None,
+    started: Callable[[int, list[str]], None] | None,
 ) -> None:
     with ExitStack() as stack:
         with raise_together():
             stack.enter_context(run.opened(resume))
         if started:
-            started(run.episode, run.origin)
+            started(run.episode, run.lineage.describe())
         _ = run.source.validation_features  # before Ctrl-C waits for the end of an episode
         stop = stack.enter_context(stop_requests())
         while run.episode < run.recipe.training.episodes:
@@ -91,5 +91,5 @@ def _train_to_end(
             if watch:
                 watch(Step(run.episode, loss, point))
         any_rank(False)  # from here on every process finds the best checkpoint
-        if not class_overlap(run.recipe, run.method, run.validation_set, ancestors=run.ancestors).trained_on:
+        if not class_overlap(run.recipe, run.method, run.validation_set, lineage=run.lineage).trained_on:
             calibrate_checkpoint(run.folder.path / BEST, run.validation_set, run.source.validation_features)

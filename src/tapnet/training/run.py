@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,12 @@ import torch
 from lightning_fabric import Fabric
 
 from tapnet import hardware
-from tapnet.checkpoint import Ancestor, Checkpoint, Header, RunningSums
+from tapnet.checkpoint import Checkpoint, Header, Lineage, RunningSums
 from tapnet.data.episodes import NotEnoughDataError
 from tapnet.errors import UserError
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.hardware import PRECISIONS, describe, raise_together, resolve_device, resolve_precision
 from tapnet.methods import Method
-from tapnet.origin import joined
 from tapnet.paths import BEST
 from tapnet.recipe import Recipe, Training
 from tapnet.training.averaging import WeightAverage
@@ -60,8 +59,7 @@ class Run:
         self.optimizer = self.learner.optimizer
         self.episode, self._saved_at, self._saved_episode = 0, time.monotonic(), 0
         self.best: dict[str, Any] | None = None
-        self.origin = self._teachers.origin if self._teachers else ""
-        self.ancestors: tuple[Ancestor, ...] = self._teachers.ancestors if self._teachers else ()
+        self.lineage = Lineage(self._teachers.ancestors if self._teachers else ())
         self._since_point = RunningSums()
         self._points: list[Point] = []
         self._trajectory = Trajectory()
@@ -99,10 +97,6 @@ class Run:
         return self._average.method if self._average and self.episode else self.method
 
     @property
-    def _teacher_digests(self) -> tuple[str, ...]:
-        return self._teachers.digests if self._teachers else ()
-
-    @property
     def seconds_since_save(self) -> float:
         return time.monotonic() - self._saved_at
 
@@ -111,8 +105,8 @@ class Run:
         """Lock the folder, start or restore the run, and record in the folder how it ends."""
         writes, first = hardware.rank() == 0, self.recipe.training.init_from
         if first and not resume:
-            origin, ancestors = init_from(self.method, first)
-            self.origin, self.ancestors = joined(self.origin, origin), self.ancestors + ancestors
+            initial = init_from(self.method, first)
+            self.lineage = replace(initial, ancestors=self.lineage.ancestors + initial.ancestors)
         with self.folder.held() if writes else nullcontext():
             if resume:
                 self.restore()
@@ -135,7 +129,7 @@ class Run:
         self.folder.check_best()
         if checkpoint.header.data != self._data():
             raise UserError(f"{self.folder.path} was trained on other data than {self.recipe.data.name} has now.")
-        if checkpoint.header.teachers != self._teacher_digests:
+        if checkpoint.header.lineage.teachers() != self.lineage.teachers():
             raise UserError(
                 f"{self.folder.path} was trained with other teachers than {', '.join(self.recipe.training.teachers)} "
                 "(training.teachers): restore those, or choose another folder."
@@ -147,7 +141,7 @@ class Run:
             self._average.restore(checkpoint.average)
         header = checkpoint.header
         self.episode, self._since_point = header.episode, header.since_point
-        self.origin, self.ancestors = header.origin, header.ancestors
+        self.lineage = header.lineage
         self.best = header.validation if (self.folder.path / BEST).exists() else None
         self._saved_episode = self.episode
         self._points = [point for point in read_curve(self.folder.path) if point.episode <= self.episode]
@@ -228,9 +222,7 @@ class Run:
             preprocessing=self.train_set.preprocessing.as_dict() if self.train_set.preprocessing else {},
             hardware=describe(self.device, self.precision),
             backbone_digest=self.source.backbone_digest,
-            origin=self.origin,
-            ancestors=self.ancestors,
-            teachers=self._teacher_digests,
+            lineage=self.lineage,
         )
 
     def _data(self) -> dict[str, str]:
@@ -243,7 +235,7 @@ class Run:
             "data": {"name": self.recipe.data.name} | self._data(),
             "hardware": describe(self.device, self.precision),
             "processes": hardware.world_size(),
-            "origin": self.origin,
+            "lineage": self.lineage.describe(),
         }
 
 

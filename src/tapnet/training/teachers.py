@@ -12,14 +12,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tapnet.backbones import ImageShape
-from tapnet.checkpoint import Ancestor, Checkpoint, read_checkpoint, tensors_digest
+from tapnet.checkpoint import Ancestor, Checkpoint, read_checkpoint
 from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
 from tapnet.evaluation.embedding import fused
 from tapnet.methods import Method
-from tapnet.origin import distilled_from
 from tapnet.recipe import Training
-from tapnet.training.initialization import ancestors_of, naming
+from tapnet.training.initialization import naming
 
 
 @dataclass
@@ -32,9 +31,7 @@ class Teachers:
 
     weight: float
     methods: list[Method] = field(default_factory=list)
-    digests: tuple[str, ...] = ()  # of their weights
     ancestors: tuple[Ancestor, ...] = ()  # the networks that they are and learned from
-    origin: str = ""  # in words
 
     @torch.no_grad()
     def targets(self, episode: EpisodeImages) -> Tensor:
@@ -47,15 +44,11 @@ class Teachers:
 def load_teachers(training: Training, image_shape: ImageShape, device: torch.device) -> Teachers:
     """Return the teachers of a recipe; raise UserError if one cannot predict its training episodes."""
     teachers = Teachers(training.teacher_weight)
-    headers = []
     for path in training.teachers:
         with naming("teachers", path):
             checkpoint = read_checkpoint(path)
             teachers.methods.append(_teacher(checkpoint, path, image_shape, training.way).to(device))
-        teachers.digests += (tensors_digest(checkpoint.weights),)
-        teachers.ancestors += ancestors_of(checkpoint)
-        headers.append(checkpoint.header)
-    teachers.origin = distilled_from(headers)
+        teachers.ancestors += checkpoint.as_ancestors("distilled")
     return teachers
 
 
