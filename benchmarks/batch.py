@@ -29,7 +29,7 @@ from PIL import Image
 from tapnet.inference import fit, write_task
 from tapnet.jobs import sources
 from tapnet.jobs.batch import plan_batch
-from tapnet.jobs.ray_session import ray_session
+from tapnet.jobs.on_ray import ray_session
 from tapnet.jobs.sources import read_chunks
 
 IMAGES, SIZE = 1536, (640, 480)

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from tapnet import __version__
 from tapnet.checkpoint import load
 from tapnet.cli import COMMANDS, evaluate, main
-from tapnet.cli.tables import print_prose, print_table
+from tapnet.cli.output import print_prose, print_table
 from tapnet.evaluation.candidates import ClassOverlap
 from tapnet.methods import METHODS
 from tapnet.paths import BEST, LAST
@@ -595,7 +595,7 @@ def test_cheap_checks_come_before_pytorch(arguments, tmp_path):
 
 
 def test_tables_of_the_command_are_those_of_the_package():
-    from tapnet.cli.table import TABLES
+    from tapnet.cli.paper import TABLES
     from tapnet.paper import tables
 
     assert set(TABLES) == set(tables.TABLES)

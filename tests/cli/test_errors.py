@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tapnet
-from tapnet.cli import main, recipes
+from tapnet.cli import main, runs
 from tapnet.errors import NotFoundError, UserError
 
 SOURCE = Path(tapnet.__file__).parent
@@ -22,7 +22,7 @@ def failing(monkeypatch):
         def fail(_):
             raise error
 
-        monkeypatch.setattr(recipes, "run", fail)
+        monkeypatch.setattr(runs, "run_recipes", fail)
         return main(["recipes"])
 
     return run

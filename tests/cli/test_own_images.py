@@ -324,7 +324,7 @@ def test_one_image_is_not_images(drawing_folders, task_copy, tmp_path, capsys):
 
 
 def test_ctrl_c_leaves_whole_lines_of_what_was_done(drawing_folders, drawing_task, tmp_path, monkeypatch, capsys):
-    from tapnet.cli.rows import Csv
+    from tapnet.cli.sinks import Csv
     from tapnet.inference import predictor
 
     monkeypatch.setattr(predictor, "GROUP", 3)
@@ -476,13 +476,6 @@ def test_commands_to_copy_stay_on_one_line(columns, drawing_folders, tmp_path):
     assert f"Try: tapnet predict {out} IMAGES" in done.stdout.splitlines()
 
 
-def test_fit_takes_the_earlier_name_of_its_option(drawing_folders, tmp_path):
-    for number, option in enumerate(("--head", "--method")):
-        out = tmp_path / f"{number}.task"
-        assert run("fit", drawing_folders / "fit", "--network", "drawings", option, "centroid", "--out", out) == 0
-    assert (tmp_path / "0.task").read_bytes() == (tmp_path / "1.task").read_bytes()
-
-
 def test_fit_names_what_it_left_out(drawing_folders, tmp_path, capsys):
     shutil.copytree(drawing_folders / "fit", tmp_path / "in")
     (tmp_path / "in" / "nothing").mkdir()
@@ -557,17 +550,17 @@ def test_bytes_of_a_file_name_that_are_no_text_are_written_escaped(form, drawing
 
 
 def test_add_refuses_to_overwrite_what_another_process_added(task_copy, drawing_folders, monkeypatch, capsys):
-    from tapnet.cli import add as command
+    from tapnet.cli import fit as command
     from tapnet.inference import remove, write_task
 
     task = read_task(task_copy)
-    find = command._images
+    find = command._images_to_add
 
     def meanwhile(args):
         write_task(remove(task, [task.classes[0]]), task_copy)
         return find(args)
 
-    monkeypatch.setattr(command, "_images", meanwhile)
+    monkeypatch.setattr(command, "_images_to_add", meanwhile)
     assert run("add", task_copy, drawing_folders / "new", "--class", "more") == 2
     assert "was changed meanwhile by another process" in capsys.readouterr().err
     assert len(read_task(task_copy).classes) == len(task.classes) - 1
@@ -580,7 +573,7 @@ def test_output_that_is_closed_is_no_error():
 
 
 def test_json_list_is_closed_after_an_interruption(drawing_folders, drawing_task, tmp_path, monkeypatch):
-    from tapnet.cli.rows import JsonList
+    from tapnet.cli.sinks import JsonList
     from tapnet.inference import predictor
 
     monkeypatch.setattr(predictor, "GROUP", 3)

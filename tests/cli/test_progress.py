@@ -3,14 +3,14 @@ from io import StringIO
 
 from rich.console import Console
 
-from tapnet.cli import progress
+from tapnet.cli import output
 
 
 def test_output_to_a_file_stays_there_while_a_bar_is_on_the_terminal(monkeypatch, capsys):
     terminal = StringIO()
-    monkeypatch.setattr(progress, "ERRORS", Console(file=terminal, force_terminal=True))
+    monkeypatch.setattr(output, "ERRORS", Console(file=terminal, force_terminal=True))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with progress.progress_bar("images") as bar:
+    with output.progress_bar("images") as bar:
         bar.add_task("", total=2)
         sys.stdout.write("file,class\n")
     assert capsys.readouterr().out == "file,class\n"

@@ -58,7 +58,7 @@ def cluster(bucket):  # noqa: ARG001 (its address has to be in the environment o
     from ray._private import services
     from ray.cluster_utils import Cluster
 
-    from tapnet.jobs.ray_session import import_ray
+    from tapnet.jobs.on_ray import import_ray
 
     import_ray()  # sets the environment of all processes
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 would wait for everything else on a busy machine

@@ -9,8 +9,7 @@ import pytest
 from tapnet.cli import main
 from tapnet.errors import UserError
 from tapnet.inference import open_predictor
-from tapnet.jobs.batch import plan_batch
-from tapnet.jobs.prediction import PredictorFiles
+from tapnet.jobs.batch import PredictorFiles, plan_batch
 
 
 @pytest.fixture(autouse=True)

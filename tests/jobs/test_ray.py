@@ -17,9 +17,8 @@ from tapnet import training
 from tapnet.cli import main
 from tapnet.errors import UserError
 from tapnet.jobs.batch import plan_batch
-from tapnet.jobs.ray_sweep import train_on_ray
-from tapnet.jobs.sweep import can_resume, train_one_by_one, unfinished
-from tapnet.jobs.sweep_file import read_sweep
+from tapnet.jobs.on_ray import train_on_ray
+from tapnet.jobs.sweep import can_resume, read_sweep, train_one_by_one, unfinished
 from tapnet.recipe import changed
 from tapnet.training import RunFolder
 
@@ -179,7 +178,7 @@ def test_a_sweep_on_the_cluster_trains_what_one_process_trains(sweep, tmp_path):
 
 
 def test_a_run_whose_worker_is_killed_is_resumed_elsewhere(sweep, tmp_path, monkeypatch):
-    monkeypatch.setattr("tapnet.jobs.ray_sweep._POLL_SECONDS", 0.05)  # or the runs are over before one is killed
+    monkeypatch.setattr("tapnet.jobs.on_ray._POLL_SECONDS", 0.05)  # or the runs are over before one is killed
     recipes = {name: changed(recipe, ["training.episodes=200"]) for name, recipe in sweep.recipes.items()}
     out, killed = tmp_path / "runs", []
 

@@ -4,7 +4,7 @@ import pytest
 
 from tapnet.cli import main
 from tapnet.errors import UserError
-from tapnet.jobs.ray_session import ray_session
+from tapnet.jobs.on_ray import ray_session
 
 
 @pytest.fixture(autouse=True)

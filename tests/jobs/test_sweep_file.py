@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from tapnet.errors import UserError
-from tapnet.jobs.sweep_file import read_sweep
+from tapnet.jobs.sweep import read_sweep
 from tapnet.recipe import load_recipe
 
 ROOT = Path(__file__).parents[2]

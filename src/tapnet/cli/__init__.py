@@ -1,4 +1,4 @@
-"""The command line: one file per command, each with `add_arguments` and `run`; parse, call, print.
+"""The command line: one file per group of commands, each with `add_NAME_arguments` and `run_NAME`; parse, call, print.
 
 Nothing heavy is imported before a command runs, so that help and version are printed at once.
 """
@@ -12,35 +12,35 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from tapnet import __version__
 from tapnet.errors import UserError
 from tapnet.text import one_line
 
-COMMANDS: dict[str, str] = {
-    "quickstart": "train on the bundled drawings, evaluate, save two plots",
-    "train": "train a method by a recipe",
-    "sweep": "train many variants: a grid or list of recipes, changes and seeds",
-    "evaluate": "measure the accuracy of a checkpoint on classes it has never seen",
-    "compare": "compare checkpoints on the same episodes, with paired differences",
-    "recipes": "list the recipes",
-    "import-chainer": "convert a checkpoint of the authors' Chainer code",
-    "fit": "learn the classes in a folder of your own images",
-    "predict": "classify images with a fitted task",
-    "add": "add images or classes to a fitted task",
-    "remove": "remove classes or images from a fitted task",
-    "score": "evaluate a fitted task on labeled images: accuracy, mistakes, thresholds",
-    "explain": "explain why a task classifies an image as it does",
-    "export": "export a fitted task to one ONNX file",
-    "serve": "start the web page for teaching a classifier, and its HTTP service",
-    "info": "show what a task, checkpoint or ONNX file contains",
-    "ablate": "measure what each part of the method contributes to the accuracy",
-    "table": "print a table of the paper with our results beside it",
-    "figure": "draw a figure of the paper from one of our runs",
-    "data": "list, prepare, check, download and show datasets",
-    "runs": "list runs with their state and result",
+COMMANDS = {  # name: module, and what the command does
+    "quickstart": ("train", "train on the bundled drawings, evaluate, save two plots"),
+    "train": ("train", "train a method by a recipe"),
+    "sweep": ("runs", "train many variants: a grid or list of recipes, changes and seeds"),
+    "evaluate": ("evaluate", "measure the accuracy of a checkpoint on classes it has never seen"),
+    "compare": ("evaluate", "compare checkpoints on the same episodes, with paired differences"),
+    "recipes": ("runs", "list the recipes"),
+    "import-chainer": ("paper", "convert a checkpoint of the authors' Chainer code"),
+    "fit": ("fit", "learn the classes in a folder of your own images"),
+    "predict": ("predict", "classify images with a fitted task"),
+    "add": ("fit", "add images or classes to a fitted task"),
+    "remove": ("fit", "remove classes or images from a fitted task"),
+    "score": ("score", "evaluate a fitted task on labeled images: accuracy, mistakes, thresholds"),
+    "explain": ("score", "explain why a task classifies an image as it does"),
+    "export": ("fit", "export a fitted task to one ONNX file"),
+    "serve": ("serve", "start the web page for teaching a classifier, and its HTTP service"),
+    "info": ("score", "show what a task, checkpoint or ONNX file contains"),
+    "ablate": ("paper", "measure what each part of the method contributes to the accuracy"),
+    "table": ("paper", "print a table of the paper with our results beside it"),
+    "figure": ("paper", "draw a figure of the paper from one of our runs"),
+    "data": ("data", "list, prepare, check, download and show datasets"),
+    "runs": ("runs", "list runs with their state and result"),
 }
 
 _EXAMPLES = """examples:
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning  # type: ignore[assignment]
-            importlib.import_module(f"tapnet.cli.{_module(args.command)}").run(args)
+            _function("run_{}", args.command)(args)
             print(end="", flush=True)  # a closed stdout is no file to flush
     except BrokenPipeError:  # the reader stopped reading, as in `tapnet recipes | head`
         _discard_output()
@@ -93,7 +93,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"tapnet {__version__}")
     parser.set_defaults(usage=parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name, summary in COMMANDS.items():
+    for name, (_, summary) in COMMANDS.items():
         command = commands.add_parser(
             name,
             help=summary,
@@ -102,7 +102,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         )
         command.set_defaults(usage=command)
         if name in arguments[:1]:
-            importlib.import_module(f"tapnet.cli.{_module(name)}").add_arguments(command)
+            _function("add_{}_arguments", name)(command)
     return parser
 
 
@@ -116,8 +116,11 @@ def _show_warning(message: Warning | str, *_: object) -> None:
     print(f"tapnet: {message}", file=sys.stderr)
 
 
-def _module(command: str) -> str:
-    return command.replace("-", "_")
+def _function(name: str, command: str) -> Callable[..., None]:
+    """Return a function of a command from its module, such as `run_train` of train.py."""
+    module = importlib.import_module(f"tapnet.cli.{COMMANDS[command][0]}")
+    function: Callable[..., None] = getattr(module, name.format(command.replace("-", "_")))
+    return function
 
 
 def _flag(error: Exception, args: argparse.Namespace) -> str:

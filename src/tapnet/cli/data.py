@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from tapnet.cli.progress import ERRORS, OUT, progress_bar
+from tapnet.cli.output import ERRORS, OUT, progress
 from tapnet.errors import UserError
 from tapnet.text import pluralize
 
@@ -31,7 +30,7 @@ Prepared datasets are kept in --root, else in $TAPNET_DATA, else in ~/.cache/tap
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="every dataset, whether it is prepared here, and how to prepare it")
@@ -84,7 +83,7 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--episode", type=int, default=0, help="which episode of the seed (default: 0)")
 
 
-def run(args: argparse.Namespace) -> None:
+def run_data(args: argparse.Namespace) -> None:
     ACTIONS[args.action](args)
 
 
@@ -152,8 +151,8 @@ def _pack(args: argparse.Namespace, dataset: Dataset, path: Path) -> None:
     from tapnet.paths import data_root
 
     try:
-        with _progress("packing") as progress:
-            packed = prepare(dataset, path, data_root(args.root), _pack_options(args), Callbacks(print, progress))
+        with progress("packing") as advance:
+            packed = prepare(dataset, path, data_root(args.root), _pack_options(args), Callbacks(print, advance))
     except KeyboardInterrupt:
         raise KeyboardInterrupt("Stopped; the same command resumes from here.") from None
     _print_findings(
@@ -185,8 +184,8 @@ def _check(args: argparse.Namespace) -> None:
     from tapnet.data.checking import check
 
     packed = open_dataset(args.name, args.root)
-    with _progress("comparing images") as progress:
-        findings = check(DATASETS[packed.manifest.dataset], packed, progress)
+    with progress("comparing images") as advance:
+        findings = check(DATASETS[packed.manifest.dataset], packed, advance)
     _print_findings(findings, f"{args.name} in {packed.folder}")
 
 
@@ -206,10 +205,10 @@ def _download(args: argparse.Namespace) -> None:
     root = data_root(args.root)
     name_for(dataset, root, _pack_options(args))
     folder = root / "downloads" / args.name
-    with _progress("downloading") as progress:
+    with progress("downloading") as advance:
         for remote in DOWNLOADS[args.name]:
             print(f"Fetching {remote.url}")
-            download(remote, folder, progress)
+            download(remote, folder, advance)
     _pack(args, dataset, folder)
 
 
@@ -246,13 +245,6 @@ def _preparable(name: str) -> Dataset:
         bundled = " (bundled: it needs nothing)" if name in DATASETS else ""
         raise UserError(f"Datasets to prepare are {', '.join(choices)}, got {name!r}{bundled}.")
     return DATASETS[name]
-
-
-@contextmanager
-def _progress(words: str) -> Iterator[Callable[[int, int], None]]:
-    with progress_bar(words) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _print_findings(findings: list[Finding], title: str) -> None:

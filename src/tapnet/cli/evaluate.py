@@ -1,4 +1,4 @@
-"""`tapnet evaluate CHECKPOINT …`: accuracy with its intervals, as a table or as JSON."""
+"""`tapnet evaluate` and `compare`: the accuracy of checkpoints with its intervals, and their paired differences."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 from tapnet.cli.options import (
     add_device,
     add_episodes,
+    add_json,
     add_processes,
-    episode_specs,
+    episode_spec,
+    output_file,
     output_folder,
-    percent,
     processes,
 )
-from tapnet.cli.progress import Advance, episode_progress
-from tapnet.cli.tables import print_prose, print_table
+from tapnet.cli.output import Advance, episode_progress, percent, print_prose, print_table
+from tapnet.errors import UserError
 from tapnet.paths import find_checkpoint
 from tapnet.text import class_half_width, half_width, overlap_note, pluralize
 
@@ -29,12 +30,16 @@ if TYPE_CHECKING:
     from tapnet.evaluation.candidates import Candidate, EvaluationData
     from tapnet.evaluation.evaluator import Accuracies, Evaluation, SeedSpread
 
-_EXAMPLES = """examples:
+_EVALUATE_EXAMPLES = """examples:
   tapnet evaluate runs/quickstart
   tapnet evaluate drawings --way 10
   tapnet evaluate runs/quickstart --way 5,20 --shot 1,5 --episodes 10000
   tapnet evaluate runs/seed0 runs/seed1 runs/seed2 --seeds
   tapnet evaluate runs/quickstart --json
+"""
+_COMPARE_EXAMPLES = """examples:
+  tapnet compare runs/tapnet runs/protonet --shot 1
+  tapnet compare runs/tapnet-seed0 runs/tapnet-seed1 runs/protonet --out comparison.html
 """
 
 
@@ -50,8 +55,8 @@ class _Measured:
         return self.result.as_dict() | {"checkpoint": self.candidate.name} | self.candidate.overlap.as_dict()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _EXAMPLES
+def add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EVALUATE_EXAMPLES
     parser.add_argument(
         "checkpoints",
         nargs="+",
@@ -60,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_episodes(parser, several=True)
     parser.add_argument("--seeds", action="store_true", help="runs that differ in seed only: mean and spread over them")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser)
     parser.add_argument("--no-class-interval", action="store_true", help="leave out the interval over classes: faster")
     parser.add_argument("--no-cache", action="store_true", help="compute the features even if they are cached")
     parser.add_argument("--record", type=output_folder, metavar="DIR", help="record the result for `tapnet table`")
@@ -68,13 +73,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_processes(parser)
 
 
-def run(args: argparse.Namespace) -> None:
-    check_found(args.checkpoints)
+def run_evaluate(args: argparse.Namespace) -> None:
+    _check_found(args.checkpoints)
 
     from tapnet import hardware
+    from tapnet.data.episodes import EpisodeSpec
     from tapnet.evaluation.candidates import check_seeds
 
-    specs = episode_specs(args)
+    specs = [EpisodeSpec(way, shot, args.query, args.episodes, args.seed) for way in args.way for shot in args.shot]
     with processes(args):
         if args.seeds:
             check_seeds(args.checkpoints)
@@ -161,7 +167,43 @@ def _record(measured: list[_Measured], folder: Path) -> None:
         print(f"Recorded in {path}", file=sys.stderr)
 
 
-def check_found(checkpoints: Sequence[str]) -> None:
+def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _COMPARE_EXAMPLES
+    parser.add_argument(
+        "checkpoints", nargs="+", help="two or more checkpoints or run folders; runs that differ in seed are grouped"
+    )
+    add_episodes(parser)
+    parser.add_argument("--no-class-interval", action="store_true", help="leave out the interval over classes: faster")
+    add_json(parser)
+    parser.add_argument(
+        "--out", type=output_file(".md", ".html"), help="write a report: .md with its plot, or .html, all in one file"
+    )
+    add_device(parser, precision="float32")
+
+
+def run_compare(args: argparse.Namespace) -> None:
+    if len(args.checkpoints) < 2:
+        raise UserError(f"A comparison needs at least 2 checkpoints, got {len(args.checkpoints)}.")
+    _check_found(args.checkpoints)
+
+    from tapnet.evaluation.comparison import compare, note, tables, title, write
+
+    spec, found = episode_spec(args), candidates(args)
+    with episode_progress() as start:
+        result = compare(found, spec, bootstrap=not args.no_class_interval, progress=start)
+    if args.json:
+        print(json.dumps(result.as_dict()))
+    else:
+        print(title(result))
+        for heading, rows in tables(result).items():
+            print(f"\n{heading}")
+            print_table([*rows[0]], [[*row.values()] for row in rows])
+        print_prose(note(result))
+    if args.out:
+        print(*(f"Wrote {path}" for path in write(result, args.out)), sep="\n", file=sys.stderr)
+
+
+def _check_found(checkpoints: Sequence[str]) -> None:
     """Raise UserError if there is no such checkpoint, before PyTorch is imported."""
     for checkpoint in checkpoints:
         find_checkpoint(checkpoint)

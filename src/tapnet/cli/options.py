@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the parsers of their values."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tapnet.data.episodes import EpisodeSpec
     from tapnet.inference.folders import LabeledFolder
 
+FIGURES = (".png", ".pdf", ".svg", ".jpg")
+
 
 def listing(heading: str, entries: Mapping[str, str]) -> str:
     """Return names with what they are, one per line, below a heading."""
@@ -25,16 +27,81 @@ def listing(heading: str, entries: Mapping[str, str]) -> str:
     return f"{heading}:\n" + "".join(f"  {name:<{width}}{summary}\n" for name, summary in entries.items())
 
 
+def command(*words: object) -> str:
+    """Return a command line to copy, quoted for a shell."""
+    return shlex.join(["tapnet", *map(str, words)])
+
+
+def numbers(text: str) -> list[int]:
+    """Parse one number, or several separated by commas."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected numbers separated by commas, got {text!r}") from None
+
+
+def share(text: str) -> float:
+    """Parse a share: 5% or 0.05."""
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"expected a share such as 5% or 0.05, got {text!r}")
+    return value
+
+
+def input_path(text: str) -> Path:
+    """Parse the path of a file or folder to read."""
+    if "://" in text:
+        raise argparse.ArgumentTypeError(f"{text} is an address: download it first, then pass the path of the file.")
+    if text == "-":
+        raise argparse.ArgumentTypeError("standard input is not read: save the image as a file first.")
+    return Path(text)
+
+
+def output_folder(text: str) -> Path:
+    """Parse the path of a folder to write into, which need not exist."""
+    path = Path(text)
+    existing = next(part for part in (path.absolute(), *path.absolute().parents) if part.exists())
+    if not existing.is_dir():
+        raise argparse.ArgumentTypeError(f"{existing} is a file, expected a folder")
+    if not os.access(existing, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{existing} cannot be written to: choose another folder")
+    return path
+
+
+def output_file(*endings: str) -> Callable[[str], Path]:
+    """Return a parser of paths of files to write, with one of these suffixes if there are any."""
+
+    def parse(text: str) -> Path:
+        path = output_folder(str(Path(text).parent)) / Path(text).name
+        if path.is_dir():
+            raise argparse.ArgumentTypeError(f"{path} is a folder: give the name of a file in it.")
+        if endings and path.suffix.lower() not in endings:
+            raise argparse.ArgumentTypeError(f"expected a name that ends in {' or '.join(endings)}, got {path}")
+        return path
+
+    return parse
+
+
+def check_not_read(out: Path | None, inputs: Iterable[str | Path | None]) -> None:
+    """Raise UserError if the file to write is one of the files that the command reads."""
+    if out is not None and out.exists() and any(Path(path).exists() and out.samefile(path) for path in inputs if path):
+        raise UserError(f"{out} is one of the files that this command reads: give --out another name.")
+
+
 def add_device(parser: argparse.ArgumentParser, precision: str) -> None:
     parser.add_argument("--device", default="auto", help="auto (a GPU if there is one), cpu, cuda or mps")
     parser.add_argument("--precision", default=precision, help=f"auto, float32 or bf16 (default: {precision})")
 
 
-def episode_spec(args: argparse.Namespace) -> EpisodeSpec:
-    """Return the episodes by the options of `add_episodes`."""
-    from tapnet.data.episodes import EpisodeSpec
+def add_set(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change the recipe")
 
-    return EpisodeSpec(args.way, args.shot, args.query, args.episodes, args.seed)
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def add_processes(parser: argparse.ArgumentParser) -> None:
@@ -52,69 +119,56 @@ def processes(args: argparse.Namespace) -> AbstractContextManager[Fabric]:
     return launched(device, resolve_precision(args.precision, device), layout)
 
 
-def episode_specs(args: argparse.Namespace) -> list[EpisodeSpec]:
-    """Return one spec for each pair of a way and a shot."""
-    from tapnet.data.episodes import EpisodeSpec
-
-    tasks = ((way, shot) for way in args.way for shot in args.shot)
-    return [EpisodeSpec(way, shot, args.query, args.episodes, args.seed) for way, shot in tasks]
-
-
-def numbers(text: str) -> list[int]:
-    """Parse one number, or several separated by commas."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected numbers separated by commas, got {text!r}") from None
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """Add the options of commands that can run on a cluster."""
+    parser.add_argument("--engine", choices=["ray"], help="run on a Ray cluster (tapnet[ray])")
+    parser.add_argument(
+        "--address", help="the Ray cluster: auto, or host:port (default: RAY_ADDRESS, else local cores)"
+    )
+    parser.add_argument("--workers", type=int, help="Ray workers (default: one per GPU, or per core if there is none)")
 
 
-def add_episodes(
-    parser: argparse.ArgumentParser, default: int | None = 2000, words: str = "2000", several: bool = False
-) -> None:
+def check_engine(args: argparse.Namespace) -> None:
+    """Raise UserError if options of a cluster are used without one."""
+    if args.engine is None and (args.address or args.workers is not None):
+        raise UserError("--address and --workers belong to a cluster: add --engine ray, or leave them out.")
+    if args.workers is not None and args.workers < 1:
+        raise UserError(f"Expected --workers to be at least 1, got {args.workers}.")
+
+
+def add_episodes(parser: argparse.ArgumentParser, several: bool = False) -> None:
+    """Add the options of episodes to evaluate on; with `several`, --way and --shot take more than one number."""
     add_task(parser, several)
-    parser.add_argument("--episodes", type=int, default=default, help=f"how many episodes (default: {words})")
+    parser.add_argument("--episodes", type=int, default=2000, help="how many episodes (default: 2000)")
 
 
 def add_task(parser: argparse.ArgumentParser, several: bool = False) -> None:
-    """Add the options of a task; with `several`, --way and --shot take more than one number."""
     parser.add_argument("--dataset", help="default: the dataset of the checkpoint's recipe")
     parser.add_argument("--root", help="folder of the prepared datasets")
     parser.add_argument("--split", default="test", help="the split to take classes from (default: test)")
     parser.add_argument(
         "--rotations", type=int, help="4: images rotated by 90, 180, 270 degrees are classes too; 1: not"
     )
-    kind, five, more = (numbers, [5], ", or several: 5,20") if several else (int, 5, "")
-    parser.add_argument("--way", type=kind, default=five, help=f"classes per episode (default: 5{more})")
-    more = ", or several: 1,5" if several else ""
-    parser.add_argument("--shot", type=kind, default=five, help=f"labeled images per class (default: 5{more})")
+    kind, five = (numbers, [5]) if several else (int, 5)
+    ways, shots = (", or several: 5,20", ", or several: 1,5") if several else ("", "")
+    parser.add_argument("--way", type=kind, default=five, help=f"classes per episode (default: 5{ways})")
+    parser.add_argument("--shot", type=kind, default=five, help=f"labeled images per class (default: 5{shots})")
     parser.add_argument("--query", type=int, default=15, help="images to classify per class (default: 15)")
     parser.add_argument("--allow-overlap", action="store_true", help="allow classes of the backbone's pretraining")
     parser.add_argument("--seed", type=int, default=0, help="the seed of the episodes (default: 0)")
 
 
-def input_path(text: str) -> Path:
-    """Parse the path of a file or folder to read."""
-    if "://" in text:
-        raise argparse.ArgumentTypeError(f"{text} is an address: download it first, then pass the path of the file.")
-    if text == "-":
-        raise argparse.ArgumentTypeError("standard input is not read: save the image as a file first.")
-    return Path(text)
+def episode_spec(args: argparse.Namespace) -> EpisodeSpec:
+    """Return the episodes by the options of `add_episodes`."""
+    from tapnet.data.episodes import EpisodeSpec
 
-
-def image_source(text: str) -> str:
-    """Parse the path of images or the address of a bucket."""
-    scheme, found, _ = text.partition("://")
-    return text if found and scheme not in ("http", "https", "ftp") else str(input_path(text))
+    return EpisodeSpec(args.way, args.shot, args.query, args.episodes, args.seed)
 
 
 def add_labels(parser: argparse.ArgumentParser) -> None:
     """Add the option that takes labels from a file in place of folders."""
-    parser.add_argument(
-        "--labels",
-        type=input_path,
-        metavar="FILE",
-        help="a .csv or .jsonl file of paths and classes, in place of folders",
-    )
+    words = "a .csv or .jsonl file of paths and classes, in place of folders"
+    parser.add_argument("--labels", type=input_path, metavar="FILE", help=words)
 
 
 def labeled_images(folder: Path | None, labels: Path | None) -> LabeledFolder:
@@ -136,27 +190,17 @@ def add_network(parser: argparse.ArgumentParser, device: bool = True) -> None:
         parser.add_argument("--device", default="cpu", help="cpu (default), cuda, mps or auto")
 
 
-def output_file(*endings: str) -> Callable[[str], Path]:
-    """Return a parser of paths of files to write, with one of these suffixes if there are any."""
-
-    def checked(text: str) -> Path:
-        path = output_folder(str(Path(text).parent)) / Path(text).name
-        if path.is_dir():
-            raise argparse.ArgumentTypeError(f"{path} is a folder: give the name of a file in it.")
-        if endings and path.suffix.lower() not in endings:
-            raise argparse.ArgumentTypeError(f"expected a name that ends in {' or '.join(endings)}, got {path}")
-        return path
-
-    return checked
+def add_rejection(parser: argparse.ArgumentParser, words: str) -> None:
+    parser.add_argument("--reject", type=_reject, default=0.0, help=words)
+    parser.add_argument(
+        "--lose",
+        type=share,
+        metavar="SHARE",
+        help="share of the images of known classes that --reject auto may lose (default: 5%%)",
+    )
 
 
-def check_not_read(out: Path | None, inputs: Iterable[str | Path | None]) -> None:
-    """Raise UserError if the file to write is one of the files that the command reads."""
-    if out is not None and out.exists() and any(Path(each).exists() and out.samefile(each) for each in inputs if each):
-        raise UserError(f"{out} is one of the files that this command reads: give --out another name.")
-
-
-def reject(text: str) -> float | str:
+def _reject(text: str) -> float | str:
     """Parse --reject: a probability, or "auto"."""
     if text == "auto":
         return text
@@ -166,27 +210,6 @@ def reject(text: str) -> float | str:
         raise argparse.ArgumentTypeError(f"expected a probability such as 0.6, or auto, got {text!r}") from None
 
 
-def share(text: str) -> float:
-    """Parse a share: 5% or 0.05."""
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"expected a share such as 5% or 0.05, got {text!r}")
-    return value
-
-
-def add_rejection(parser: argparse.ArgumentParser, words: str) -> None:
-    parser.add_argument("--reject", type=reject, default=0.0, help=words)
-    parser.add_argument(
-        "--lose",
-        type=share,
-        metavar="SHARE",
-        help="share of the images of known classes that --reject auto may lose (default: 5%%)",
-    )
-
-
 def check_lose(args: argparse.Namespace) -> None:
     """Raise UserError if --lose is given without --reject auto; set its default."""
     from tapnet.inference.predictor import LOSE
@@ -194,26 +217,3 @@ def check_lose(args: argparse.Namespace) -> None:
     if args.lose is not None and args.reject != "auto":
         raise UserError("--lose only applies to --reject auto: add that, or leave --lose out.")
     args.lose = LOSE if args.lose is None else args.lose
-
-
-FIGURES = (".png", ".pdf", ".svg", ".jpg")
-
-
-def command(*words: object) -> str:
-    """Return a command line to copy, quoted for a shell."""
-    return shlex.join(["tapnet", *map(str, words)])
-
-
-def output_folder(text: str) -> Path:
-    """Parse the path of a folder to write to."""
-    path = Path(text)
-    existing = next(part for part in (path.absolute(), *path.absolute().parents) if part.exists())
-    if not existing.is_dir():
-        raise argparse.ArgumentTypeError(f"{existing} is a file, expected a folder")
-    if not os.access(existing, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{existing} cannot be written to: choose another folder")
-    return path
-
-
-def percent(value: float) -> str:
-    return f"{100 * value:.2f}%"

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
-from tapnet.cli.batch import add_batch_options, check_no_batch_options, predict_parts
 from tapnet.cli.options import (
+    add_engine,
     add_network,
     add_rejection,
+    check_engine,
     check_lose,
     check_not_read,
-    image_source,
     input_path,
     output_file,
     output_folder,
 )
-from tapnet.cli.progress import ERRORS, ImageProgress
-from tapnet.cli.rows import FORMATS
+from tapnet.cli.output import ERRORS, ImageProgress
+from tapnet.cli.sinks import text_sink, write_parts
 from tapnet.errors import UserError
 from tapnet.inference.task_path import check_task_path
 from tapnet.text import pluralize
 
 if TYPE_CHECKING:
-    from tapnet.inference.predictor import Prediction
-    from tapnet.jobs.sources import Chunk
+    from tapnet.inference.folders import Skipped
+    from tapnet.inference.images import ImageInput
 
 _EXAMPLES = """examples:
   tapnet predict birds.task new_photos/
@@ -39,21 +38,16 @@ _EXAMPLES = """examples:
   tapnet predict birds.task list.txt --out birds.parquet           the same command continues what was stopped
   tapnet predict birds.task s3://bucket/photos --engine ray --address auto --out s3://bucket/birds.parquet
 """
-_ENDINGS = {
-    ".csv": "csv",
-    ".json": "json",
-    ".jsonl": "jsonl",
-    ".txt": "table",
-}  # so that a typing error overwrites no image
+_ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".txt": "table"}  # no image is overwritten by mistake
 _PARQUET = ".parquet"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     parser.add_argument("task", type=input_path, help="a task file, or an .onnx file made by `tapnet export`")
     parser.add_argument(
         "images",
-        type=image_source,
+        type=_source,
         nargs="+",
         help="images, folders of them, list files (.txt), Parquet files with paths or bytes, or buckets (s3://, gs://)",
     )
@@ -75,8 +69,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--sort-into", type=output_folder, metavar="DIR", help="copy each image into DIR/CLASS/")
     add_network(parser)
-    add_batch_options(parser)
+    parser.add_argument("--column", metavar="NAME", help="the column of paths or bytes in Parquet files")
+    parser.add_argument(
+        "--retry-unreadable", action="store_true", help="try images again that could not be read (--out .parquet)"
+    )
+    add_engine(parser)
     parser.set_defaults(device=None)
+
+
+def _source(text: str) -> str:
+    """Parse the path of images or the address of a bucket."""
+    scheme, separator, _ = text.partition("://")
+    return text if separator and scheme not in ("http", "https", "ftp") else str(input_path(text))
 
 
 def _output(text: str) -> Path | str:
@@ -88,20 +92,23 @@ def _output(text: str) -> Path | str:
     return output_file(*_ENDINGS, _PARQUET)(text)
 
 
-def run(args: argparse.Namespace) -> None:
+def run_predict(args: argparse.Namespace) -> None:
     check_task_path(args.task, allow_onnx=True)
     check_lose(args)
+    check_engine(args)
     if isinstance(args.out, str):
-        predict_parts(args)
+        write_parts(args)
         return
-    from tapnet.inference import Skipped, open_predictor
-    from tapnet.inference.folders import copy_into_class
-    from tapnet.jobs.sources import local_path, read_chunks
-
-    check_no_batch_options(args)
+    if args.engine or args.retry_unreadable:
+        option = f"--engine {args.engine}" if args.engine else "--retry-unreadable"
+        raise UserError(f"{option} works on Parquet files: add --out NAME.parquet.")
     check_not_read(args.out, [args.task, *args.images])
     _check_outside(args.sort_into, args.images)
-    form, skipped, progress = _format(args), Skipped(), ImageProgress()
+    form = _format(args)
+
+    from tapnet.inference import Skipped, open_predictor
+    from tapnet.inference.folders import copy_into_class
+
     predictor = open_predictor(args.task, args.network, args.device or "cpu")
     predictor.check_options(args.top, args.reject, args.lose)
     if args.reject == "auto":
@@ -109,35 +116,43 @@ def run(args: argparse.Namespace) -> None:
             f"Unknown images: threshold from {pluralize(len(predictor.hashes), 'example')}, set so that about "
             f"{100 * args.lose:g}% of known images are lost."
         )
-    total = 0
-    for chunk in read_chunks(args.images, args.column, skipped):
-        total += len(chunk)
-        if args.sort_into:
-            _check_local(chunk)
+    skipped, shown, done = Skipped(), ImageProgress(), 0
+    total, images = _find_images(args, skipped)
     if not total:
         raise UserError(" ".join([f"There is no image in {', '.join(args.images)}.", *skipped.lines()]))
-    kept: list[Prediction] = []
-    done = 0
-    with progress.bar(total), _stream(args.out) as stream:
-        writer = FORMATS[form](stream, args.top, args.reject != 0, len(max(predictor.classes, key=len)))
+    sink = text_sink(args.out, form, args.top, args.reject != 0, predictor.classes, args.sort is not None)
+    with shown.bar(total), sink as write:
         try:
-            images = (image for chunk in read_chunks(args.images, args.column) for image in chunk.images())
-            batches = predictor.predict_batches(images, args.top, args.reject, progress.unreadable, args.lose)
-            for batch in batches:
-                kept.extend(batch) if args.sort else writer.write(batch)
+            for batch in predictor.predict_batches(images, args.top, args.reject, shown.unreadable, args.lose):
+                write(batch)
                 for prediction in batch if args.sort_into else ():
-                    copy_into_class(local_path(prediction.image), prediction.label, args.sort_into)
+                    path = getattr(prediction.image, "location", None) or str(prediction.image)  # of a list, relative
+                    copy_into_class(Path(path), prediction.label, args.sort_into)
                 done += len(batch)
-                progress.advance(len(batch))
+                shown.advance(len(batch))
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"Stopped after {pluralize(done, 'image')}, all of them written.") from None
-        finally:
-            if kept:
-                writer.write(sorted(kept, key=lambda prediction: prediction.probability))
-            writer.close()
     if places := [str(path) for path in (args.out, args.sort_into) if path]:
         ERRORS.print(f"{pluralize(done, 'image')}: {' and '.join(places)}")
-    progress.finish(skipped)
+    shown.finish(skipped)
+
+
+def _find_images(args: argparse.Namespace, skipped: Skipped) -> tuple[int, Iterator[ImageInput]]:
+    """Return how many images there are, and the images, listed again as they are read."""
+    from tapnet.inference import find_images
+    from tapnet.jobs.sources import LISTS, TABLE, read_chunks
+
+    def is_list(source: str) -> bool:
+        return "://" in source or source.lower().endswith((*LISTS, TABLE)) or any(Path(source).glob(f"*{TABLE}"))
+
+    if not any(map(is_list, args.images)):
+        return sum(1 for _ in find_images(args.images, skipped)), find_images(args.images)
+    chunks, total = partial(read_chunks, args.images, args.column), 0
+    for chunk in chunks(skipped):
+        total += len(chunk)
+        if args.sort_into and (elsewhere := chunk.not_local()):
+            raise UserError(f"--sort-into copies files of this machine, got {elsewhere}: leave it out.")
+    return total, (image for chunk in chunks() for image in chunk.images())
 
 
 def _format(args: argparse.Namespace) -> str:
@@ -153,24 +168,8 @@ def _format(args: argparse.Namespace) -> str:
     return str(args.format)
 
 
-@contextmanager
-def _stream(path: Path | None) -> Iterator[TextIO]:
-    if path is None:
-        yield sys.stdout
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as stream:
-        yield stream
-
-
 def _check_outside(target: Path | None, images: list[str]) -> None:
     """Raise UserError if copies would come into a folder that is read: the next time they would be read, too."""
-    folders = [Path(each) for each in images if Path(each).is_dir()]
-    if target and (inside := [each for each in folders if target.resolve().is_relative_to(each.resolve())]):
+    folders = [Path(image) for image in images if Path(image).is_dir()]
+    if target and (inside := [folder for folder in folders if target.resolve().is_relative_to(folder.resolve())]):
         raise UserError(f"{target} is in {inside[0]}, whose images are read: give --sort-into a folder elsewhere.")
-
-
-def _check_local(chunk: Chunk) -> None:
-    """Raise UserError if an image is in a bucket or in a table."""
-    if elsewhere := chunk.not_local():
-        raise UserError(f"--sort-into copies files of this machine, got {elsewhere}: leave it out.")

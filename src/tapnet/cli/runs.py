@@ -1,57 +1,178 @@
-"""`tapnet runs`: the runs in a folder, their state and their results."""
+"""`tapnet sweep`, `runs` and `recipes`: many runs from one file; runs with their results; what can be trained."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tapnet.cli.options import percent
-from tapnet.cli.progress import ERRORS
-from tapnet.cli.tables import print_table
-from tapnet.errors import NotFoundError
-from tapnet.text import half_width
+from tapnet.cli.options import add_device, add_engine, check_engine, command, output_folder
+from tapnet.cli.output import ERRORS, OUT, percent, print_table, progress_bar
+from tapnet.cli.train import train_with_progress
+from tapnet.errors import NotFoundError, UserError
+from tapnet.text import half_width, pluralize
 
 if TYPE_CHECKING:
+    from tapnet.jobs.sweep import Outcome
+    from tapnet.recipe import Recipe
     from tapnet.training.run_summary import RunSummary
 
+_SWEEP_EXAMPLES = """examples:
+  tapnet sweep my-sweep.yaml                         one run after another; the same command continues
+  tapnet sweep my-sweep.yaml --list                  list the runs
+  tapnet sweep my-sweep.yaml --engine ray --address auto --out /shared/runs/my-sweep
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+my-sweep.yaml:
+  recipe: quickdraw                # or several: [quickdraw, mine.yaml]
+  method: [tapnet, protonet]       # optional
+  set: {training.episodes: 300}    # changes of every run
+  grid: {training.query: [5, 8]}   # every combination of these values
+  seeds: [0, 1]
+"""
+
+
+def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _SWEEP_EXAMPLES
+    parser.add_argument("file", type=Path, help="a YAML file with recipes, changes, a grid, seeds or a list of runs")
+    parser.add_argument("--out", type=output_folder, help="folder of the run folders (default: as in the file)")
+    parser.add_argument("--list", action="store_true", help="print the runs without training")
+    add_device(parser, precision="auto")
+    add_engine(parser)
+
+
+def run_sweep(args: argparse.Namespace) -> None:
+    from tapnet.jobs.sweep import check_trainable, read_sweep, unfinished
+
+    check_engine(args)
+    sweep = read_sweep(args.file)
+    out = args.out or sweep.out
+    if args.list:
+        for name in sweep.recipes:
+            print(out / name)
+        return
+    check_trainable(sweep.recipes)
+    todo = unfinished(sweep.recipes, out, sweep.test)
+    if done := len(sweep.recipes) - len(todo):
+        ERRORS.print(f"{done} of {pluralize(len(sweep.recipes), 'run')} trained already, in {out}")
+    ended = (_on_cluster if args.engine else _one_by_one)(todo, out, args, sweep.test)
+    failed = [outcome for outcome in ended if outcome.reason]
+    folders = [out / name for name in sweep.recipes]
+    if trained := _summaries(folders):
+        print_runs(trained)
+    for outcome in failed:
+        ERRORS.print(f"{outcome.name} failed: {outcome.reason}")
+    if failed:
+        raise SystemExit(1)
+    if len(folders) > 1:
+        OUT.print(f"Compare them: {command('compare', *folders)}")
+
+
+def train_on_cluster(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace) -> None:
+    """Train the unfinished runs on the cluster of the options; raise UserError if one fails."""
+    from tapnet.jobs.sweep import check_trainable, unfinished
+
+    check_trainable(recipes)
+    for outcome in _on_cluster(unfinished(recipes, out), out, args, test=False):
+        if outcome.reason:
+            raise UserError(f"{outcome.name} failed: {outcome.reason}")
+
+
+def _one_by_one(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace, test: bool) -> Iterator[Outcome]:
+    from tapnet.jobs.sweep import train_one_by_one
+
+    options = {"device": args.device, "precision": args.precision, "again": "the same command", "test": test}
+    return train_one_by_one(recipes, out, partial(train_with_progress, **options))
+
+
+def _on_cluster(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace, test: bool) -> Iterator[Outcome]:
+    """Train on Ray, with one bar over the episodes of all runs; on Ctrl-C they save their state and end."""
+    from tapnet.jobs.on_ray import train_on_ray
+
+    if not recipes:
+        return
+    folders = [out / name for name in recipes]
+    with progress_bar("episodes") as bar:
+        shown = bar.add_task("", total=sum(recipe.training.episodes for recipe in recipes.values()))
+
+        def watch() -> None:
+            bar.update(shown, completed=sum(run.episode for run in _summaries(folders)))
+
+        options = args.address, args.workers, args.device, args.precision
+        try:
+            for outcome in train_on_ray(recipes, out, *options, test, watch):
+                print(f"{outcome.name}: {'failed' if outcome.reason else 'trained'}", file=sys.stderr)
+                yield outcome
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"Stopped; the runs in {out} have saved their state and the same command continues."
+            ) from None
+
+
+def _summaries(folders: list[Path]) -> list[RunSummary]:
+    from tapnet.jobs.sweep import can_resume
+    from tapnet.training.run_summary import summarize_run
+
+    return [summarize_run(folder) for folder in folders if can_resume(folder)]
+
+
+def add_runs_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Resume one that is not finished: tapnet train --resume RUN"
     parser.add_argument("folder", nargs="?", type=Path, default=Path("runs"), help="where to look (default: runs)")
     parser.add_argument("--json", action="store_true", help="print a JSON array")
 
 
-def run(args: argparse.Namespace) -> None:
+def run_runs(args: argparse.Namespace) -> None:
     from tapnet.training.run_summary import find_runs
 
-    found = find_runs(args.folder)
+    runs = find_runs(args.folder)
     if args.json:
-        print(json.dumps([asdict(each) | {"folder": str(each.folder)} for each in found]))
+        print(json.dumps([asdict(run) | {"folder": str(run.folder)} for run in runs]))
         return
-    if not found:
+    if not runs:
         raise NotFoundError(f"There is no run in {args.folder}: start one with `tapnet train`, or name its folder.")
-    print_runs(found)
+    print_runs(runs)
 
 
-def print_runs(found: Sequence[RunSummary]) -> None:
+def print_runs(runs: Sequence[RunSummary]) -> None:
     """Print one row per run."""
     rows = []
-    for each in found:
-        tests = "\n".join(map(_result, each.evaluation))
-        validation = _result(each.validation) if each.validation else "—"
-        episodes = "—" if each.problem else f"{each.episode}/\n{each.episodes}"
-        started = each.started[:16].replace("T", "\n")
-        rows.append((str(each.folder), each.state, episodes, validation, tests or "—", started))
+    for run in runs:
+        tests = "\n".join(map(_result, run.evaluation))
+        validation = _result(run.validation) if run.validation else "—"
+        episodes = "—" if run.problem else f"{run.episode}/\n{run.episodes}"
+        started = run.started[:16].replace("T", "\n")
+        rows.append((str(run.folder), run.state, episodes, validation, tests or "—", started))
     print_table(("run", "state", "episodes", "validation", "test", "started"), rows)
-    for each in found:
-        if each.problem:
-            ERRORS.print(each.problem)
+    for run in runs:
+        if run.problem:
+            ERRORS.print(run.problem)
 
 
 def _result(result: dict[str, Any]) -> str:
     accuracy = f"{percent(result['accuracy'])} {half_width(result['ci95'])}"
     return f"{accuracy}\n{result['way']}-way {result['shot']}-shot"
+
+
+def add_recipes_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "Train one with: tapnet train NAME"
+
+
+def run_recipes(_: argparse.Namespace) -> None:
+    from tapnet.data import DATASETS
+    from tapnet.recipe import bundled_recipes, load_recipe
+
+    recipes = {path.stem: load_recipe(str(path)) for path in bundled_recipes()}
+    width = max(map(len, recipes))
+    for dataset in dict.fromkeys([*DATASETS, *(recipe.data.name for recipe in recipes.values())]):
+        names = [name for name, recipe in recipes.items() if recipe.data.name == dataset]
+        if names:
+            OUT.print(dataset, style="bold")
+        for name in sorted(names, key=lambda name: (recipes[name].method.name != "tapnet", name)):
+            recipe, training = recipes[name], recipes[name].training
+            task = f"{training.episodes:>9,} episodes, {training.way}-way {training.shot}-shot"
+            OUT.print(f"  {name:<{width}} {task}, {recipe.method.name} with {recipe.backbone.name}")

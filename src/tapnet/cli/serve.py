@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tapnet.cli.progress import OUT
+from tapnet.cli.output import OUT
 from tapnet.errors import UserError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _LIMITS = {  # fields of `Limits`
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     from tapnet.web.settings import Limits
 
     limits = Limits()
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def run(args: argparse.Namespace) -> None:
+def run_serve(args: argparse.Namespace) -> None:
     from tapnet.web.settings import Limits, Settings
 
     if args.workers < 1:

@@ -1,4 +1,4 @@
-"""`tapnet train RECIPE`: train with a progress bar, and print where the result is."""
+"""`tapnet train` and `quickstart`: train with a progress bar, and print where the result is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.table import Column
 from rich.text import Text
 
-from tapnet.cli.options import add_device, add_processes, command, percent, processes
+from tapnet.cli.evaluate import EXPLANATION, ONE_RUN, print_results
+from tapnet.cli.options import add_device, add_processes, add_set, command, processes
+from tapnet.cli.output import percent, print_prose
 from tapnet.errors import UserError
 from tapnet.text import half_width, pluralize
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from tapnet.training import Step
     from tapnet.training.run_folder import Point
 
-_EXAMPLES = """examples:
+_TRAIN_EXAMPLES = """examples:
   tapnet train quickdraw
   tapnet train my.yaml --out runs/mine --set training.episodes=500 training.query=8
   tapnet train --resume runs/mine
@@ -40,17 +42,18 @@ _EXAMPLES = """examples:
   tapnet train quickdraw --devices 2 --set training.meta_batch=2
 """
 
+_QUICKSTART_TASKS = ((5, 1), (5, 5), (20, 1), (20, 5))  # way, shot
 _VALIDATES_ON_TEST = (
     "WARNING: validation uses test classes (validation.split=test). They choose the checkpoint, so there will be no "
     "test result."
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _EXAMPLES
+def add_train_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _TRAIN_EXAMPLES
     parser.add_argument("recipe", nargs="?", help="a YAML file or the name of a bundled recipe (`tapnet recipes`)")
     parser.add_argument("--out", type=Path, help="folder of the run (default: runs/NAME)")
-    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change the recipe")
+    add_set(parser)
     parser.add_argument("--method", metavar="NAME", help="train this method in place of the recipe's")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="resume a run; with --set, also a finished one")
     parser.add_argument(
@@ -66,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_processes(parser)
 
 
-def run(args: argparse.Namespace) -> None:
+def run_train(args: argparse.Namespace) -> None:
     from tapnet import hardware
     from tapnet.recipe import changed, load_recipe
     from tapnet.training.run_folder import EVALUATION, RunFolder
@@ -76,8 +79,8 @@ def run(args: argparse.Namespace) -> None:
             "Expected a recipe to start a run, or --resume DIR to resume one; `tapnet recipes` lists the recipes."
         )
     if args.resume is not None:
-        given = [args.recipe, args.out, args.weights, args.method]
-        if args.frozen_backbone or any(each is not None for each in given):
+        given = args.recipe, args.out, args.weights, args.method
+        if args.frozen_backbone or any(option is not None for option in given):
             raise UserError(
                 "--resume continues the run in its folder by its recipe: leave out RECIPE, --out, --from, --method and "
                 "--frozen-backbone."
@@ -125,6 +128,51 @@ def _test_result(folder: Path) -> str:
     result = run.evaluation()[0]
     accuracy = f"{percent(result['accuracy'])} {half_width(result['ci95'])} over episodes"
     return f"Test classes, {result['way']}-way {result['shot']}-shot: {accuracy}"
+
+
+def add_quickstart_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "A finished run in the folder is evaluated again, an interrupted one is resumed."
+    parser.add_argument("--out", type=Path, default=Path("runs/quickstart"), help="folder (default: runs/quickstart)")
+    parser.add_argument("--method", default="tapnet", help="tapnet, or protonet trained by the same recipe")
+    add_set(parser)
+    add_device(parser, precision="auto")
+
+
+def run_quickstart(args: argparse.Namespace) -> None:
+    from tapnet.checkpoint import load
+    from tapnet.data.episodes import EpisodeSpec
+    from tapnet.evaluation.evaluator import Evaluator
+    from tapnet.hardware import resolve_device
+    from tapnet.paper.learning_curve import learning_curve
+    from tapnet.paper.projection import has_projection, projection_figure
+    from tapnet.paths import LAST
+    from tapnet.plotting import save
+    from tapnet.recipe import load_recipe
+    from tapnet.training.run_folder import RunFolder
+
+    other = [] if args.method == "tapnet" else [f"method={{name: {args.method}}}", f"name=quickdraw-{args.method}"]
+    recipe = load_recipe("quickdraw", [*other, *args.set])
+    train_with_progress(recipe, args.out, args.device, args.precision, resume=(args.out / LAST).exists(), test=False)
+
+    method = load(args.out, resolve_device(args.device))
+    evaluator = Evaluator(method, recipe.data.images("test"))
+    results = [evaluator.evaluate(EpisodeSpec(way, shot, 15, 1000)) for way, shot in _QUICKSTART_TASKS]
+    RunFolder(args.out).record_evaluation([result.as_dict() for result in results])
+    print_results(results, f"{args.method} on {len(evaluator.images.names)} classes it has never seen")
+    print_prose(EXPLANATION + ONE_RUN)
+    plots = [save(learning_curve(args.out), args.out / "learning-curve.png")]
+    if has_projection(method):
+        plots.append(save(projection_figure(method, evaluator.images), args.out / "projection.png"))
+    print("\nPlots:", *(f"  {path}" for path in plots), sep="\n")
+    print(
+        "\nNext:",
+        f"  {command('evaluate', args.out)} --way 10 --shot 3",
+        "  tapnet train quickdraw --set training.episodes=3000 --out runs/longer",
+        "  tapnet fit my_images --out mine.task      one folder per class",
+        "  tapnet recipes                            what else can be trained",
+        "  make compare                              Prototypical Networks beside it",
+        sep="\n",
+    )
 
 
 def train_with_progress(

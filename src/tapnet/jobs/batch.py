@@ -1,18 +1,55 @@
-"""A batch prediction from beginning to end: what there is, what is missing, and who predicts it."""
+"""Batch prediction: what is missing in a folder of Parquet part files is predicted, a chunk of images to a part.
+
+Each part is written whole and under a repeatable name, in a local folder or in a bucket. It records the digest of the
+task and the options, so that predictions of two tasks never mix.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, cast
 
+from tapnet.data.preprocessing import Preprocessing
+from tapnet.data.source import Unreadable
 from tapnet.errors import UserError
 from tapnet.inference.folders import Skipped
-from tapnet.inference.predictor import LOSE, Reject, open_predictor
-from tapnet.jobs.parts import PartFiles, Settings
-from tapnet.jobs.prediction import Part, PredictorFiles, predict_part, read_chunk
+from tapnet.inference.images import WORKERS, Example, read_images
+from tapnet.inference.predictor import LOSE, Predictor, Reject, open_predictor
+from tapnet.jobs import storage
 from tapnet.jobs.sources import CHUNK, Chunk, read_chunks
-from tapnet.jobs.storage import join, stored_name
+from tapnet.jobs.storage import import_pyarrow, is_address, join, stored_name
+from tapnet.text import one_line
+
+METADATA = b"tapnet"  # the one key of ours in a part's metadata: JSON of the settings
+_REMOTE_READERS = 16  # images or parts read at a time in a bucket, where each costs a round trip
+ReadImage = tuple[str, Example | Unreadable]  # an image by name
+
+
+@dataclass(frozen=True)
+class PredictionSettings:
+    """What decides a prediction besides the image."""
+
+    task: str  # sha-256 of the task file
+    top: int = 1
+    reject: Reject = 0.0
+    lose: float = LOSE
+
+
+@dataclass(frozen=True)
+class WrittenPart:
+    """What became of a chunk: the part file, its images, and those that could not be read, with the reason."""
+
+    name: str
+    images: int
+    unreadable: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -30,7 +67,7 @@ class BatchPrediction:
         """How many images are to be predicted."""
         return sum(map(len, self.missing))
 
-    def run(self, device: str | None = None) -> Iterator[Part]:
+    def run(self, device: str | None = None) -> Iterator[WrittenPart]:
         """Yield each part once it is written, predicted in this process."""
         self.parts.create()
         predictor = self.files.open(device or "cpu")
@@ -39,9 +76,9 @@ class BatchPrediction:
 
     def run_on_ray(
         self, address: str | None = None, workers: int | None = None, device: str | None = None
-    ) -> Iterator[Part]:
+    ) -> Iterator[WrittenPart]:
         """Yield each part once it is written, predicted by the workers of a Ray cluster."""
-        from tapnet.jobs.ray_prediction import predict_on_ray
+        from tapnet.jobs.on_ray import predict_on_ray
 
         if not self.missing:
             return iter(())
@@ -69,23 +106,185 @@ def plan_batch(
     """
     open_predictor(task, network).check_options(top, reject, lose)
     files, skipped = PredictorFiles.read(task, network), Skipped()
-    parts = PartFiles(out, Settings(files.sha256, top, reject, lose))
+    digest = hashlib.sha256(files.content).hexdigest()
+    parts = PartFiles(out, PredictionSettings(digest, top, reject, lose))
     chunks = list(read_chunks(sources, column, skipped, chunk_size))
     if not chunks:
         raise UserError(f"There is no image in {', '.join(map(str, sources))}.")
-    named, missing, done = dict[str, str](), list[Chunk](), parts.done(retry_unreadable)
+    bases, missing, done = dict[str, str](), list[Chunk](), parts.done(retry_unreadable)
     for chunk in chunks:
-        if len(rest := chunk.without(named.keys()).without(done)):
+        if len(rest := chunk.without(bases.keys()).without(done)):
             missing.append(rest)
         for file in chunk.files:
-            _check_same_image(file, named.setdefault(stored_name(file), chunk.base), chunk.base)
-    return BatchPrediction(files, parts, missing, len(named), skipped)
+            base = bases.setdefault(stored_name(file), chunk.base)
+            if base != chunk.base and (first := join(chunk.base, file)) != (second := join(base, file)):
+                raise UserError(
+                    f"{first} and {second} would both be called {file} in the output: list absolute paths, or give "
+                    "each list a folder of its own."
+                )
+    return BatchPrediction(files, parts, missing, len(bases), skipped)
 
 
-def _check_same_image(file: str, base: str, other: str) -> None:
-    """Raise UserError if a name means different files below two folders, as in lists that lie in different folders."""
-    if base != other and (first := join(base, file)) != (second := join(other, file)):
-        raise UserError(
-            f"{first} and {second} would both be called {file} in the output: list absolute paths, or give each list a "
-            "folder of its own."
-        )
+@dataclass(frozen=True)
+class PredictorFiles:
+    """A task file and, where it is not bundled, its network: all that a worker elsewhere needs to predict."""
+
+    name: str
+    content: bytes
+    network: str | None = None  # as given, or the name of a bundled or Hugging Face model
+    weights: bytes | None = None  # the checkpoint, unless every installation has it
+
+    @classmethod
+    def read(cls, path: str | Path, network: str | None = None) -> PredictorFiles:
+        """Return the files behind a task that can be opened here."""
+        path = Path(path)
+        content = path.read_bytes()
+        if path.suffix.lower() == ".onnx":
+            return cls(path.name, content)
+        from tapnet.inference.networks import HUGGING_FACE
+        from tapnet.inference.task_file import read_task
+        from tapnet.paths import bundled_checkpoints, find_checkpoint
+
+        wanted = network or read_task(path).network
+        if wanted.startswith(HUGGING_FACE) or find_checkpoint(wanted) in bundled_checkpoints().values():
+            return cls(path.name, content, network)
+        return cls(path.name, content, network, find_checkpoint(wanted).read_bytes())
+
+    def open(self, device: str = "cpu") -> Predictor:
+        """Return the predictor, opened from copies in a temporary folder."""
+        with tempfile.TemporaryDirectory() as folder:
+            task, network = Path(folder, self.name), self.network
+            task.write_bytes(self.content)
+            if self.weights is not None:
+                network = str(Path(folder, "network.safetensors"))
+                Path(network).write_bytes(self.weights)
+            return open_predictor(task, network, device)
+
+
+def read_chunk(chunk: Chunk, preprocessing: Preprocessing) -> Iterator[ReadImage]:
+    """Yield the images of a chunk by name, as the network takes them; threads read remote ones ahead."""
+    workers = _REMOTE_READERS if chunk.is_remote else WORKERS
+    read = read_images(chunk.images(), preprocessing, workers=workers, ahead=chunk.is_remote)
+    return ((file, example) for file, (_, example) in zip(chunk.files, read, strict=True))
+
+
+def predict_part(read: Iterable[ReadImage], predictor: Predictor, parts: PartFiles) -> WrittenPart:
+    """Predict images that are read, and write them as one part: each is a row, with its class or with a reason."""
+    settings, rows = parts.settings, dict[str, dict[str, Any]]()
+
+    def readable() -> Iterator[tuple[str, Example]]:
+        for file, example in read:
+            rows[file] = {"file": stored_name(file), "task": settings.task}  # keeps its place
+            if isinstance(example, Unreadable):
+                rows[file]["reason"] = example.reason
+            else:
+                yield file, example
+
+    for batch in predictor.predict_examples(readable(), settings.top, settings.reject, settings.lose):
+        for prediction in batch:
+            rows[str(prediction.image)] |= {
+                "class": prediction.label,
+                "probability": prediction.probability,
+                "best_guess": prediction.best,
+                "top": [{"class": name, "probability": value} for name, value in prediction.ranked],
+                "sha256": prediction.sha256,
+            }
+    unreadable = tuple((row["file"], row["reason"]) for row in rows.values() if "reason" in row)
+    return WrittenPart(parts.write(list(rows.values())), len(rows), unreadable)
+
+
+@dataclass(frozen=True)
+class PartFiles:
+    """The part files of one job: columns file, class, probability, reason, sha256, task, and what options add."""
+
+    folder: str
+    settings: PredictionSettings
+
+    def create(self) -> None:
+        """Make the folder, unless it is in a bucket; raise UserError if it cannot be written or is a file."""
+        if is_address(self.folder):
+            return
+        try:
+            Path(self.folder).mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise UserError(f"{self.folder} is a file, expected a folder of part files: give another name.") from None
+        except OSError as error:
+            raise UserError(f"{self.folder} cannot be written ({error.strerror}): give another place.") from None
+        if not os.access(self.folder, os.W_OK):
+            raise UserError(f"{self.folder} cannot be written (Permission denied): give another place.")
+
+    def write(self, rows: Sequence[dict[str, Any]]) -> str:
+        """Write rows as one part and return its name, which follows from the images: written twice, it is one part.
+
+        The column `best_guess` is there with rejection, `top` with more than one class. Raise UserError if the folder
+        is not there, as on a machine that does not share it.
+        """
+        if not (is_address(self.folder) or Path(self.folder).is_dir()):
+            raise UserError(f"{self.folder} is not there on {platform.node()}: give a folder that all machines share.")
+        pyarrow = import_pyarrow()
+        from pyarrow import parquet
+
+        text, number = pyarrow.string(), pyarrow.float64()
+        columns = {"file": text, "class": text, "probability": number}
+        if self.settings.reject != 0:
+            columns["best_guess"] = text
+        if self.settings.top > 1:
+            columns["top"] = pyarrow.list_(pyarrow.struct({"class": text, "probability": number}))
+        columns |= {"reason": text, "sha256": text, "task": text}
+        metadata = {METADATA: json.dumps(asdict(self.settings))}
+        buffer = pyarrow.BufferOutputStream()
+        schema = pyarrow.schema(list(columns.items()), metadata=metadata)
+        parquet.write_table(pyarrow.Table.from_pylist(list(rows), schema=schema), buffer)
+        names = "\n".join(row["file"] for row in rows).encode()
+        name = f"part-{hashlib.sha256(names).hexdigest()[:24]}.parquet"
+        storage.write_file(join(self.folder, name), buffer.getvalue().to_pybytes())
+        return name
+
+    def done(self, retry_unreadable: bool = False) -> set[str]:
+        """Return the names of the images that the parts hold already.
+
+        With `retry_unreadable`, rows of images that could not be read are removed first. Raise UserError if a part is
+        damaged, or of another task or other options.
+        """
+        for part in self._paths() if retry_unreadable else ():
+            rows = self._read(part).to_pylist()
+            readable = [row for row in rows if row["reason"] is None]
+            if len(readable) < len(rows):  # removed first: killed in between, images are predicted again, none twice
+                filesystem, inside = storage.open_storage(part)
+                filesystem.delete_file(inside)
+                if readable:
+                    self.write(readable)
+        with ThreadPoolExecutor(_REMOTE_READERS) as pool:
+            tables = pool.map(lambda part: self._read(part, ["file"]), self._paths())
+            return {name for table in tables for name in cast("list[str]", table.column("file").to_pylist())}
+
+    def _paths(self) -> list[str]:
+        if not is_address(self.folder):
+            return [str(path) for path in sorted(Path(self.folder).glob("[!.]*.parquet"))]
+        try:
+            return [file for file in storage.list_files(self.folder, recursive=False) if file.endswith(".parquet")]
+        except FileNotFoundError:  # a bucket has no empty folders
+            return []
+
+    def _read(self, part: str, columns: list[str] | None = None) -> Any:
+        """Return the table of a part; raise UserError if it is damaged, or of another task or other options."""
+        pyarrow = import_pyarrow()
+        from pyarrow import parquet
+
+        try:
+            table = parquet.read_table(pyarrow.BufferReader(storage.read_file(part)), columns=columns)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise UserError(
+                f"{part} is damaged ({one_line(error)}): remove it, and the same command predicts its images again."
+            ) from None
+        metadata = (table.schema.metadata or {}).get(METADATA)
+        if metadata is None:
+            raise UserError(f"{part} was not written by `tapnet predict`: give a folder of its own.", parameter="out")
+        before, now = json.loads(metadata), asdict(self.settings)
+        if differing := [key for key in now if before.get(key) != now[key]]:
+            words = ", ".join(f"{key} {str(before.get(key))[:12]}, now {str(now[key])[:12]}" for key in differing)
+            raise UserError(
+                f"{self.folder} holds predictions of another job ({words}): give another folder, or remove it.",
+                parameter="out",
+            )
+        return table

@@ -15,7 +15,6 @@ from tapnet.inference.images import ImageFile
 from tapnet.paths import write_atomically
 
 _ADDRESS = re.compile(r"^(?P<scheme>[a-z][a-z0-9+.-]+)://(?P<bucket>[^/]*)")
-_DOWNLOAD_SCHEMES = ("http", "https", "ftp")
 _OUTAGES = ("NETWORK_CONNECTION", "SLOW_DOWN", "SERVICE_UNAVAILABLE", "REQUEST_TIMEOUT", "INTERNAL_FAILURE", "curlCode")
 
 
@@ -40,14 +39,23 @@ def join(folder: str, name: str) -> str:
     return f"{folder.rstrip('/')}/{name}" if is_address(folder) else str(Path(folder) / name)
 
 
+def parent(path: str) -> str:
+    """Return the folder of a file."""
+    return path.rpartition("/")[0] if is_address(path) else str(Path(path).parent)
+
+
 def stored_name(name: str) -> str:
     """Return a file name as Parquet can hold it: Linux allows bytes in a name that are no text."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def parent(path: str) -> str:
-    """Return the folder of a file."""
-    return path.rpartition("/")[0] if is_address(path) else str(Path(path).parent)
+def import_pyarrow() -> Any:
+    """Return pyarrow; raise UserError if it is not installed."""
+    try:
+        import pyarrow
+    except ModuleNotFoundError:
+        raise UserError("Parquet files and buckets need pyarrow: pip install 'tapnet[parquet]'.") from None
+    return pyarrow
 
 
 def open_storage(path: str) -> tuple[Any, str]:
@@ -55,14 +63,14 @@ def open_storage(path: str) -> tuple[Any, str]:
 
     Raise UserError if pyarrow, or what the address needs, is not installed.
     """
-    found = _ADDRESS.match(path)
-    if found is None:
+    address = _ADDRESS.match(path)
+    if address is None:
         return _filesystem(""), absolute(path)
-    if found["scheme"] in _DOWNLOAD_SCHEMES:
+    if address["scheme"] in ("http", "https", "ftp"):
         raise UserError(f"Expected a path or the address of a bucket, got {path}: to read it, download it first.")
-    if not found["bucket"]:
-        raise UserError(f"{path} names no bucket: expected an address such as {found['scheme']}://bucket/folder.")
-    return _filesystem(found[0]), path[len(found["scheme"]) + 3 :].rstrip("/")
+    if not address["bucket"]:
+        raise UserError(f"{path} names no bucket: expected an address such as {address['scheme']}://bucket/folder.")
+    return _filesystem(address[0]), path[len(address["scheme"]) + 3 :].rstrip("/")
 
 
 @cache
@@ -77,26 +85,13 @@ def _filesystem(root: str) -> Any:
     except OSError as error:  # the region of a bucket is asked for
         raise StorageUnavailableError(f"{root} cannot be opened: {_plain(error)}") from None
     except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError):
-        return _fsspec_filesystem(root, fs)
-
-
-def _fsspec_filesystem(root: str, fs: Any) -> Any:
-    scheme = root.partition("://")[0]
+        scheme = root.partition("://")[0]
     try:
         import fsspec
 
         return fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem(scheme)))
     except (ImportError, ValueError) as error:
         raise UserError(f"Addresses of the kind {scheme}:// need another package: {error}.") from None
-
-
-def import_pyarrow() -> Any:
-    """Return pyarrow; raise UserError if it is not installed."""
-    try:
-        import pyarrow
-    except ModuleNotFoundError:
-        raise UserError("Parquet files and buckets need pyarrow: pip install 'tapnet[parquet]'.") from None
-    return pyarrow
 
 
 @dataclass(frozen=True)
@@ -137,25 +132,19 @@ def write_file(path: str, content: bytes) -> None:
         stream.write(content)
 
 
-def delete_file(path: str) -> None:
-    """Remove a file."""
-    filesystem, inside = open_storage(path)
-    filesystem.delete_file(inside)
-
-
 def list_files(folder: str, recursive: bool = True) -> list[str]:
     """Return the files in a folder, sorted by name; raise UserError if there is no such folder."""
     from pyarrow import fs
 
     filesystem, inside = open_storage(folder)
     try:
-        found = filesystem.get_file_info(fs.FileSelector(inside, recursive=recursive))
+        infos = filesystem.get_file_info(fs.FileSelector(inside, recursive=recursive))
     except FileNotFoundError:
         raise NotFoundError(f"There is no file or folder {folder}.") from None
     except OSError as error:
         raise StorageUnavailableError(f"{folder} cannot be listed: {_plain(error)}") from None
     prefix = folder.partition("://")[0] + "://" if is_address(folder) else ""
-    return sorted(prefix + each.path for each in found if each.type == fs.FileType.File)
+    return sorted(prefix + info.path for info in infos if info.type == fs.FileType.File)
 
 
 def is_file(path: str) -> bool:

@@ -11,7 +11,7 @@ from tapnet.data import ImageSet
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.errors import UserError
 from tapnet.evaluation.evaluator import Evaluator
-from tapnet.jobs.sweep import Trainer, train_all
+from tapnet.jobs.sweep import Train, train_all
 from tapnet.methods import METHODS, TapNet
 from tapnet.paper.ablations.measured import Options
 from tapnet.paper.ablations.rows import Row, paired
@@ -63,7 +63,7 @@ def _slug(variant: str) -> str:
     return variant.replace(" ", "-")
 
 
-def train_variants(recipes: Recipes, out: Path, train: Trainer, log: Callable[[str], None]) -> dict[str, Path]:
+def train_variants(recipes: Recipes, out: Path, train: Train, log: Callable[[str], None]) -> dict[str, Path]:
     """Train each variant in a folder of its own in `out` and return those folders.
 
     A finished run is not trained again, which is logged; an interrupted one is resumed.

@@ -1,0 +1,333 @@
+"""`tapnet ablate`, `table`, `figure` and `import-chainer`: the paper's tables, figures, ablations and checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tapnet.cli.evaluate import candidate, evaluation_data
+from tapnet.cli.options import (
+    add_device,
+    add_engine,
+    add_json,
+    add_set,
+    add_task,
+    check_engine,
+    episode_spec,
+    listing,
+    output_folder,
+)
+from tapnet.cli.output import ERRORS, OUT, percent, print_prose, print_table
+from tapnet.cli.runs import train_on_cluster
+from tapnet.cli.train import train_with_progress
+from tapnet.errors import NotFoundError, UserError
+from tapnet.paths import find_checkpoint
+from tapnet.text import difference, half_width
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from tapnet.checkpoint import Header
+    from tapnet.data.episodes import EpisodeSpec
+    from tapnet.evaluation.candidates import Candidate
+    from tapnet.paper.ablations import Ablation
+    from tapnet.paper.ablations.rows import Row
+
+_ABLATE_EXAMPLES = """examples:
+  tapnet ablate                                            list the ablations
+  tapnet ablate selection --checkpoint runs/mine --way 20
+  tapnet ablate dimension --checkpoint drawings --split val
+  tapnet ablate gradient --recipe quickdraw --set training.episodes=300
+"""
+_RESULTS = Path("results")
+_OURS = ", ours"  # ends the names of our rows
+TABLES = {
+    "main-omniglot-mini": "Table 1: Omniglot and miniImageNet",
+    "main-tiered": "Table 2: tieredImageNet",
+    "episode-composition": "supplement, Table 1: training classes against queries",
+    "hyperparameters": "supplement, Table 2: settings of meta-training",
+    "references": "supplement, section 2.3: settings of the references",
+    "network-sizes": "supplement, Table 3: miniImageNet by the size of the network",
+    "network-sizes-tiered": "supplement, Table 4: tieredImageNet with Conv4",
+    "parameters": "supplement, Table 5: number of parameters",
+    "rivals": "every method on Omniglot, from our runs",
+    "rivals-mini-imagenet": "methods on miniImageNet, from our runs",
+}
+_TABLES = f"""{listing("tables", TABLES)}
+A row with the name of a recipe is ours, made for smaller machines; the recipe says where it departs from the paper.
+"""
+FIGURES = {
+    "projection": "an episode in embedding and in projection space (Figure 2)",
+    "reference-distance": "smallest distance between references over training (Figure 3)",
+    "reference-trajectories": "the paths of the references through training (Figure 4)",
+    "dimension": "accuracy against the projection dimension D (Figure 5)",
+    "episode-composition": "training classes against queries (supplement, Figure 1)",
+    "learning-curve": "accuracy on validation classes over training",
+    "rivals": "every method on Omniglot, from the folder of recorded results",
+}
+_FIGURES = listing("figures", FIGURES)
+_FIGURE_EXAMPLES = """
+examples:
+  tapnet figure projection runs/quickstart
+  tapnet figure reference-trajectories runs/quickstart --out figures
+  tapnet ablate dimension --checkpoint runs/quickstart --record results
+  tapnet figure rivals results --way 5 --shot 1
+  tapnet figure dimension results/ablations/dimension-quickdraw-seed0-….json
+"""
+_IMPORT_EXAMPLES = """examples:
+  tapnet import-chainer save/TapNet_miniImageNet_ResNet12 --out runs/authors
+  tapnet import-chainer save/TapNet_tieredImageNet_ResNet12 --recipe tiered-imagenet-5shot --out runs/tiered
+"""
+
+
+def add_ablate_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _ABLATE_EXAMPLES
+    parser.add_argument("name", nargs="?", help="the ablation; without one, list them")
+    parser.add_argument("--checkpoint", help="variants of a trained network: a run, a file or a bundled name")
+    parser.add_argument("--recipe", help="variants that are trained, by this recipe")
+    add_set(parser)
+    parser.add_argument("--out", type=output_folder, help="folder of the trained runs (default: runs/ablate-NAME)")
+    add_task(parser)
+    parser.add_argument("--episodes", type=int, help="how many (default: 2000, or fewer where each takes long)")
+    add_json(parser)
+    parser.add_argument("--record", type=output_folder, metavar="DIR", help="record the result in DIR/ablations")
+    add_device(parser, precision="auto")
+    add_engine(parser)
+
+
+def run_ablate(args: argparse.Namespace) -> None:
+    from tapnet.paper.ablations import ABLATIONS, find_ablation
+    from tapnet.paper.ablations.rows import task_words
+    from tapnet.paper.results import ablation_result, record_ablation
+
+    if args.name is None:
+        if args.json:
+            raise UserError("--json needs the name of an ablation; `tapnet ablate` lists them.")
+        _print_list(ABLATIONS)
+        return
+    ablation = find_ablation(args.name)
+    _check_options(ablation, args)
+    if args.episodes is None:
+        args.episodes = ablation.episodes
+    task = episode_spec(args)
+    header, base, rows = (_measure if args.checkpoint else _train_and_measure)(ablation, args, task)
+    recorded_task = asdict(task) | ({"way": None} if ablation.varies_way else {})
+    rows_as_dicts, overlap = [asdict(row) for row in rows], base.overlap.as_dict()
+    result = ablation_result(args.name, header, base.evaluator, recorded_task, rows_as_dicts, overlap)
+    if args.json:
+        print(json.dumps(result))
+    else:
+        _print_rows(rows, f"{args.name}: {task_words(result['task'])}, {task.episodes} episodes", ablation.note)
+    if args.record:
+        print(f"Recorded in {record_ablation(args.record, result)}", file=sys.stderr)
+
+
+def _check_options(ablation: Ablation, args: argparse.Namespace) -> None:
+    if (args.checkpoint is None) == (args.recipe is None):
+        raise UserError("Expected either --checkpoint, to vary a trained network, or --recipe, to train the variants.")
+    if args.checkpoint and ablation.measure is None:
+        raise UserError(f"The variants of {args.name} need training: use --recipe in place of --checkpoint.")
+    if args.recipe and ablation.recipes is None:
+        raise UserError(f"The variants of {args.name} need no training: use --checkpoint in place of --recipe.")
+    if args.checkpoint and (args.set or args.out or args.engine):
+        raise UserError("--set, --out and --engine are for variants that are trained: leave them out, or use --recipe.")
+    check_engine(args)
+
+
+def _measure(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) -> tuple[Header, Candidate, list[Row]]:
+    """Return the header of the checkpoint, the checkpoint with its evaluator, and the rows."""
+    assert ablation.measure is not None
+    opened = candidate(args.checkpoint, _in_float32(args))
+    return opened.header, opened, ablation.measure(opened.evaluator, task)
+
+
+def _train_and_measure(
+    ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec
+) -> tuple[Header, Candidate, list[Row]]:
+    """Train the variants; return the same as `_measure`, for the first of them."""
+    from tapnet.paper.ablations.trained import check_measurable, measure_runs, recipes_by_folder, train_variants
+    from tapnet.recipe import load_recipe
+
+    assert ablation.recipes is not None
+    recipe = load_recipe(args.recipe, args.set)
+    train = partial(
+        train_with_progress,
+        device=args.device,
+        precision=args.precision,
+        quiet=args.json,
+        again="the same command",
+        test=False,
+    )
+    recipes = ablation.recipes(recipe)
+    check_measurable(recipes, evaluation_data(args).load(recipe.data), task)
+    out = args.out or Path("runs") / f"ablate-{args.name}"
+    if args.engine:
+        train_on_cluster(recipes_by_folder(recipes), out, args)
+    folders = train_variants(recipes, out, train, partial(print, file=sys.stderr))
+    candidates = {variant: candidate(str(folder), _in_float32(args)) for variant, folder in folders.items()}
+    evaluators = {variant: opened.evaluator for variant, opened in candidates.items()}
+    base = next(iter(candidates.values()))
+    return replace(base.header, recipe=recipe), base, measure_runs(evaluators, task, recipe.training.episodes)
+
+
+def _in_float32(args: argparse.Namespace) -> argparse.Namespace:
+    """Return the options for an evaluation in float32; --precision is that of training."""
+    return argparse.Namespace(**vars(args) | {"precision": "float32"})
+
+
+def _print_list(ablations: dict[str, Ablation]) -> None:
+    for name, ablation in ablations.items():
+        sources = (("--checkpoint", ablation.measure), ("--recipe", ablation.recipes))
+        options = " or ".join(option for option, function in sources if function)
+        print(f"{name:<26}{options}")
+        print_prose(ablation.question, indent=2)
+
+
+def _print_rows(rows: list[Row], title: str, note: str) -> None:
+    from tapnet.paper.ablations.rows import subsample_rows
+
+    is_paired = any(row.difference is not None for row in rows)
+    headings = ["variant", "accuracy", "over episodes", *(("difference", "paired interval") if is_paired else ())]
+    headings += ["references first"] if rows[0].references_first is not None else []
+    headings += ["over rotations"] if rows[0].lowest is not None else []
+    lines = []
+    for row in subsample_rows(rows, max(rows, key=lambda row: row.accuracy)):
+        cells = [row.variant, percent(row.accuracy), half_width(row.ci95)]
+        if is_paired:
+            cells += [difference(row.difference), half_width(row.difference_ci95)]
+        if row.references_first is not None:
+            cells.append(percent(row.references_first))
+        if row.lowest is not None and row.highest is not None:
+            cells.append(f"{100 * row.lowest:.2f} to {percent(row.highest)}")
+        lines.append(cells)
+    print(title)
+    print_table(headings, lines)
+    if rows[0].training_episodes:
+        note = f"Each variant was trained once, for {rows[0].training_episodes} episodes; another seed may differ."
+    if note:
+        print_prose(note)
+
+
+def add_table_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _TABLES
+    parser.add_argument("name", nargs="?", choices=TABLES, metavar="NAME", help="see below; without one, list them")
+    parser.add_argument("--results", type=Path, default=_RESULTS, help="folder of recorded results")
+
+
+def run_table(args: argparse.Namespace) -> None:
+    if args.name is None:
+        print(_TABLES, end="")
+        return
+
+    from tapnet.paper.results import read_ablations, read_results
+    from tapnet.paper.tables import filled_table
+
+    filled = filled_table(args.name, [*read_results(args.results), *read_ablations(args.results)])
+    if not args.results.is_dir():
+        if args.results != _RESULTS:
+            raise NotFoundError(f"There is no folder {args.results}: expected one that `--record` has filled.")
+        ERRORS.print(f"There is no folder {_RESULTS} here, so ours are left out: give that of a checkout as --results.")
+        published = [row for row in filled.rows if not row[0].endswith(_OURS)]
+        filled = replace(filled, rows=published, commands=[])
+    print(filled.title)
+    ours = [number for number, (name, *_) in enumerate(filled.rows) if name.endswith(_OURS)]
+    print_table(filled.headings, filled.rows, bold=ours)
+    for title, lines in (
+        ("Notes:", filled.notes),
+        ("Run:", filled.runs),
+        ("Not run; each with its command:", filled.commands),
+    ):
+        if lines:
+            print(title, *(f"  {line}" for line in lines), sep="\n")
+
+
+def add_figure_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _FIGURES + _FIGURE_EXAMPLES
+    parser.add_argument(
+        "name", nargs="?", choices=FIGURES, metavar="NAME", help="see below; without one, list the figures"
+    )
+    parser.add_argument(
+        "source",
+        nargs="?",
+        help="the folder of a run; for `projection` also a checkpoint; for the figures of ablations a recorded result",
+    )
+    parser.add_argument("--out", type=output_folder, default=Path("figures"), help="folder for NAME.png and NAME.svg")
+    add_task(parser)
+    parser.set_defaults(device="cpu", precision="float32")
+
+
+def run_figure(args: argparse.Namespace) -> None:
+    if args.name is None:
+        print(_FIGURES, end="")
+        return
+    if args.source is None:
+        raise UserError(f"Expected the source of {args.name}: the folder of a run, or a recorded result.")
+    if args.name == "projection":
+        find_checkpoint(args.source)
+    elif not Path(args.source).exists():
+        raise NotFoundError(f"There is nothing at {args.source}: expected the folder of a run, or a recorded result.")
+
+    from tapnet.plotting import save
+
+    figure = _draw(args.name, Path(args.source), args)
+    for suffix in (".png", ".svg"):
+        print(save(figure, args.out / f"{args.name}{suffix}"))
+
+
+def _draw(name: str, source: Path, args: argparse.Namespace) -> Figure:
+    from tapnet.paper.ablation_figures import dimension_figure, episode_composition_figure
+    from tapnet.paper.learning_curve import learning_curve, reference_distance
+    from tapnet.paper.projection import projection_figure
+    from tapnet.paper.results import read_ablation, read_results
+    from tapnet.paper.rivals_figure import rivals_figure
+    from tapnet.paper.trajectories import reference_trajectories
+
+    match name:
+        case "projection":
+            evaluator = candidate(args.source, args).evaluator
+            return projection_figure(evaluator.method, evaluator.images, args.way, args.shot, args.query, args.seed)
+        case "reference-distance":
+            return reference_distance(source)
+        case "reference-trajectories":
+            return reference_trajectories(source)
+        case "dimension":
+            return dimension_figure(read_ablation(source))
+        case "episode-composition":
+            return episode_composition_figure(read_ablation(source))
+        case "learning-curve":
+            return learning_curve(source)
+        case _:
+            if not source.is_dir():
+                raise NotFoundError(f"There is no folder {source}: expected one that `--record` has filled.")
+            return rivals_figure(read_results(source), args.way, args.shot)
+
+
+def add_import_chainer_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _IMPORT_EXAMPLES
+    parser.add_argument("file", type=Path, help="a file of Chainer's save_npz, with the ResNet-12")
+    parser.add_argument("--out", type=Path, required=True, help="the folder to write, such as runs/authors")
+    parser.add_argument("--recipe", default="mini-imagenet-5shot", help="how it was trained (default: %(default)s)")
+    parser.add_argument("--image-size", type=int, default=84, help="height and width of its images (default: 84)")
+
+
+def run_import_chainer(args: argparse.Namespace) -> None:
+    from tapnet.paper.chainer import import_chainer
+    from tapnet.paths import BEST, LAST
+    from tapnet.recipe import load_recipe
+
+    if any((args.out / name).exists() for name in (BEST, LAST)):
+        raise FileExistsError(f"{args.out} already holds a run: choose another --out.")
+    checkpoint = import_chainer(args.file, load_recipe(args.recipe), args.image_size)
+    checkpoint.write(args.out / BEST)
+    recipe = checkpoint.header.recipe
+    channels, height, width = checkpoint.header.image_shape
+    bias = " with a bias" if "reference_bias" in checkpoint.weights else ""
+    OUT.print(
+        f"{args.out / BEST}: {recipe.backbone.name} for images of {channels}×{height}×{width}, {recipe.training.way} "
+        f"references{bias}.\nTry: tapnet evaluate {args.out}"
+    )
