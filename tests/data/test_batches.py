@@ -59,6 +59,14 @@ def test_a_plain_pytorch_loop_learns(blobs):
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
 
 
+def test_batch_sampler_has_new_episodes_in_every_epoch_and_repeats_one_by_its_number():
+    sampler = EpisodeBatchSampler(np.repeat(np.arange(9), 9), way=3, shot=1, query=2, episodes=4)
+    epochs = [list(sampler) for _ in range(3)]
+    assert len({tuple(batch) for epoch in epochs for batch in epoch}) == 12
+    sampler.set_epoch(1)
+    assert [list(sampler), list(sampler)] == epochs[1:]
+
+
 def test_images_go_to_a_gpu_from_pinned_memory_without_waiting(monkeypatch):
     calls = []
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: calls.append("pinned") or self)

@@ -1,5 +1,6 @@
 import io
 import struct
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -10,16 +11,20 @@ from PIL import EpsImagePlugin, Image, ImageOps
 
 from tapnet.data import preprocessing as preprocessing_module
 from tapnet.data.preprocessing import FORMATS, Preprocessing, decode, quiet_decoders, readable_formats, with_image
-from tapnet.data.source import Unreadable
+from tapnet.data.source import TooLarge, Unreadable
 
 readable_formats()  # registers what can save HEIF
 COLOR, GREY = Preprocessing(8, 8, 3), Preprocessing(8, 8, 1)
 
 
-def pixels(image, preprocessing=COLOR, form="PNG", **options):
+def encoded(image, form="PNG", **options):
     stream = io.BytesIO()
     image.save(stream, form, **options)
-    return decode(stream.getvalue(), preprocessing)
+    return stream.getvalue()
+
+
+def pixels(image, preprocessing=COLOR, form="PNG", **options):
+    return decode(encoded(image, form, **options), preprocessing)
 
 
 @given(
@@ -166,17 +171,57 @@ def test_decode_cut_off_file_is_unreadable(form):
     assert isinstance(decode(stream.getvalue()[: len(stream.getvalue()) // 2], COLOR), Unreadable)
 
 
-@pytest.mark.parametrize("side", [7100, 12000, 40000])
-def test_decode_bomb_is_refused_before_it_is_unpacked(side):
+def declared(width, height):
+    """A PNG whose header declares a size, and which holds nothing."""
+
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
-    bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(("side", "words"), [(8100, "at most 64,000,000 are decoded"), (40000, "decompression bomb")])
+def test_decode_bomb_is_refused_before_it_is_unpacked(side, words, monkeypatch):
+    monkeypatch.setattr(preprocessing_module, "_eight_bits", lambda _: pytest.fail("decoded"))
     with quiet_decoders():
-        found = decode(bomb, COLOR)
-    assert isinstance(found, Unreadable)
-    assert "bomb" in found.reason
+        assert words in decode(declared(side, side), COLOR).reason
+
+
+def test_decode_photographs_of_telephones_are_not_too_large():
+    image = Image.new("L", (12000, 9000), 200)  # 108 megapixels
+    assert (pixels(image, form="JPEG") == 200).all()
+    assert (pixels(image.resize((8064, 6048))) == 200).all()  # 48 megapixels
+
+
+def test_with_image_takes_a_limit_that_a_jpeg_may_exceed_four_times():
+    def size(width, height, form, most_pixels):
+        content = encoded(Image.new("RGB", (width, height)), form)
+        read = with_image(content, lambda loaded: loaded.image.size, 20, most_pixels)
+        return type(read) if isinstance(read, TooLarge) else read
+
+    assert size(100, 100, "PNG", 10_000) == (100, 100)
+    assert size(100, 100, "PNG", 9_999) is TooLarge
+    assert size(200, 200, "JPEG", 10_000) == (25, 25)
+    assert size(201, 200, "JPEG", 10_000) is TooLarge
+
+
+@pytest.mark.parametrize("size", [(60_000, 1), (1, 201)])
+def test_decode_image_of_extreme_proportions_is_refused(size):
+    centred = Preprocessing(28, 28, 1, ink="bright", centred=True)
+    assert "200 times longer than wide" in decode(declared(*size), centred).reason
+
+
+def test_decode_long_drawing_is_reduced_before_it_is_put_into_a_square():
+    drawing = np.full((30_000, 300), 255, np.uint8)
+    drawing[:, 100:200] = 0
+    centred = Preprocessing(28, 28, 1, ink="bright", centred=True)
+    tracemalloc.start()
+    column = decode(drawing, centred).sum(axis=(0, 2))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert column.argmax() in (13, 14)
+    assert peak < 100e6
 
 
 def test_decode_floating_point_image_asks_for_bits(make):

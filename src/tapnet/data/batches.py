@@ -75,7 +75,7 @@ class EpisodeImages(NamedTuple):
     @property
     def split_labels(self) -> Tensor:
         """The class of every image among those of its split."""
-        return torch.cat([self.classes.repeat_interleave(each) for each in (self.shot, self.query)])
+        return torch.cat([self.classes.repeat_interleave(count) for count in (self.shot, self.query)])
 
 
 def episode_images(images: ImageSet, episode: Episode, device: torch.device = _CPU) -> EpisodeImages:
@@ -98,9 +98,9 @@ def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-def class_labels(way: int, each: int, device: torch.device | None = None) -> Tensor:
-    """Return 0, 0, …, 1, 1, …: labels of `each` images of every class, class by class."""
-    return torch.arange(way, device=device).repeat_interleave(each)
+def class_labels(way: int, per_class: int, device: torch.device | None = None) -> Tensor:
+    """Return 0, 0, …, 1, 1, …: labels of `per_class` images of every class, class by class."""
+    return torch.arange(way, device=device).repeat_interleave(per_class)
 
 
 class EpisodeBatchSampler(Sampler[list[int]]):
@@ -108,10 +108,13 @@ class EpisodeBatchSampler(Sampler[list[int]]):
 
     A batch holds way·shot support images, class by class, then way·query query images likewise::
 
-        episodes = EpisodeBatchSampler(labels, way=20, shot=1, query=5, episodes=1000)
-        for images, _ in DataLoader(dataset, batch_sampler=episodes):
-            support, query = images.split(episodes.sizes)
-            loss = F.cross_entropy(model(support, episodes.support_labels, query), episodes.query_labels)
+        sampler = EpisodeBatchSampler(labels, way=20, shot=1, query=5, episodes=1000)
+        for images, _ in DataLoader(dataset, batch_sampler=sampler):
+            support, query = images.split(sampler.sizes)
+            loss = F.cross_entropy(model(support, sampler.support_labels, query), sampler.query_labels)
+
+    Epoch e has the episodes e · `episodes`, e · `episodes` + 1, … of the seed. Every iteration is a new epoch: the one
+    after the last, or the one that `set_epoch` named, from which a resumed training continues.
     """
 
     def __init__(self, labels: ArrayLike, way: int, shot: int, query: int, episodes: int, seed: int = 0) -> None:
@@ -119,10 +122,16 @@ class EpisodeBatchSampler(Sampler[list[int]]):
         self.sizes = [way * shot, way * query]
         self.support_labels = class_labels(way, shot)
         self.query_labels = class_labels(way, query)
+        self.epoch = 0  # of the next iteration
 
     def __len__(self) -> int:
         return self.sampler.spec.episodes
 
+    def set_epoch(self, epoch: int) -> None:
+        """Make `epoch` the epoch of the next iteration, as in PyTorch's `DistributedSampler`."""
+        self.epoch = epoch
+
     def __iter__(self) -> Iterator[list[int]]:
-        for index in range(len(self)):
-            yield self.sampler[index].indices.tolist()
+        start = self.epoch * len(self)
+        self.epoch += 1
+        return (self.sampler[start + index].indices.tolist() for index in range(len(self)))

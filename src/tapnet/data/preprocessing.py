@@ -2,12 +2,13 @@
 
 `tapnet data prepare` packs images through it, the packed dataset and every checkpoint trained on it record its
 settings, and `fit` and `predict` read images by the same settings. Only the formats listed here are opened, and nothing
-of more than MOST_PIXELS is decoded.
+of more than `most_pixels` is decoded; a JPEG counts by the size to which it is reduced while it is decoded.
 """
 
 from __future__ import annotations
 
 import io
+import struct
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
 
 from tapnet.data.source import Raw, TooLarge, Unreadable
 from tapnet.errors import UserError
@@ -33,8 +34,11 @@ SUFFIXES = frozenset(
 FILTERS = {resampling.name.lower(): resampling for resampling in Image.Resampling}
 FITS = ("squash", "crop")
 INKS = ("bright", "dark")
-MOST_PIXELS = 40_000_000  # of one image: with a copy of it, 320 MB while it is decoded
+MOST_PIXELS = 64_000_000  # of one image, more than telephones take; with a copy of it, 500 MB while it is decoded
+JPEG_FACTOR = 4  # a JPEG may have so many times more: it can be decoded at half its width and height
+MOST_ELONGATED = 200  # times longer than wide; squares around longer drawings would take gigabytes
 LARGE_PIXELS = 4_000_000
+LARGEST_SIDE = 4096  # of the pixels that an image becomes, and of a drawing before it is put into a square
 LARGE_SIDE = 1600  # to which a JPEG of too many pixels is reduced if nobody says how large it is needed
 ORIENTATION = 0x0112  # the EXIF tag
 ORIENTATIONS = {
@@ -110,8 +114,8 @@ class Preprocessing:
             raise UserError(f"Expected `fit` to be {' or '.join(FITS)}, got {self.fit!r}.")
         if self.channels not in (1, 3):
             raise UserError(f"Expected 1 channel (gray) or 3 channels (color), got {self.channels}.")
-        if not (1 <= self.height <= 4096 and 1 <= self.width <= 4096):
-            raise UserError(f"Expected image sides of 1 to 4096 pixels, got {self.height}×{self.width}.")
+        if not (1 <= self.height <= LARGEST_SIDE and 1 <= self.width <= LARGEST_SIDE):
+            raise UserError(f"Expected image sides of 1 to {LARGEST_SIDE} pixels, got {self.height}×{self.width}.")
         if self.ink not in (None, *INKS):
             raise UserError(f"Expected `ink` to be {' or '.join(INKS)}, got {self.ink!r}.")
         if (self.centred or self.full_contrast) and self.ink != "bright":
@@ -203,20 +207,28 @@ def with_image(
     """Return what `use` makes of the image, or the reason why it cannot be read.
 
     `side` is a height and width that `use` can do with: a JPEG is decoded at 1/2, 1/4 or 1/8 of its size, but not below
-    it, in a fraction of the time. Without `side`, only one of more than MOST_PIXELS is. An image of more than
-    `most_pixels` is not decoded at all.
+    it, in a fraction of the time. Without `side`, only one of too many pixels is. An image that would have more than
+    `most_pixels` (None: MOST_PIXELS) when decoded is `TooLarge`, and not decoded at all.
     """
     if isinstance(raw, Unreadable):
         return raw
+    limit = MOST_PIXELS if most_pixels is None else most_pixels
     try:
         image = _open(raw)
-        if most_pixels is not None and image.width * image.height > most_pixels:
-            return TooLarge(f"{image.width}×{image.height} pixels, more than {most_pixels:,}")
-        if side is not None or image.width * image.height > MOST_PIXELS:
+        width, height = image.size
+        if max(width, height) > MOST_ELONGATED * min(width, height):
+            return Unreadable(f"{width}×{height} pixels: an image may be {MOST_ELONGATED} times longer than wide")
+        too_large = TooLarge(
+            f"{width}×{height} pixels, where at most {limit:,} are decoded (a JPEG, which is reduced, may have "
+            f"{JPEG_FACTOR} times as many): make it smaller or raise the limit"
+        )
+        if width * height > limit * JPEG_FACTOR:
+            return too_large
+        if side is not None or width * height > limit:
             image.draft(image.mode, (side or LARGE_SIDE, side or LARGE_SIDE))
         pixels = image.width * image.height
-        if pixels > MOST_PIXELS:
-            raise Image.DecompressionBombError
+        if pixels > limit:
+            return too_large
         with _one_large_at_a_time if pixels > LARGE_PIXELS else nullcontext():
             return use(LoadedImage(_eight_bits(image), _orientation(image)))
     except Exception as error:  # decoders raise almost anything on damaged bytes
@@ -233,10 +245,9 @@ def image_size(raw: bytes) -> tuple[int, int] | Unreadable:
 
 @contextmanager
 def quiet_decoders() -> Iterator[None]:
-    """Inside, damaged metadata causes no warning and Pillow's warning about large images is an error."""
+    """Inside, neither damaged metadata nor large images, for which `with_image` has its own limit, cause a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
         yield
 
 
@@ -259,6 +270,9 @@ def readable_formats() -> tuple[str, ...]:
 def _open(raw: bytes | Pixels | Image.Image) -> Image.Image:
     """Return the image, not yet decoded; there is no file to close."""
     if isinstance(raw, bytes):
+        if raw.startswith(b"\xff\xd8\xff"):  # Pillow's own limit counts the pixels of a JPEG before it is reduced
+            with suppress(SyntaxError, IndexError, TypeError, struct.error):
+                return JpegImagePlugin.jpeg_factory(io.BytesIO(raw))
         return Image.open(io.BytesIO(raw), formats=readable_formats())
     if isinstance(raw, Image.Image):
         return raw
@@ -298,8 +312,8 @@ def _reason(raw: object, error: Exception) -> str:
         if isinstance(raw, bytes) and raw[4:8] == b"ftyp" and "HEIF" not in readable_formats():
             return "HEIF and AVIF images need another package: pip install 'tapnet[heif]'"
         return "not an image of a known format"
-    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        return f"more than {MOST_PIXELS:,} pixels, which may be a decompression bomb"
+    if isinstance(error, Image.DecompressionBombError):
+        return f"more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels, which may be a decompression bomb"
     return str(error) or type(error).__name__
 
 
@@ -346,10 +360,16 @@ def _bounds(marked: NDArray[np.bool_]) -> list[list[int]]:
 
 
 def _in_square(ink: Pixels, rows: Sequence[int], columns: Sequence[int]) -> Pixels:
-    """Return the bounding box of the ink in the middle of a black square; a drawing without ink as it is."""
+    """Return the bounding box of the ink in the middle of a black square; a drawing without ink as it is.
+
+    A box longer than LARGEST_SIDE is reduced to it first, so that the square has a bounded size.
+    """
     if not rows[1]:
         return ink
     box = ink[slice(*rows), slice(*columns)]
+    if (longest := max(box.shape)) > LARGEST_SIDE:
+        height, width = (max(1, side * LARGEST_SIDE // longest) for side in box.shape)
+        box = _as_array(Image.fromarray(box).resize((width, height), Image.Resampling.BOX), "L")
     height, width = box.shape
     if height == width:
         return box
