@@ -21,7 +21,7 @@ LAYERS = {
             ("recipe",),
             ("checkpoint",),
             ("evaluation",),
-            ("inference", "training"),
+            ("inference", "testing", "training"),
             ("jobs",),
             ("paper",),
             ("web",),

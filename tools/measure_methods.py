@@ -77,7 +77,7 @@ def methods_of(network: EmbeddingModel) -> Methods:
     """Return the methods of a network, its own first."""
     names = dict.fromkeys((network.default_method, *PARAMETER_FREE))
     methods = {name: (network.method_named(name), slice(None)) for name in names}
-    if "reference_shots" in network.method.adapt_options():
+    if "reference_shots" in network.method.adapt_options:
         blended = network.method_named(None, {"reference_shots": REFERENCE_SHOTS})
         methods[f"{network.default_method}, reference_shots={REFERENCE_SHOTS}"] = blended, slice(None)
     if getattr(network.method.backbone, "plain_share", 0):  # the plain features stand first

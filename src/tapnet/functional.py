@@ -84,12 +84,12 @@ def check_labels(labels: Any, way: int | None = None) -> int:
     return way
 
 
-def check_one_label_each(features: Tensor, labels: Tensor) -> None:
-    """Raise UserError unless the labels (..., n) are as many as the features (..., n, *feature_shape)."""
-    if features.shape[: labels.dim()] != labels.shape:
+def check_one_label_each(labels: Tensor, items: tuple[int, ...]) -> None:
+    """Raise UserError unless labels have the shape (..., n) of the items that they are for."""
+    if tuple(labels.shape) != tuple(items):
         raise UserError(
-            "Expected one label per feature, 0 to way - 1, got labels of shape "
-            f"{tuple(labels.shape)} for features of shape {tuple(features.shape)}."
+            f"Expected one label from 0 to way - 1 per feature, of shape {tuple(items)}, got labels of shape "
+            f"{tuple(labels.shape)}; of one-hot labels pass `labels.argmax(-1)`."
         )
 
 
@@ -102,7 +102,7 @@ def class_prototypes(features: Tensor, labels: Tensor, way: int, validate: bool 
     """
     if validate:
         check_labels(labels, way)
-    check_one_label_each(features[..., 0], labels)
+    check_one_label_each(labels, features.shape[:-1])
     members = F.one_hot(labels, way).to(features.dtype)  # (..., n, way)
     return members.mT @ features / members.sum(dim=-2).unsqueeze(-1)
 

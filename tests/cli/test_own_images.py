@@ -855,10 +855,10 @@ def test_folders_inside_that_of_a_class_are_named(drawing_folders, drawing_task,
 def test_choices_of_fit_are_those_of_the_method():
     from tapnet.cli import fit
     from tapnet.functional import SELECTION_STRATEGIES
-    from tapnet.methods import projection_head
+    from tapnet.methods import tapnet
 
     assert set(fit.SELECTIONS) == set(SELECTION_STRATEGIES) - {"random"}
-    assert fit.BASES == projection_head.BASES
+    assert fit.BASES == tapnet.BASES
 
 
 def test_info_of_another_file_is_one_sentence(tmp_path, capsys):

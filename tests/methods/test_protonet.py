@@ -7,7 +7,7 @@ from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
 from tapnet.functional import projected_distances
 from tapnet.methods import PrototypicalNetwork
-from tapnet.methods.projection_head import ProjectionHead
+from tapnet.methods.tapnet import ProjectionHead
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 0])
 

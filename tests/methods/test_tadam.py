@@ -6,7 +6,7 @@ import torch
 from tapnet.backbones import Conv4, ResNet12, ResNet12Small
 from tapnet.data.batches import EpisodeImages
 from tapnet.methods import PrototypicalNetwork, TadamAlpha, TadamTC
-from tapnet.methods.substitution import with_tensors
+from tapnet.methods.base import with_tensors
 from tapnet.methods.tadam import conditioned_layers
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 0])

@@ -172,7 +172,7 @@ def test_every_trained_ablation_has_recipes_and_the_first_is_the_default(name, r
     first, *others = TRAINED[name].recipes(given).values()
     with torch.device("meta"):
         methods = [as_variant(each.build((3, 84, 84))) for each in (given, first)]
-    options = TapNetVariant.adapt_options()
+    options = TapNetVariant.adapt_options
     assert first.training == given.training
     assert len({tuple(getattr(method, option) for option in options) for method in methods}) == 1
     assert others

@@ -160,7 +160,7 @@ class Evaluator:
         return max(1, values // (images * math.prod(self.method.feature_shape))) if self.method.batched else 1
 
     def _batch_accuracies(self, batch: EpisodeBatch) -> Accuracies:
-        with torch.inference_mode(not self.method.gradients_at_test):
+        with torch.inference_mode():
             scores = self._scores(batch).detach()
         if not scores.abs().amax().isfinite():  # faster than to look at each
             raise NonFiniteError(f"{type(self.method).__name__} returned logits of NaN or infinity: it has diverged.")

@@ -42,7 +42,7 @@ def adapted_head(examples: Examples, model: EmbeddingModel, method: str, options
     labels = torch.from_numpy(examples.labels).to(model.device)
     way = int(examples.labels.max()) + 1
     ready = method_for(way, model, method, options)
-    with torch.set_grad_enabled(ready.gradients_at_test):
+    with torch.no_grad():
         return ready.adapt(torch.from_numpy(examples.features).to(model.device), labels, way)
 
 

@@ -155,7 +155,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         name = self._method_name()
         if name is None and options == {"selection": "optimal", "projection_dim": None, "basis": None}:
             return None, {}
-        known = self._model().method_named(name).adapt_options()
+        known = self._model().method_named(name).adapt_options
         return name, {key: value for key, value in options.items() if key in known and value is not None}
 
     def _method_name(self) -> str | None:

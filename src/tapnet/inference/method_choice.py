@@ -29,7 +29,7 @@ def choose_method(model: EmbeddingModel) -> MethodChoice:
     this rule.
     """
     own = model.default_method
-    if "reference_shots" in model.method.adapt_options():
+    if "reference_shots" in model.method.adapt_options:
         options = {"reference_shots": REFERENCE_SHOTS}
         return MethodChoice(own, options, "the best on validation classes for networks with references")
     if own not in PARAMETER_FREE:

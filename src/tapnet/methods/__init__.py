@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tapnet.methods.base import EpisodeLoss, Method, PrototypeMethod
+from tapnet.methods.base import EpisodeLoss, Head, LinearHead, Method, PrototypeMethod
 from tapnet.methods.centroid import CosineCentroid
 from tapnet.methods.classifier import ClassifierBaseline
-from tapnet.methods.head import Head, LinearHead
 from tapnet.methods.logistic import LogisticRegression
 from tapnet.methods.maml import MAML
 from tapnet.methods.matching import MatchingNetwork
@@ -51,9 +50,11 @@ __all__ = [
     "PARAMETER_FREE",
     "SNAIL",
     "ClassifierBaseline",
+    "CosineCentroid",
     "EpisodeLoss",
     "Head",
     "LinearHead",
+    "LogisticRegression",
     "MatchingNetwork",
     "Method",
     "PrototypeMethod",

@@ -1,4 +1,4 @@
-"""The base class of few-shot methods; the rest of the package knows methods only through it.
+"""The base classes of few-shot methods and of heads; the rest of the package knows methods only through them.
 
 A method adapts: `adapt(support, labels, way)` returns a `Head`. A head scores: `head.logits(query)`. Both take the
 features that `embed` returns. Everything else (`logits`, `forward`, the default `loss`) follows from these three.
@@ -11,6 +11,10 @@ from __future__ import annotations
 
 import copy
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -20,10 +24,53 @@ from torch.nn import functional as F
 from tapnet.backbones import Backbone
 from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
-from tapnet.functional import check_labels, check_one_label_each, class_prototypes, type_name
-from tapnet.methods.head import Head
+from tapnet.functional import check_labels, check_one_label_each, class_prototypes, type_name, widened
 
 _BRIGHTEST = 10.0  # above any usual normalization, below the values of bytes
+
+
+class Head(ABC):
+    """The classifier of one episode, or of a batch of episodes in the leading dimensions of its tensors."""
+
+    @abstractmethod
+    def logits(self, query: Tensor) -> Tensor:
+        """Return scores (..., query, way) of query features (..., query, *feature_shape)."""
+
+    def linear(self) -> LinearHead | None:
+        """Return the linear layer over the features that has the softmax of `logits`, or `None` if there is none."""
+        return None
+
+    def project(self, features: Tensor) -> Tensor:
+        """Return the features (..., n, dim) in the space in which the head compares them."""
+        return features
+
+    @property
+    def centers(self) -> Tensor | None:
+        """The point that represents each class among the features, (..., way, dim); `None` if there is none."""
+        return None
+
+
+@dataclass(frozen=True)
+class LinearHead(Head):
+    r"""Scores $w_k \cdot x + b_k$, where x is first scaled to unit length if `normalize`."""
+
+    weight: Tensor  # (..., way, dim)
+    bias: Tensor  # (..., way)
+    normalize: bool = False
+    class_centers: Tensor | None = None  # (..., way, dim)
+
+    def logits(self, query: Tensor) -> Tensor:
+        return self.project(query.to(self.weight.dtype)) @ self.weight.mT + self.bias.unsqueeze(-2)
+
+    def linear(self) -> LinearHead:
+        return self
+
+    def project(self, features: Tensor) -> Tensor:
+        return F.normalize(features, dim=-1) if self.normalize else features
+
+    @property
+    def centers(self) -> Tensor | None:
+        return self.class_centers
 
 
 class EpisodeLoss(NamedTuple):
@@ -36,22 +83,22 @@ class EpisodeLoss(NamedTuple):
 class Method(nn.Module):
     """A backbone, and how a support set becomes a head over its features.
 
-    The class attributes declare what a method needs and promises; training, evaluation, the feature cache and the tests
-    rely on them. Where an option decides, the instance overrides the attribute.
+    The class attributes declare where a method differs from the default; training, evaluation, the feature cache and
+    `tapnet.testing` rely on them. Where an option decides, the instance overrides the attribute.
     """
 
-    feature_maps: ClassVar[bool] = False  # takes the backbone's last maps (channels, height, width), not its vectors
+    feature_maps: bool = False  # takes the backbone's last maps (channels, height, width), not its vectors
     task_features: ClassVar[bool] = False  # features depend on the task: `embed` returns the images themselves
     transductive: bool = False  # a query's logits may depend on the other queries
     follows_class_order: bool = True  # permuting the classes permutes the logits and does nothing else
     support_order_matters: bool = False  # permuting the support set may change the logits
-    gradients_at_test: ClassVar[bool] = False  # adapts by gradient descent, so evaluation may not disable gradients
     batched: ClassVar[bool] = True  # `adapt` takes several episodes of one shape at once
     trainable: ClassVar[bool] = True  # has a gradient with respect to the features
     takes_windows: ClassVar[bool] = False  # `loss` takes images smaller than the backbone's image shape
     auxiliary_classes: ClassVar[bool] = False  # training sets its option `num_classes`
     training_only: ClassVar[tuple[str, ...]] = ()  # modules that only `loss` uses
     way_option: ClassVar[str | None] = None  # the option that equals the number of classes of a training episode
+    adapt_options: ClassVar[tuple[str, ...]] = ()  # options that `with_options` may change
     order_free_options: ClassVar[dict[str, Any]] = {}  # passed to `with_options`, they make it follow the class order
 
     def __init__(self, backbone: Backbone) -> None:
@@ -83,7 +130,7 @@ class Method(nn.Module):
 
         Without `validate` the values of the images are not looked at.
         """
-        check_images(images, validate)
+        self._check_images(images, validate)
         if self.task_features:
             return images
         return self.backbone.maps(images) if self.feature_maps else self.backbone(images)
@@ -94,6 +141,7 @@ class Method(nn.Module):
 
     def logits(self, support: Tensor, labels: Tensor, query: Tensor, way: int) -> Tensor:
         """Return the logits (..., query, way) of query features in the episode of this support set."""
+        self._check_precision(support)
         return self.adapt(support, labels, way).logits(query)
 
     def forward(
@@ -103,12 +151,12 @@ class Method(nn.Module):
 
         Without `way`, the values of labels and images are checked, and the labels tell the number of classes.
         """
-        validate = way is None
         for images in (support_images, query_images):
-            check_images(images, validate)
+            self._check_images(images, validate=way is None)
+        if isinstance(support_labels, Tensor):  # `check_labels` says what else they should be
+            check_one_label_each(support_labels, support_images.shape[:1])
         if way is None:
             way = check_labels(support_labels)
-        check_one_label_each(support_images.flatten(1)[:, 0], support_labels)
         if support_images.shape[1:] != query_images.shape[1:]:
             raise UserError(
                 "Support and query images need the same channels, height and width, got "
@@ -134,6 +182,11 @@ class Method(nn.Module):
         losses = [cross_entropy(logits, target) for logits, target in zip(scores, targets, strict=True)]
         return EpisodeLoss(torch.stack(losses).mean(), scores[0])
 
+    def members(self, support: Tensor, labels: Tensor, way: int) -> Tensor:
+        """Return one-hot labels (..., n, way) as floats of the support set's precision, at least float32."""
+        check_one_label_each(labels, support.shape[: support.dim() - len(self.feature_shape)])
+        return F.one_hot(labels, way).to(torch.promote_types(support.dtype, torch.float32))
+
     def diagnostics(self) -> dict[str, float]:
         """Return numbers to record at every point of the learning curve."""
         return {}
@@ -146,8 +199,8 @@ class Method(nn.Module):
         """Return this method, sharing its parameters, with other options of `adapt`."""
         changed = copy.copy(self)
         for name, value in options.items():
-            if name not in self.adapt_options():
-                known = ", ".join(self.adapt_options())
+            if name not in self.adapt_options:
+                known = ", ".join(self.adapt_options)
                 takes = f"can be fitted with the options {known}" if known else "has no options to be fitted with"
                 raise UserError(f"{type(self).__name__} {takes}, got {name!r}.")
             setattr(changed, name, value)
@@ -157,10 +210,26 @@ class Method(nn.Module):
     def check_options(self) -> None:
         """Raise UserError if an option of `adapt` has a value that it cannot have."""
 
-    @classmethod
-    def adapt_options(cls) -> tuple[str, ...]:
-        """Return the options that `with_options` may change."""
-        return ()
+    def _check_images(self, images: Tensor, validate: bool) -> None:
+        """Raise UserError unless images are floats, and if `validate` in [0, 1] or normalized by mean and deviation."""
+        if not isinstance(images, Tensor) or not images.is_floating_point():
+            raise UserError(
+                f"Images need to be a tensor of floats in [0, 1], got {type_name(images)}: divide uint8 by 255."
+            )
+        self._check_precision(images)
+        if not validate or torch.compiler.is_compiling() or not images.numel():
+            return
+        if (most := images.detach().amax()) > _BRIGHTEST:
+            raise UserError(f"Images need values in [0, 1], got up to {most:g}: divide them by 255.")
+
+    def _check_precision(self, inputs: Tensor) -> None:
+        """Raise UserError if either the inputs or the weights are float64, not both."""
+        weight = next(self.parameters(), inputs)
+        if (weight.dtype == torch.float64) != (inputs.dtype == torch.float64):
+            raise UserError(
+                f"The network computes in {type_name(weight)}, got {type_name(inputs)}: convert one of them by "
+                ".float() or .double()."
+            )
 
 
 class PrototypeMethod(Method):
@@ -179,15 +248,65 @@ class PrototypeMethod(Method):
         return self.adapt_to(class_prototypes(support, labels, way, validate=False))
 
 
+class FixedWayMethod(Method):
+    """A method whose network has `way` outputs; output k is trained to be class k of every episode.
+
+    Training episodes have exactly `way` classes. In eval mode an episode may have fewer: the outputs without a class
+    are left out of the logits.
+    """
+
+    way_option = "way"
+    follows_class_order = False
+
+    def __init__(self, backbone: Backbone, way: int) -> None:
+        super().__init__(backbone)
+        if way < 2:
+            raise UserError(f"{type(self).__name__} needs `way` to be at least 2, got {way}.")
+        self.way = way
+
+    @property
+    def max_way(self) -> int:
+        return self.way
+
+    def check_episode(self, support: Tensor, labels: Tensor, way: int) -> None:
+        """Raise UserError if the network was not built for so many classes, or an image lacks a label."""
+        check_one_label_each(labels, support.shape[: support.dim() - len(self.feature_shape)])
+        if way > self.way or (self.training and way < self.way):
+            limit = "exactly" if self.training else "at most"
+            raise UserError(
+                f"{type(self).__name__} was built for {self.way}-way episodes and takes {limit} {self.way} classes, "
+                f"got {way}: build it with way={way}."
+            )
+
+
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the mean cross-entropy with labels (n,) or probabilities (n, way), in float32 if logits are half."""
-    return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), targets)
+    return F.cross_entropy(widened(logits), targets)
 
 
-def support_members(support: Tensor, labels: Tensor, way: int) -> Tensor:
-    """Return one-hot labels (..., n, way) as floats of the support set's precision, at least float32."""
-    check_one_label_each(support, labels)
-    return F.one_hot(labels, way).to(torch.promote_types(support.dtype, torch.float32))
+def perceptron(*sizes: int) -> nn.Sequential:
+    """Return linear layers between these sizes with a ReLU after each except the last."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(sizes):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def with_tensors(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str = "") -> nn.Module:
+    """Return the module with other parameters and buffers, by their full names; it shares everything else.
+
+    The given module is not changed: not even for a moment, as by hooks or `torch.func.functional_call`, so several
+    threads may use it at once.
+    """
+    changed = copy.copy(module)
+    for kind in ("_parameters", "_buffers"):
+        own = getattr(module, kind)
+        setattr(changed, kind, {name: tensors.get(prefix + name, tensor) for name, tensor in own.items()})
+    changed._modules = {
+        name: None if part is None else with_tensors(part, tensors, f"{prefix}{name}.")
+        for name, part in module._modules.items()
+    }
+    return changed
 
 
 def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
@@ -200,15 +319,3 @@ def check_positive(option: str, value: float) -> None:
     """Raise UserError unless the value of an option is above 0 and finite."""
     if not 0 < value < math.inf:
         raise UserError(f"`{option}` needs to be a finite number above 0, got {value}.")
-
-
-def check_images(images: Tensor, validate: bool = True) -> None:
-    """Raise UserError unless images are floats, and if `validate` in [0, 1] or normalized by mean and deviation."""
-    if not isinstance(images, Tensor) or not images.is_floating_point():
-        raise UserError(
-            f"Images need to be a tensor of floats in [0, 1], got {type_name(images)}: divide uint8 by 255."
-        )
-    if not validate or torch.compiler.is_compiling() or not images.numel():
-        return
-    if (most := images.detach().amax()) > _BRIGHTEST:
-        raise UserError(f"Images need values in [0, 1], got up to {most:g}: divide them by 255.")

@@ -7,17 +7,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tapnet.functional import class_prototypes, widened
-from tapnet.methods.base import Method
-from tapnet.methods.head import LinearHead
+from tapnet.methods.base import LinearHead, Method
 
 
 class CosineCentroid(Method):
     """Assigns each query to the class whose mean direction has the largest cosine with it."""
 
     def adapt(self, support: Tensor, labels: Tensor, way: int) -> LinearHead:
-        directions, centers = mean_directions(widened(support), labels, way)
-        bias = directions.new_zeros(directions.shape[:-1])
-        return LinearHead(directions, bias, normalize=True, class_centers=centers)
+        return cosine_head(*mean_directions(widened(support), labels, way))
+
+
+def cosine_head(directions: Tensor, centers: Tensor) -> LinearHead:
+    """Return the head that scores by the cosine with the direction of each class, (..., way, dim)."""
+    return LinearHead(directions, directions.new_zeros(directions.shape[:-1]), normalize=True, class_centers=centers)
 
 
 def mean_directions(features: Tensor, labels: Tensor, way: int) -> tuple[Tensor, Tensor]:

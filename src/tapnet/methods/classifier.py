@@ -5,39 +5,73 @@ Yinbo Chen, Zhuang Liu, Huijuan Xu, Trevor Darrell, Xiaolong Wang. ICCV 2021. Th
 
 from __future__ import annotations
 
-from torch import nn
+from dataclasses import dataclass
+
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
 from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
-from tapnet.methods.base import EpisodeLoss, cross_entropy
-from tapnet.methods.centroid import CosineCentroid
+from tapnet.functional import class_prototypes, widened
+from tapnet.methods.base import EpisodeLoss, Head, LinearHead, Method, cross_entropy
+from tapnet.methods.centroid import cosine_head, mean_directions
 
 
-class ClassifierBaseline(CosineCentroid):
-    """Trained to classify all training classes; adapts to a task by the cosine centroids of its support set.
+@dataclass(frozen=True)
+class PooledHead(Head):
+    """A linear head over the means of the maps."""
 
-    The classifier is one linear layer over the mean of the last maps, so it also learns from smaller windows of the
-    images (augmentation `window`). Other methods can start from its backbone: `tapnet train RECIPE --from RUN`.
+    head: LinearHead
+
+    def logits(self, query: Tensor) -> Tensor:
+        return self.head.logits(self.project(query))
+
+    def project(self, features: Tensor) -> Tensor:
+        return features.mean(dim=(-2, -1))
+
+
+class ClassifierBaseline(Method):
+    """Trained to classify all training classes; assigns each query to the class with the largest cosine.
+
+    Features are the means of the last maps, in training as at test; a class has the direction of the mean of its
+    examples, or with `normalize_shots` of the mean of their directions. The classifier is one linear layer, so it also
+    learns from smaller windows of the images (augmentation `window`). Other methods can start from its backbone:
+    `tapnet train RECIPE --from RUN`.
     """
 
     takes_windows = True
     auxiliary_classes = True
     training_only = ("classifier",)
 
-    def __init__(self, backbone: Backbone, num_classes: int | None = None, label_smoothing: float = 0.0) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        num_classes: int | None = None,
+        label_smoothing: float = 0.0,
+        normalize_shots: bool = False,
+    ) -> None:
+        self.feature_maps = backbone.dim != backbone.map_shape[0]  # unless the backbone takes their means itself
         super().__init__(backbone)
         if not 0 <= label_smoothing < 1:
             raise UserError(f"`label_smoothing` needs to be at least 0 and below 1, got {label_smoothing}.")
-        self.label_smoothing = label_smoothing
+        self.label_smoothing, self.normalize_shots = label_smoothing, normalize_shots
         self.classifier = nn.Linear(backbone.map_shape[0], num_classes) if num_classes else None
+
+    def adapt(self, support: Tensor, labels: Tensor, way: int) -> Head:
+        features = widened(support).mean(dim=(-2, -1)) if self.feature_maps else widened(support)
+        if self.normalize_shots:
+            head = cosine_head(*mean_directions(features, labels, way))
+        else:
+            centroids = class_prototypes(features, labels, way, validate=False)
+            head = cosine_head(F.normalize(centroids, dim=-1), centroids)
+        return PooledHead(head) if self.feature_maps else head
 
     def loss(self, episode: EpisodeImages) -> EpisodeLoss:
         """Return the cross-entropy of all images of the episode over all training classes."""
         if self.classifier is None:
             raise UserError("Training a classifier needs the option `num_classes`, the number of training classes.")
         scores = self.classifier(self.backbone.maps(episode.images).mean(dim=(-2, -1)))
-        labels = F.one_hot(episode.split_labels, scores.shape[-1]).float()
+        labels = F.one_hot(episode.split_labels, scores.shape[-1]).to(scores.dtype)
         targets = labels.lerp(labels.new_tensor(1 / scores.shape[-1]), self.label_smoothing)
         return EpisodeLoss(cross_entropy(scores, targets), scores[episode.sizes[0] :, episode.classes])

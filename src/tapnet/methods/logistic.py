@@ -2,71 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.optimize import minimize
-from scipy.special import log_softmax
 from torch import Tensor
 from torch.nn import functional as F
 
-from tapnet.methods.base import Method
+from tapnet.functional import widened
+from tapnet.methods.base import LinearHead, Method
 from tapnet.methods.centroid import mean_directions
-from tapnet.methods.head import LinearHead
 
 LENGTH = 10.0  # to which features are scaled before the weights are penalized
-_RANK_TOLERANCE = 1e-12  # of eigenvalues, relative to the largest
-Array = NDArray[np.float64]
 
 
 class LogisticRegression(Method):
-    """scikit-learn's logistic regression with C = 1 on features scaled to length 10."""
+    """scikit-learn's logistic regression with C = 1 on features scaled to length 10.
+
+    Its weights lie in the span of the examples, so it is fitted to their coordinates in a basis of it: with 196 classes
+    of 3 examples and 2560 features, fitting to the features themselves takes 3.5 times as long.
+    """
 
     batched = False
     trainable = False
 
     def adapt(self, support: Tensor, labels: Tensor, way: int) -> LinearHead:
+        from sklearn.linear_model import LogisticRegression as Regression  # takes a second to import
+
         features = support.detach().double()
         _, centers = mean_directions(features, labels, way)
-        scaled = LENGTH * F.normalize(features, dim=-1)
-        weight, bias = logistic_regression(scaled.cpu().numpy(), labels.cpu().numpy(), way)
-        parts = torch.from_numpy(weight * LENGTH), torch.from_numpy(bias), centers
-        weights, biases, centers = (part.to(support.device, torch.float32) for part in parts)
-        return LinearHead(weights, biases, normalize=True, class_centers=centers)
-
-
-def logistic_regression(features: Array, labels: NDArray[np.int64], way: int) -> tuple[Array, Array]:
-    """Return weight (way, dim) and bias (way,) of least cross-entropy plus half the squared weight.
-
-    The weight lies in the span of the examples, so the search has only as many dimensions as there are examples.
-    """
-    coordinates, basis = _span_coordinates(features)
-    targets = np.eye(way)[labels]
-
-    def loss(flat: Array) -> tuple[float, Array]:
-        weight, bias = flat[way:].reshape(way, -1), flat[:way]
-        logs = log_softmax(coordinates.T @ weight.T + bias, axis=1)
-        residual = np.exp(logs) - targets
-        gradient = np.concatenate([residual.sum(axis=0), (residual.T @ coordinates.T + weight).ravel()])
-        return float(-(targets * logs).sum() + 0.5 * np.square(weight).sum()), gradient
-
-    start = np.zeros(way + way * len(coordinates))
-    solution: Any = minimize(loss, start, jac=True, method="L-BFGS-B", options={"gtol": 1e-6})
-    bias = solution.x[:way]
-    return solution.x[way:].reshape(way, -1) @ basis, bias - bias.mean()
-
-
-def _span_coordinates(features: Array) -> tuple[Array, Array]:
-    """Return the coordinates (r, n) of the rows in an orthonormal basis (r, dim) of their span.
-
-    By the eigenvectors of their dot products, which is faster than a QR decomposition.
-    """
-    count, dim = features.shape
-    if count >= dim:
-        return features.T, np.eye(dim)
-    values, vectors = np.linalg.eigh(features @ features.T)
-    kept = values > _RANK_TOLERANCE * values[-1]
-    vectors, lengths = vectors[:, kept], np.sqrt(values[kept])
-    return (vectors * lengths).T, (vectors / lengths).T @ features
+        basis, coordinates = torch.linalg.qr(LENGTH * F.normalize(features, dim=-1).mT)  # (dim, r), (r, n)
+        # scikit-learn fits one weight w to two classes; the penalty of ± w / 2, as of more classes, is half as large
+        regression = Regression(C=2.0 if way == 2 else 1.0, tol=1e-6, max_iter=1000)
+        regression.fit(coordinates.mT.cpu().numpy(), labels.cpu().numpy())
+        weight, bias = (torch.from_numpy(part).to(features) for part in (regression.coef_, regression.intercept_))
+        if way == 2:
+            weight, bias = torch.cat([-weight, weight]) / 2, torch.cat([-bias, bias]) / 2
+        dtype = widened(support).dtype
+        return LinearHead((LENGTH * weight @ basis.mT).to(dtype), bias.to(dtype), True, centers.to(dtype))

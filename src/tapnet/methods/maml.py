@@ -16,10 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from tapnet.backbones import Backbone
 from tapnet.errors import UserError
-from tapnet.methods.base import cross_entropy
-from tapnet.methods.fixed_way import FixedWayMethod
-from tapnet.methods.head import Head
-from tapnet.methods.substitution import with_tensors
+from tapnet.methods.base import FixedWayMethod, Head, cross_entropy, with_tensors
 
 Weights = dict[str, Tensor]
 Statistics = list[tuple[Tensor, Tensor]]  # mean and variance of each batch normalization, in the order of the network
@@ -57,8 +54,8 @@ class MAML(FixedWayMethod):
     """
 
     task_features = True
-    gradients_at_test = True
     batched = False
+    adapt_options = ("test_steps", "test_rate")
 
     def __init__(
         self,
@@ -89,6 +86,9 @@ class MAML(FixedWayMethod):
 
     def adapt(self, support: Tensor, labels: Tensor, way: int) -> AdaptedNetwork:
         self.check_episode(support, labels, way)
+        if torch.is_inference(support) or torch.is_inference(labels):  # which cannot take part in a gradient
+            with torch.inference_mode(False):
+                return self.adapt(support.clone(), labels.clone(), way)
         steps, rate = (self.steps, self.rate) if self.training else (self.test_steps, self.test_rate)
         weights = self.initial_weights()
         for _ in range(steps):
@@ -105,11 +105,10 @@ class MAML(FixedWayMethod):
         """Return the weights after a step of gradient descent on the support set; those of the module stay."""
         names = self.adapted_names()
         with torch.enable_grad():
-            logits = self.run(support, weights)[:, :way]
-            loss = cross_entropy(logits, labels)
+            loss = cross_entropy(self.run(support, weights)[:, :way], labels)
             second_order = self.training and not self.first_order
             gradients = torch.autograd.grad(loss, [weights[name] for name in names], create_graph=second_order)
-            moved = {name: weights[name] - rate * each for name, each in zip(names, gradients, strict=True)}
+            moved = {name: weights[name] - rate * slope for name, slope in zip(names, gradients, strict=True)}
         return weights | moved
 
     def initial_weights(self) -> Weights:
@@ -146,10 +145,6 @@ class MAML(FixedWayMethod):
             features: Tensor = with_tensors(self.backbone, own)(images)
         return features
 
-    @classmethod
-    def adapt_options(cls) -> tuple[str, ...]:
-        return ("test_steps", "test_rate")
-
 
 class BatchNormStatistics(TorchFunctionMode):
     """Inside, batch normalization takes the given statistics, in order, or without them those of its batch.
@@ -162,20 +157,17 @@ class BatchNormStatistics(TorchFunctionMode):
         self._given, self._collect = None if given is None else iter(given), collect
 
     def __torch_function__(self, func: Callable[..., Any], _: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is not F.batch_norm:
-            return func(*args, **(kwargs or {}))
-        return self._normalize(*args, **(kwargs or {}))
+        replaced = self._normalize if func is F.batch_norm else func
+        return replaced(*args, **(kwargs or {}))
 
     def _normalize(self, maps: Tensor, _mean: Any, _var: Any, weight: Tensor, bias: Tensor, **options: Any) -> Tensor:
         eps = options["eps"]
-        if self._given is None and self._collect is None:
-            return F.batch_norm(maps, None, None, weight, bias, training=True, eps=eps)
-        if self._given is None:
-            variance, mean = torch.var_mean(maps.to(weight.dtype), dim=(0, 2, 3), correction=0)
-        else:
+        if self._given is not None:
             mean, variance = next(self._given)
-        if self._collect is not None:
+        elif self._collect is not None:
+            variance, mean = torch.var_mean(maps.to(weight.dtype), dim=(0, 2, 3), correction=0)
             self._collect.append((mean, variance))
+        else:
+            return F.batch_norm(maps, None, None, weight, bias, training=True, eps=eps)
         scale = weight * torch.rsqrt(variance + eps)
-        shift = bias - mean * scale
-        return maps * scale.view(-1, 1, 1) + shift.view(-1, 1, 1)
+        return maps * scale.view(-1, 1, 1) + (bias - mean * scale).view(-1, 1, 1)

@@ -14,8 +14,7 @@ from torch.nn import functional as F
 from tapnet.backbones import Backbone
 from tapnet.errors import UserError
 from tapnet.functional import widened
-from tapnet.methods.base import Method, check_positive, support_members
-from tapnet.methods.head import Head
+from tapnet.methods.base import Head, Method, check_positive
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class MatchingNetwork(Method):
         self.reader = ContextReader(backbone.dim, steps) if full_context else None
 
     def adapt(self, support: Tensor, labels: Tensor, way: int) -> AttentionHead:
-        members = support_members(support, labels, way)
+        members = self.members(support, labels, way)
         features = support if self.writer is None else self.writer(support)
         return AttentionHead(widened(features), members, self.scale, self.reader)
 
@@ -100,8 +99,8 @@ class ContextReader(nn.Module):
         hidden = cell = torch.zeros_like(query)
         for _ in range(self.steps):
             inputs = torch.cat([query, read], dim=-1)
-            flat = (each.flatten(0, -2) for each in (hidden, cell))
-            hidden, cell = (each.view(query.shape) for each in self.cell(inputs.flatten(0, -2), (*flat,)))
+            states = self.cell(inputs.flatten(0, -2), (hidden.flatten(0, -2), cell.flatten(0, -2)))
+            hidden, cell = (state.view(query.shape) for state in states)
             hidden = hidden + query
             read = (hidden @ support.mT).softmax(dim=-1) @ support
         return hidden

@@ -11,24 +11,26 @@ from torch import Tensor
 
 from tapnet.backbones import Backbone
 from tapnet.functional import euclidean_distances
-from tapnet.methods.base import PrototypeMethod, check_positive
-from tapnet.methods.head import Head, LinearHead
+from tapnet.methods.base import Head, LinearHead, PrototypeMethod, check_positive
 
 
 @dataclass(frozen=True)
 class PrototypeHead(Head):
-    """Scores by negative squared distances to the prototypes (..., way, dim), divided by the temperature."""
+    """Scores by negative distances to the prototypes (..., way, dim), squared or not, multiplied by the scale."""
 
     prototypes: Tensor
-    temperature: float = 1.0
+    scale: Tensor | float = 1.0
+    squared: bool = True
 
     def logits(self, query: Tensor) -> Tensor:
         distances = euclidean_distances(query.to(self.prototypes.dtype), self.prototypes)
-        return -distances.square() / self.temperature
+        return -self.scale * (distances.square() if self.squared else distances)
 
-    def linear(self) -> LinearHead:
-        weight, bias = 2 * self.prototypes, -self.prototypes.square().sum(dim=-1)
-        return LinearHead(weight / self.temperature, bias / self.temperature, class_centers=self.prototypes)
+    def linear(self) -> LinearHead | None:
+        if not self.squared:
+            return None
+        bias = -self.scale * self.prototypes.square().sum(dim=-1)
+        return LinearHead(2 * self.scale * self.prototypes, bias, class_centers=self.prototypes)
 
     @property
     def centers(self) -> Tensor:
@@ -36,7 +38,7 @@ class PrototypeHead(Head):
 
 
 class PrototypicalNetwork(PrototypeMethod):
-    """Assigns each query to the class whose mean feature is nearest, by squared Euclidean distance.
+    r"""Assigns each query to the class whose mean feature is nearest: logits $-\|f(x) - c_k\|^2$ / temperature.
 
     A `temperature` above the paper's 1 suits a backbone whose features are long, such as one trained as a classifier.
     """
@@ -47,4 +49,4 @@ class PrototypicalNetwork(PrototypeMethod):
         self.temperature = temperature
 
     def adapt_to(self, prototypes: Tensor) -> PrototypeHead:
-        return PrototypeHead(prototypes, self.temperature)
+        return PrototypeHead(prototypes, 1 / self.temperature)

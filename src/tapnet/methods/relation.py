@@ -17,8 +17,7 @@ from tapnet.backbones.base import convolution, halved, halving, normalization
 from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
 from tapnet.functional import widened
-from tapnet.methods.base import EpisodeLoss, Method, check_choice, support_members
-from tapnet.methods.head import Head
+from tapnet.methods.base import EpisodeLoss, Head, Method, check_choice
 
 REDUCTIONS = ("sum", "mean")
 WIDTH, HIDDEN = 64, 8  # channels of the relation module, units of its first linear layer
@@ -54,7 +53,7 @@ class RelationNetwork(Method):
         self.relation = RelationModule(backbone.map_shape, padding)
 
     def adapt(self, support: Tensor, labels: Tensor, way: int) -> RelationHead:
-        members = support_members(support, labels, way)
+        members = self.members(support, labels, way)
         if self.reduce == "mean":
             members = members / members.sum(dim=-2, keepdim=True)
         with torch.autocast(support.device.type, enabled=False):
@@ -87,18 +86,11 @@ class RelationModule(nn.Module):
             height, width = map_shape[1:]
             raise UserError(f"Maps of {height}×{width} are too small for a relation module with padding {padding}.")
         self.first = convolution(2 * channels, WIDTH, padding=padding)
+        pooling = halving() if padding is None else nn.MaxPool2d(2)
         self.rest = nn.Sequential(
-            normalization(WIDTH),
-            nn.ReLU(),
-            halving() if padding is None else nn.MaxPool2d(2),
-            convolution(WIDTH, WIDTH, padding=padding),
-            normalization(WIDTH),
-            nn.ReLU(),
-            halving() if padding is None else nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(WIDTH * math.prod(sizes), HIDDEN),
-            nn.ReLU(),
-            nn.Linear(HIDDEN, 1),
+            *(normalization(WIDTH), nn.ReLU(), pooling, convolution(WIDTH, WIDTH, padding=padding)),
+            *(normalization(WIDTH), nn.ReLU(), pooling, nn.Flatten()),
+            *(nn.Linear(WIDTH * math.prod(sizes), HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1)),
         )
 
     def forward(self, class_maps: Tensor, query: Tensor) -> Tensor:

@@ -51,8 +51,9 @@ class Reptile(MAML):
             weights = self.step(weights, episode.images[drawn], labels[drawn], episode.way, self.rate)
         with torch.no_grad():
             logits = self.run(episode.query_images, weights)
-        way_back = torch.stack([(start[name] * (start[name] - weights[name]).detach()).sum() for name in start]).sum()
-        return EpisodeLoss(cross_entropy(logits, episode.query_labels) + way_back - way_back.detach(), logits)
+        moved = [(start[name] * (start[name] - weights[name]).detach()).sum() for name in start]
+        meta_gradient = torch.stack(moved).sum()
+        return EpisodeLoss(cross_entropy(logits, episode.query_labels) + meta_gradient - meta_gradient.detach(), logits)
 
     def adapted_names(self) -> list[str]:
         return [name for name, _ in self.named_parameters()]

@@ -15,9 +15,7 @@ from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
 from tapnet.errors import UserError
-from tapnet.methods.fixed_way import FixedWayMethod, perceptron
-from tapnet.methods.head import Head
-from tapnet.methods.substitution import with_tensors
+from tapnet.methods.base import FixedWayMethod, Head, perceptron, with_tensors
 
 MEMORY_WIDTH = 32  # of the hidden layers that map feedback to a shift; the paper has 20 to 40
 FIRST_VALUE = 0.5

@@ -16,9 +16,7 @@ from torch.nn import functional as F
 from tapnet.backbones import Backbone
 from tapnet.data.batches import EpisodeImages, class_labels
 from tapnet.errors import UserError
-from tapnet.methods.base import EpisodeLoss, cross_entropy
-from tapnet.methods.fixed_way import FixedWayMethod, perceptron
-from tapnet.methods.head import Head
+from tapnet.methods.base import EpisodeLoss, FixedWayMethod, Head, cross_entropy, perceptron
 
 FILTERS = 128  # of each dense block
 ATTENTION = ((64, 32), (256, 128), (512, 256))  # sizes of keys and values

@@ -15,36 +15,20 @@ from torch.nn import functional as F
 from tapnet.backbones import Backbone
 from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
-from tapnet.functional import class_prototypes, euclidean_distances
-from tapnet.methods.base import EpisodeLoss, Method, PrototypeMethod, check_positive, cross_entropy
-from tapnet.methods.head import Head, LinearHead
-from tapnet.methods.substitution import with_tensors
+from tapnet.functional import class_prototypes, widened
+from tapnet.methods.base import (
+    EpisodeLoss,
+    Head,
+    Method,
+    PrototypeMethod,
+    check_positive,
+    cross_entropy,
+    with_tensors,
+)
+from tapnet.methods.protonet import PrototypeHead
 
 MULTIPLIER_PENALTY = 0.01  # times half the squares of the post-multipliers, as TensorFlow's `l2_regularizer`
 AUXILIARY_WEIGHT = 0.4  # the authors take an auxiliary step with a probability that falls from 0.9, 0.4 on average
-
-
-@dataclass(frozen=True)
-class ScaledDistanceHead(Head):
-    """Negative distances to the prototypes (..., way, dim), multiplied by the scale."""
-
-    prototypes: Tensor
-    scale: Tensor
-    squared: bool = False
-
-    def logits(self, query: Tensor) -> Tensor:
-        distances = euclidean_distances(query.to(self.prototypes.dtype), self.prototypes)
-        return -self.scale * (distances.square() if self.squared else distances)
-
-    def linear(self) -> LinearHead | None:
-        if not self.squared:
-            return None
-        bias = -self.scale * self.prototypes.square().sum(dim=-1)
-        return LinearHead(2 * self.scale * self.prototypes, bias, class_centers=self.prototypes)
-
-    @property
-    def centers(self) -> Tensor:
-        return self.prototypes
 
 
 class MetricScale(nn.Module):
@@ -72,8 +56,8 @@ class TadamAlpha(PrototypeMethod):
         super().__init__(backbone)
         self.scale, self.squared = MetricScale(scale, learned_scale), squared
 
-    def adapt_to(self, prototypes: Tensor) -> ScaledDistanceHead:
-        return ScaledDistanceHead(prototypes, self.scale(), self.squared)
+    def adapt_to(self, prototypes: Tensor) -> PrototypeHead:
+        return PrototypeHead(prototypes, self.scale(), self.squared)
 
     def diagnostics(self) -> dict[str, float]:
         return {"metric_scale": self.scale().item()}
@@ -84,7 +68,7 @@ class TaskConditionedHead(Head):
     """A head over the features of a backbone that is conditioned on the task; queries are images."""
 
     backbone: nn.Module
-    head: ScaledDistanceHead
+    head: PrototypeHead
 
     def logits(self, query: Tensor) -> Tensor:
         return self.head.logits(self.project(query))
@@ -95,7 +79,7 @@ class TaskConditionedHead(Head):
 
 
 class TadamTC(Method):
-    """TADAM-α over a backbone that is conditioned on the task, with auxiliary classification of the training classes.
+    r"""TADAM-α over a backbone that is conditioned on the task, with auxiliary classification of the training classes.
 
     A first pass without conditioning gives the mean of the prototypes. From it a task embedding network predicts a
     scale and a shift for every channel after every batch normalization, except in shortcuts; a second pass uses them.
@@ -149,9 +133,9 @@ class TadamTC(Method):
         task = class_prototypes(support, labels, way, validate=False).mean(dim=-2)
         return with_tensors(self.backbone, self.task_embedding(self.backbone, task))
 
-    def _head(self, support: Tensor, labels: Tensor, way: int) -> ScaledDistanceHead:
+    def _head(self, support: Tensor, labels: Tensor, way: int) -> PrototypeHead:
         prototypes = class_prototypes(support, labels, way, validate=False)
-        return ScaledDistanceHead(prototypes, self.scale(), self.squared)
+        return PrototypeHead(prototypes, self.scale(), self.squared)
 
 
 class TaskEmbedding(nn.Module):
@@ -162,28 +146,27 @@ class TaskEmbedding(nn.Module):
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
-        channels = {name: layer.num_features for name, layer in conditioned_layers(backbone).items()}
-        if not channels:
+        widths = [layer.num_features for layer in conditioned_layers(backbone).values()]
+        if not widths:
             raise UserError(f"{type(backbone).__name__} has no batch normalization to condition on the task.")
-        self.gammas = nn.ModuleList(_Predictor(backbone.dim, width) for width in channels.values())
-        self.betas = nn.ModuleList(_Predictor(backbone.dim, width) for width in channels.values())
-        self.multipliers = nn.Parameter(torch.zeros(2, len(channels)))
+        self.gammas, self.betas = (nn.ModuleList(Predictor(backbone.dim, width) for width in widths) for _ in range(2))
+        self.multipliers = nn.Parameter(torch.zeros(2, len(widths)))
 
     def forward(self, backbone: Backbone, task: Tensor) -> dict[str, Tensor]:
         """Return the weight and bias of each batch normalization that also scale and shift what it gives, by name."""
         tensors = {}
         layers = zip(conditioned_layers(backbone).items(), self.gammas, self.betas, *self.multipliers, strict=True)
         for (name, layer), gammas, betas, gamma_0, beta_0 in layers:
-            scale = 1 + gamma_0 * gammas(task).float()
+            scale = 1 + gamma_0 * widened(gammas(task))
             tensors[f"{name}.weight"] = scale * layer.weight
-            tensors[f"{name}.bias"] = scale * layer.bias + beta_0 * betas(task).float()
+            tensors[f"{name}.bias"] = scale * layer.bias + beta_0 * widened(betas(task))
         return tensors
 
     def penalty(self) -> Tensor:
         return MULTIPLIER_PENALTY * self.multipliers.square().sum() / 2
 
 
-class _Predictor(nn.Module):
+class Predictor(nn.Module):
     """Three linear layers, the last two with a skip connection."""
 
     def __init__(self, inputs: int, outputs: int) -> None:

@@ -6,8 +6,9 @@ Sung Whan Yoon, Jun Seo, Jaekyun Moon. ICML 2019.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from numbers import Integral
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +20,66 @@ from tapnet.functional import (
     SELECTION_STRATEGIES,
     blended_references,
     class_prototypes,
+    euclidean_distances,
+    linear_head,
+    null_coordinates,
+    projected_distances,
     projection_errors,
+    reference_directions,
+    residuals,
     select_references,
 )
-from tapnet.methods.base import PrototypeMethod, check_choice, check_positive
-from tapnet.methods.projection_head import BASES, ProjectionHead
+from tapnet.methods.base import Head, LinearHead, PrototypeMethod, check_choice, check_positive
+
+BASES = ("householder", "references")
+
+
+@dataclass(frozen=True)
+class ProjectionHead(Head):
+    """Scores queries by their squared distances to the references, inside the projection that hides the errors."""
+
+    references: Tensor  # (..., way, dim)
+    errors: Tensor  # (..., way, dim)
+    chosen: Tensor  # (..., way), which reference each class took
+    projection_dim: int | None = None
+    differentiable: bool = False
+    basis: str = "householder"
+    temperature: float = 1.0
+    shift: Tensor | None = None  # (..., way), added to the scores before they are divided by the temperature
+
+    @property
+    def ordered_errors(self) -> Tensor:
+        """The errors in the order of the references: below full dimension the projection depends on their order."""
+        return self.errors.take_along_dim(self.chosen.argsort(dim=-1).unsqueeze(-1), dim=-2)
+
+    @property
+    def leading(self) -> Tensor | None:
+        """The first directions of the projection if `basis` is `references`, else `None`."""
+        return reference_directions(self.references, self.errors) if self.basis == "references" else None
+
+    def logits(self, query: Tensor) -> Tensor:
+        if self.projection_dim is None:
+            distances = projected_distances(query, self.references, self.errors, None, self.differentiable)
+        else:
+            distances = euclidean_distances(self.project(query), self.project(self.references)).square()
+        scores = -distances if self.shift is None else self.shift.unsqueeze(-2) - distances
+        return scores if self.temperature == 1 else scores / self.temperature
+
+    def linear(self) -> LinearHead | None:
+        errors = self.errors if self.projection_dim is None else self.ordered_errors
+        weight, bias = linear_head(self.references, errors, self.projection_dim, self.leading)
+        shifted = bias if self.shift is None else bias + self.shift
+        return LinearHead(weight / self.temperature, shifted / self.temperature, class_centers=self.references)
+
+    def project(self, features: Tensor) -> Tensor:
+        """Return coordinates (..., n, D) inside the projection; at full dimension their residuals (..., n, L)."""
+        if self.projection_dim is None:
+            return residuals(features, self.errors if self.differentiable else self.errors.detach())
+        return null_coordinates(features, self.ordered_errors, self.projection_dim, self.leading)
+
+    @property
+    def centers(self) -> Tensor:
+        return self.references
 
 
 class TapNet(PrototypeMethod):
@@ -44,6 +100,7 @@ class TapNet(PrototypeMethod):
 
     way_option = "num_references"
     follows_class_order = False  # under `closest`
+    adapt_options: ClassVar[tuple[str, ...]] = ("selection", "projection_dim", "basis", "reference_shots")
     order_free_options = {"selection": "optimal"}  # noqa: RUF012
 
     def __init__(
@@ -64,10 +121,10 @@ class TapNet(PrototypeMethod):
                 f"TapNet needs `num_references` from 2 to {backbone.dim - 1}, fewer than its backbone has features, "
                 f"got {num_references}."
             )
-        limit = backbone.dim - num_references
         self.projection_dim, self.selection, self.differentiable = projection_dim, selection, differentiable
         self.basis, self.reference_shots, self.temperature = basis, reference_shots, temperature
-        TapNet.check_options(self)  # those of a subclass are not set yet
+        self.check_options()
+        limit = backbone.dim - num_references
         if projection_dim is not None and not 1 <= projection_dim <= limit:
             raise UserError(f"Expected projection_dim from 1 to dim - num_references = {limit}, got {projection_dim}.")
         if projection_dim is not None and differentiable:
@@ -82,10 +139,9 @@ class TapNet(PrototypeMethod):
         check_choice("basis", self.basis, BASES)
         if self.projection_dim is not None and not isinstance(self.projection_dim, Integral):
             raise UserError(f"`projection_dim` needs to be a whole number or None, got {self.projection_dim!r}.")
-        if self.reference_shots is not None and not (
-            isinstance(self.reference_shots, int | float) and 0 <= self.reference_shots < math.inf
-        ):
-            raise UserError(f"`reference_shots` needs to be 0 or more, or None, got {self.reference_shots!r}.")
+        shots = self.reference_shots
+        if shots is not None and not (isinstance(shots, int | float) and 0 <= shots < math.inf):
+            raise UserError(f"`reference_shots` needs to be 0 or more, or None, got {shots!r}.")
 
     @property
     def max_way(self) -> int:
@@ -136,7 +192,3 @@ class TapNet(PrototypeMethod):
 
     def snapshot(self) -> dict[str, Tensor]:
         return {"references": self.references}
-
-    @classmethod
-    def adapt_options(cls) -> tuple[str, ...]:
-        return ("selection", "projection_dim", "basis", "reference_shots")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +12,8 @@ from torch.nn import functional as F
 from tapnet.backbones import Backbone
 from tapnet.errors import UserError
 from tapnet.functional import euclidean_distances, modified_references, projection_errors, select_references
-from tapnet.methods.base import check_choice
-from tapnet.methods.head import LinearHead
-from tapnet.methods.projection_head import ProjectionHead
-from tapnet.methods.tapnet import TapNet
+from tapnet.methods.base import LinearHead, check_choice
+from tapnet.methods.tapnet import ProjectionHead, TapNet
 
 REFERENCES = ("modified", "original")
 SCORES = ("squared", "euclidean", "inner", "cosine")
@@ -41,7 +40,7 @@ class VariantHead(ProjectionHead):
 
 
 class TapNetVariant(TapNet):
-    """TapNet with other references in the projection or the classifier, another score or bias.
+    """TapNet with other references in the projection or the classifier, another score or bias; `options` are TapNet's.
 
     - `projection_references`: `modified` references build the projection, as in the paper, or `original` ones.
     - `classification_references`: `original` references classify, as in the paper, or `modified` ones.
@@ -52,41 +51,26 @@ class TapNetVariant(TapNet):
       score by which references are selected, and does not affect the projection.
     """
 
+    adapt_options = (*TapNet.adapt_options, "projection_references", "classification_references", "distance")
+
     def __init__(
         self,
         backbone: Backbone,
         num_references: int,
-        projection_dim: int | None = None,
-        selection: str = "closest",
-        differentiable: bool = False,
-        basis: str = "householder",
-        reference_shots: float | None = None,
-        temperature: float = 1.0,
-        initial_norm: float = 1.0,
         projection_references: str = "modified",
         classification_references: str = "original",
         distance: str = "squared",
         reference_bias: bool = False,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            backbone,
-            num_references,
-            projection_dim,
-            selection,
-            differentiable,
-            basis,
-            reference_shots,
-            temperature,
-            initial_norm,
-        )
+        self.projection_references, self.classification_references = projection_references, classification_references
+        self.distance = distance
+        super().__init__(backbone, num_references, **options)  # checks all options
         if reference_bias and distance != "squared":
             raise UserError(
                 "`reference_bias` is defined for squared distances only: leave out `reference_bias` or `distance`."
             )
-        self.projection_references, self.classification_references = projection_references, classification_references
-        self.distance = distance
         self.reference_bias = nn.Parameter(torch.zeros(num_references)) if reference_bias else None
-        self.check_options()
 
     def check_options(self) -> None:
         super().check_options()
@@ -97,21 +81,17 @@ class TapNetVariant(TapNet):
     def adapt_to(self, prototypes: Tensor, chosen: Tensor | None = None) -> VariantHead:
         """Return the head for class prototypes (..., way, dim); `chosen` overrides the choice of references."""
         head = super().adapt_to(prototypes, chosen)
-        chosen, references, errors = head.chosen, head.references, head.errors
+        changed = {field.name: getattr(head, field.name) for field in fields(head)} | {"distance": self.distance}
         if self.projection_references == "original":
             prototypes = prototypes if self.differentiable else prototypes.detach()
-            errors = projection_errors(references, prototypes, modified=False)
+            changed["errors"] = projection_errors(head.references, prototypes, modified=False)
         if self.classification_references == "modified":
-            references = modified_references(references)
-        shift = None if self.reference_bias is None else 2 * self.reference_bias[chosen]
-        options = self.projection_dim, self.differentiable, self.basis, self.temperature
-        return VariantHead(references, errors, chosen, *options, shift, self.distance)
+            changed["references"] = modified_references(head.references)
+        if self.reference_bias is not None:
+            changed["shift"] = 2 * self.reference_bias[head.chosen]
+        return VariantHead(**changed)
 
     def choose(self, prototypes: Tensor) -> Tensor:
         if self.training:
             return super().choose(prototypes)
         return select_references(prototypes, self.references, self.selection, bias=self.reference_bias)
-
-    @classmethod
-    def adapt_options(cls) -> tuple[str, ...]:
-        return (*super().adapt_options(), "projection_references", "classification_references", "distance")

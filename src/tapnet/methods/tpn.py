@@ -15,8 +15,7 @@ from tapnet.backbones.base import convolution, halved, halving, normalization
 from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
 from tapnet.functional import euclidean_distances, widened
-from tapnet.methods.base import EpisodeLoss, Method, cross_entropy, support_members
-from tapnet.methods.head import Head
+from tapnet.methods.base import EpisodeLoss, Head, Method, cross_entropy
 
 WIDTH, HIDDEN = 64, 8  # of the network that computes the length scales
 EPSILON = 1e-6
@@ -88,7 +87,7 @@ class TransductivePropagation(Method):
         self.length_scale = LengthScale(backbone.map_shape)
 
     def adapt(self, support: Tensor, labels: Tensor, way: int) -> PropagationHead:
-        members = support_members(support, labels, way)
+        members = self.members(support, labels, way)
         return PropagationHead(widened(support), members, self.length_scale, self.neighbors, self.alpha)
 
     def loss(self, episode: EpisodeImages) -> EpisodeLoss:

@@ -19,7 +19,7 @@ from tapnet.evaluation.evaluator import Accuracies, Evaluator
 from tapnet.functional import reference_directions, reflections
 from tapnet.methods import TapNet
 from tapnet.methods.base import check_choice
-from tapnet.methods.projection_head import BASES
+from tapnet.methods.tapnet import BASES
 
 _BLOCKS = 64  # of neighboring coordinates, summed side by side
 _VALUES = 2**19  # queries and scores at a time, 2 MB

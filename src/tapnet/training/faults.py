@@ -84,7 +84,7 @@ def episode_loss(path: Path) -> float:
     layout = torch.channels_last if episode.images.dim() == 4 else torch.contiguous_format
     method.to(memory_format=layout)  # type: ignore[call-overload]
     episode = episode._replace(images=episode.images.contiguous(memory_format=layout))
-    with torch.random.fork_rng(), torch.set_grad_enabled(method.gradients_at_test):
+    with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)
         try:
             return method.loss(episode).loss.item()

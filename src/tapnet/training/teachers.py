@@ -59,8 +59,6 @@ def _teacher(checkpoint: Checkpoint, path: str, image_shape: ImageShape, way: in
         problem = f"takes images of shape {shape}, but those of the recipe have {image_shape}"
     elif method.max_way is not None and method.max_way < way:
         problem = f"takes episodes of at most {method.max_way} classes, but training.way is {way}"
-    elif method.gradients_at_test:
-        problem = f"uses {name}, which adapts by gradient descent"
     elif method.transductive:
         problem = f"uses {name}, whose predictions depend on the other queries"
     if problem:
