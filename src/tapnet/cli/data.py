@@ -137,11 +137,11 @@ def _size(shape: tuple[int, int, int]) -> str:
 
 
 def _command(name: str, ready: bool) -> str:
-    from tapnet.data.downloading import DOWNLOADS
+    from tapnet.data import DATASETS
 
     if ready:
         return f"tapnet data show {name} --out {name}.png"
-    download = f"tapnet data download {name}   or   " if name in DOWNLOADS else ""
+    download = f"tapnet data download {name}   or   " if name in DATASETS and DATASETS[name].downloads else ""
     return f"{download}tapnet data prepare {name} --from PATH"
 
 
@@ -190,23 +190,25 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _download(args: argparse.Namespace) -> None:
-    from tapnet.data.downloading import DOWNLOADS, download
+    from tapnet.data import DATASETS
+    from tapnet.data.downloading import download
     from tapnet.data.packing import name_for
     from tapnet.paths import data_root
 
     dataset = _preparable(args.name)
-    if args.name not in DOWNLOADS:
-        formats = "\n".join(f"  • {each.description}" for each in dataset.formats)
+    if not dataset.downloads:
+        downloadable = [name for name, other in DATASETS.items() if other.downloads]
+        formats = "\n".join(f"  • {form.description}" for form in dataset.formats)
         OUT.print(f"{dataset.origin}\nFormats that can be read:\n{formats}")
         raise UserError(
             f"{args.name} cannot be downloaded from here: get it from where it is kept, then run "
-            f"`tapnet data prepare {args.name} --from PATH`. Sets that can be downloaded: {', '.join(DOWNLOADS)}."
+            f"`tapnet data prepare {args.name} --from PATH`. Sets that can be downloaded: {', '.join(downloadable)}."
         )
     root = data_root(args.root)
     name_for(dataset, root, _pack_options(args))
     folder = root / "downloads" / args.name
     with progress("downloading") as advance:
-        for remote in DOWNLOADS[args.name]:
+        for remote in dataset.downloads:
             print(f"Fetching {remote.url}")
             download(remote, folder, advance)
     _pack(args, dataset, folder)
@@ -240,7 +242,7 @@ def _show(args: argparse.Namespace) -> None:
 def _preparable(name: str) -> Dataset:
     from tapnet.data import DATASETS
 
-    choices = [each for each, dataset in DATASETS.items() if dataset.formats]
+    choices = [choice for choice, dataset in DATASETS.items() if dataset.formats]
     if name not in choices:
         bundled = " (bundled: it needs nothing)" if name in DATASETS else ""
         raise UserError(f"Datasets to prepare are {', '.join(choices)}, got {name!r}{bundled}.")

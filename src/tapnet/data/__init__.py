@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tapnet.data.catalog import DATASETS
-from tapnet.data.catalog.folder import FOLDER
+from tapnet.data.catalog.others import FOLDER
 from tapnet.data.dataset import Dataset
 from tapnet.data.image_set import ImageSet
 from tapnet.data.packed import Packed, is_packed, open_packed

@@ -1,17 +1,39 @@
-"""What defines a dataset: its name, splits and expected counts, and the formats in which it is read."""
+"""What defines a dataset: its name, splits and expected counts, its downloads, and the forms in which it is read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
 from tapnet.data.packed import Packed, is_packed, open_packed
-from tapnet.data.readers import Format
-from tapnet.data.source import SPLITS, Source, Splits
-from tapnet.errors import NotFoundError
+from tapnet.data.readers.files import FileTree, open_file_tree
+from tapnet.data.source import SPLITS, Log, Source, Splits, abbreviate
+from tapnet.errors import NotFoundError, UserError
 from tapnet.paths import data_root
+from tapnet.text import pluralize
+
+MULTI_FILE = (".csv", ".npz", ".pickle", ".pkl")  # forms of several files in one folder
+SHARES = {"train": 0.64, "val": 0.16}  # of the classes, as in miniImageNet; the rest is test
+
+
+@dataclass(frozen=True)
+class Format:
+    """A form in which a dataset is handed out: its description, and the function that reads it."""
+
+    description: str
+    read: Callable[[FileTree, Splits, Log], Source | None]
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file at a public address, with its published MD5."""
+
+    url: str
+    md5: str
 
 
 @dataclass(frozen=True)
@@ -26,6 +48,7 @@ class Dataset:
     images: int | None = None  # in the published set
     images_per_class: int | None = None
     formats: tuple[Format, ...] = ()
+    downloads: tuple[Remote, ...] = ()
     filter: str = "lanczos"
     published_filter: str = ""  # what is known of how the published images were resized
     ink: str | None = None  # of drawings: bright or dark when packed
@@ -47,6 +70,44 @@ class Dataset:
                 parameter="root",
             )
         return open_packed(folder)
+
+    def recognize(self, path: Path, log: Log) -> Source:
+        """Return the images of the dataset at a path; raise UserError if none of its formats is there."""
+        one_of_several = path.is_file() and path.suffix.lower() in MULTI_FILE
+        tree = FileTree(path.parent, focus=path.name) if one_of_several else open_file_tree(path)
+        log_once = cache(log)  # a pickle is read once for its classes and again for its images
+        for candidate in self.formats:
+            source = candidate.read(tree, self.splits, log_once)
+            if source is None:
+                continue
+            source = source if self.refine is None else self.refine(source)
+            source.version = tree.version
+            if not len(source):
+                raise UserError(f"{path} was recognized as {source.format}, but it holds no image.")
+            counts = f"{pluralize(len(source.classes), 'class')}, {pluralize(len(source), 'image')}"
+            log(f"Recognized {path} as {source.format}: {counts}.")
+            return source
+        names = abbreviate(tree.names, 3) or "nothing"
+        raise UserError(
+            f"{path} is not a known form of {self.name}; it holds {names}. Expected one of: "
+            f"{'; '.join(candidate.description for candidate in self.formats)}."
+        )
+
+    def split_classes(self, source: Source, seed: int) -> dict[str, tuple[str, ...]]:
+        """Return the classes of each split: by the published lists, else as the files declare, else by the seed."""
+        listed = {split: [name for name in names if name in source.classes] for split, names in self.splits.items()}
+        declared = source.splits or ({} if self.splits else random_splits(source.classes, seed))
+        for split, names in declared.items():
+            listed.setdefault(split, []).extend(name for name in names if name not in self.classes)
+        return {split: tuple(names) for split, names in listed.items()}
+
+
+def random_splits(classes: Collection[str], seed: int) -> dict[str, list[str]]:
+    """Return a split of the classes by a hash of seed and name, the same for every library and file system."""
+    order = sorted(classes, key=lambda name: hashlib.sha256(f"{seed}/{name}".encode()).digest())
+    train, val = (round(share * len(order)) for share in SHARES.values())
+    parts = (order[:train], order[train : train + val], order[train + val :])
+    return {split: sorted(part) for split, part in zip(SPLITS, parts, strict=True)}
 
 
 def listed_splits(name: str, *more: str) -> dict[str, tuple[str, ...]]:

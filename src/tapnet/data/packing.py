@@ -27,7 +27,6 @@ from tapnet.data.packed import (
     sha256_of,
 )
 from tapnet.data.preprocessing import LoadedImage, Pixels, Preprocessing, quiet_decoders, with_image
-from tapnet.data.recognition import recognize, splits_for
 from tapnet.data.source import Raw, Source, Unreadable, abbreviate, normalize_name
 from tapnet.data.staging import DONE, RESIZED, TODO, Staging, clear_full_disk_errors, locked
 from tapnet.errors import UserError
@@ -65,7 +64,7 @@ def prepare(dataset: Dataset, path: Path, root: Path, options: PackOptions, call
     """Pack the dataset at `path` and return it; raise UserError if it exists already, unless `options.overwrite`."""
     name = name_for(dataset, root, options)
     preprocessing = preprocessing_for(dataset, options)
-    source = recognize(dataset, path, callbacks.log)  # before anything is written
+    source = dataset.recognize(path, callbacks.log)  # before anything is written
     with locked(root, name):
         shape = (len(source), *preprocessing.shape)
         versions = np.fromiter(map(source.version, _keys(source)), dtype=np.uint64, count=len(source))
@@ -194,7 +193,7 @@ def _manifest(
         preprocessing=preprocessing,
         resized=int((place.state == RESIZED).sum()),
         classes={label: len(keys) for label, keys in source.classes.items()},
-        splits=splits_for(dataset, source, seed),
+        splits=dataset.split_classes(source, seed),
         left_out={str(row): reason for row, reason in sorted(bad.items())},
         notes=tuple(source.notes),
         sha256=sha256_of(place.folder / IMAGES),

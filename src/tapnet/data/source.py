@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from tapnet.text import pluralize
 
 LARGEST_FILE = 100_000_000  # bytes of one encoded image; far beyond any photograph, and small enough to hold
-NOT_AN_IMAGE = "not images by their suffix"
 SPLITS = ("train", "val", "test")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 Splits = Mapping[str, tuple[str, ...]]  # split: its classes
+Log = Callable[[str], None]
 
 
 class Unreadable(NamedTuple):
@@ -57,7 +57,7 @@ def normalize_name(text: str) -> str:
     a terminal among them.
     """
     valid = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], unicodedata.normalize("NFC", valid))
+    return _CONTROL.sub(lambda control: repr(control[0])[1:-1], unicodedata.normalize("NFC", valid))
 
 
 def sort_classes(classes: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:

@@ -2,8 +2,8 @@ import unicodedata
 
 import pytest
 
+from tapnet.data.dataset import random_splits
 from tapnet.data.preprocessing import readable_formats
-from tapnet.data.recognition import drawn_splits
 from tapnet.errors import UserError
 
 
@@ -59,7 +59,7 @@ def test_folder_split_follows_the_seed(pack, make, tmp_path):
 
 def test_drawn_splits_do_not_depend_on_the_order_of_the_classes():
     names = [f"class {number}" for number in range(30)]
-    assert drawn_splits(names, 3) == drawn_splits(names[::-1], 3)
+    assert random_splits(names, 3) == random_splits(names[::-1], 3)
 
 
 def test_folder_loose_images_and_other_files_are_named(pack, make, tmp_path):

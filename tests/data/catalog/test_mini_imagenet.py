@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tapnet.data import DATASETS, load_dataset
-from tapnet.data.catalog.mini_imagenet import _published
+from tapnet.data.catalog.imagenet import _published
 from tapnet.data.checking import check
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.data.packing import Callbacks, PackOptions, prepare

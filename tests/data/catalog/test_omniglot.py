@@ -74,7 +74,7 @@ def test_omniglot_one_zip_alone_has_its_own_classes_only(shared, pack):
 
 
 def test_omniglot_extracted_folders_give_the_same_pixels(shared, tmp_path, pack, make):
-    from tapnet.data.readers.file_tree import open_file_tree
+    from tapnet.data.readers.files import open_file_tree
 
     zipped = open_file_tree(shared / "omniglot" / "images_background.zip")
     few = [name for name in zipped.names if "/Greek/" in name]

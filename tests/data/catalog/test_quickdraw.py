@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tapnet.data import load_dataset
-from tapnet.data.catalog.quickdraw import QUICKDRAW, bundled_drawings
+from tapnet.data.catalog.drawings import QUICKDRAW, bundled_drawings
 from tapnet.data.checking import check
 
 

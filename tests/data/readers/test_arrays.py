@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tapnet.data.readers import arrays
-from tapnet.data.readers.arrays import npz_members, npz_rows
+from tapnet.data.readers.arrays import npz_rows, npz_shapes
 from tapnet.errors import UserError
 
 
@@ -50,8 +50,8 @@ def test_npz_rows_flattened_images_are_squares():
     assert np.array_equal(rows(npz(a=array)), array.reshape(2, 4, 4, 3))
 
 
-def test_npz_members_gives_every_shape_without_reading_the_arrays():
-    assert npz_members(npz(a=np.zeros((5, 2, 2, 3)), b=np.zeros((1, 2, 2, 3))), "f") == {
+def test_npz_shapes_gives_every_shape_without_reading_the_arrays():
+    assert npz_shapes(npz(a=np.zeros((5, 2, 2, 3)), b=np.zeros((1, 2, 2, 3))), "f") == {
         "a": (5, 2, 2, 3),
         "b": (1, 2, 2, 3),
     }
@@ -67,9 +67,9 @@ def forged(header_shape, data=b"\x00" * 100):
 
 
 @pytest.mark.parametrize("shape", [(10**12, 84, 84, 3), (101,), (99,)])
-def test_npz_members_refuses_a_shape_that_its_bytes_cannot_hold(shape):
+def test_npz_shapes_refuses_a_shape_that_its_bytes_cannot_hold(shape):
     with pytest.raises(ValueError, match="cannot hold"):
-        npz_members(forged(shape), "file.npz")
+        npz_shapes(forged(shape), "file.npz")
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_npz_members_refuses_a_shape_that_its_bytes_cannot_hold(shape):
         (np.asfortranarray(np.zeros((3, 4, 4, 3))), "column by column"),
     ],
 )
-def test_npz_members_refuses_what_is_no_image(array, why):
+def test_npz_shapes_refuses_what_is_no_image(array, why):
     with pytest.raises(ValueError, match=why):
-        npz_members(npz(a=array), "file.npz")
+        npz_shapes(npz(a=array), "file.npz")
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_npz_rows_refuses_what_is_no_image(array, why):
         rows(npz(a=array))
 
 
-def test_npz_members_other_file_is_named():
+def test_npz_shapes_other_file_is_named():
     with pytest.raises(ValueError, match=r"file\.npz is damaged or cut off"):
-        npz_members(io.BytesIO(b"something else"), "file.npz")
+        npz_shapes(io.BytesIO(b"something else"), "file.npz")
 
 
 @given(place=st.integers(0, 2**16), value=st.integers(1, 255))
@@ -111,7 +111,7 @@ def test_npz_with_one_damaged_byte_gives_its_rows_or_a_sentence(place, value):
     content = bytearray(npz(compressed=True, a=array).getvalue())
     content[place % len(content)] ^= value
     with contextlib.suppress(UserError):
-        members = npz_members(io.BytesIO(content), "file.npz")
+        members = npz_shapes(io.BytesIO(content), "file.npz")
         if "a" in members:
             assert np.array_equal(rows(io.BytesIO(content)), array)
 
@@ -121,7 +121,7 @@ def test_npz_array_that_is_encrypted_is_refused():
     for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         content[content.find(mark) + flags] |= 1
     with pytest.raises(UserError, match="is encrypted"):
-        npz_members(io.BytesIO(content), "file.npz")
+        npz_shapes(io.BytesIO(content), "file.npz")
 
 
 def test_npz_images_without_pixels_are_refused():

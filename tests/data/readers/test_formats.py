@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from tapnet.data.catalog.mini_imagenet import _published
+from tapnet.data.catalog.imagenet import _published
 from tapnet.errors import UserError
 
 TRAIN, VAL, TEST = "n01532829", "n01855672", "n01930112"  # one class of each split of miniImageNet

@@ -1,14 +1,10 @@
-"""The datasets by name. To add one: a file here, a line in `DATASETS`, a test file."""
+"""The datasets by name. To add one: its Dataset in a file here, a line in `DATASETS`, a test."""
 
 from __future__ import annotations
 
-from tapnet.data.catalog.cifar_fs import CIFAR_FS
-from tapnet.data.catalog.folder import FOLDER
-from tapnet.data.catalog.mini_imagenet import MINI_IMAGENET
-from tapnet.data.catalog.omniglot import OMNIGLOT
-from tapnet.data.catalog.quickdraw import QUICKDRAW
-from tapnet.data.catalog.tiered_imagenet import TIERED_IMAGENET
-from tapnet.data.catalog.tiny_imagenet_tiered import TINY_IMAGENET_TIERED
+from tapnet.data.catalog.drawings import OMNIGLOT, QUICKDRAW
+from tapnet.data.catalog.imagenet import MINI_IMAGENET, TIERED_IMAGENET, TINY_IMAGENET_TIERED
+from tapnet.data.catalog.others import CIFAR_FS, FOLDER
 from tapnet.data.dataset import Dataset
 
 DATASETS: dict[str, Dataset] = {

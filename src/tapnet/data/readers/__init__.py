@@ -1,22 +1,5 @@
-"""The formats in which datasets are published. Each reader returns the Source in a file tree, or None if it is another.
+"""The forms in which datasets are handed out, a file per form: folders of images, tables, arrays, pickles.
 
-A reader reports the splits that the files declare; the class lists of a dataset, where it has some, take precedence.
+A reader takes a file tree, the class lists of the dataset and a function that logs. It returns the Source in the tree,
+or None if it is another form. It reports the splits that the files declare; the dataset's class lists take precedence.
 """
-
-from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import dataclass
-
-from tapnet.data.readers.file_tree import FileTree
-from tapnet.data.source import Source, Splits
-
-Log = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Format:
-    """A format in which a dataset is published: its description, and the function that reads it."""
-
-    description: str
-    read: Callable[[FileTree, Splits, Log], Source | None]

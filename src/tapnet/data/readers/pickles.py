@@ -1,96 +1,69 @@
-"""Pickles as data: read without running anything in them, and only if they fit into memory."""
+"""Datasets that are handed out as pickles, which are read as data, and only if they fit into memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import IO, Any
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
 
 import numpy as np
 import psutil
 
-from tapnet.data.readers.file_tree import FileTree
-from tapnet.data.readers.unpickling import Array, BoundedStream, Refused, RestrictedUnpickler, text
+from tapnet.data.readers.arrays import as_images, npz_rows, npz_shapes, row_name, row_source, split_of, white_level
+from tapnet.data.readers.files import FileTree
+from tapnet.data.readers.unpickling import Array, RefusedError, RestrictedUnpickler, as_text
+from tapnet.data.source import Log, Raw, Source, Splits, Unreadable
 from tapnet.errors import UserError
+
+T = TypeVar("T", int, str)
 
 HEADROOM = 500_000_000
 
 
-def load_pickle(stream: IO[bytes], name: str, size: int, log: Callable[[str], None]) -> Any:
-    """Return what the pickle holds: containers, numbers, text (bytes, if Python 2 wrote it), read-only arrays.
+def load_pickle(tree: FileTree, file: str, log: Log) -> Any:
+    """Return what a pickle holds: containers, numbers, text (bytes, if Python 2 wrote it), read-only arrays.
 
     All of it is in memory at once, which is logged. Raise UserError if there is not enough memory, if the pickle is
     damaged, or if it asks for anything else.
     """
-    needed, free = size + HEADROOM, available_memory()
-    if needed > free:
-        raise UserError(
-            f"{name} is a pickle of {size / 1e9:.1f} GB, which needs up to {needed / 1e9:.1f} GB of memory at once, "
-            f"and {free / 1e9:.1f} GB are free: close other programs, or use another form of the dataset."
-        )
-    log(f"Reading {name}: a pickle has to be in memory whole, up to {needed / 1e9:.1f} GB.")
-    try:
-        return _plain(RestrictedUnpickler(BoundedStream(stream, size)).load())
-    except Refused as error:
-        raise UserError(
-            f"{name} is refused: it asks for {error}, and a pickled dataset needs only arrays and plain containers. "
-            "Nothing of it was run; do not open it with other programs."
-        ) from None
-    except Exception as error:  # damaged opcodes raise almost anything
-        raise UserError(f"{name} is not a complete pickle ({error or type(error).__name__}): fetch it again.") from None
-
-
-def load_pickled_dict(
-    tree: FileTree, file: str, keys: set[str], log: Callable[[str], None], mistaken_for: str = "another dataset"
-) -> dict[str, Any]:
-    """Return the dictionary in a pickle of a file tree; raise UserError unless it has these keys."""
     with tree.open(file) as stream:
-        content = load_pickle(stream, file, size_of(stream), log)
-    if not isinstance(content, dict) or not keys <= content.keys():
-        found = sorted(content) if isinstance(content, dict) else type(content).__name__
-        raise UserError(f"Expected {', '.join(sorted(keys))} in {file}, got {found}: is it {mistaken_for}?")
-    return content
+        size = stream.seek(0, 2)
+        stream.seek(0)
+        needed, free = size + HEADROOM, available_memory()
+        if needed > free:
+            raise UserError(
+                f"{file} is a pickle of {size / 1e9:.1f} GB, which needs up to {needed / 1e9:.1f} GB of memory at "
+                f"once, and {free / 1e9:.1f} GB are free: close other programs, or use another form of the dataset."
+            )
+        log(f"Reading {file}: a pickle has to be in memory whole, up to {needed / 1e9:.1f} GB.")
+        try:
+            return _plain(RestrictedUnpickler(stream, size).load(), {})
+        except RefusedError as error:
+            raise UserError(
+                f"{file} is refused: it asks for {error}, and a pickled dataset needs only arrays, lists and "
+                "dictionaries. Nothing of it was run; do not open it with other programs."
+            ) from None
+        except Exception as error:  # damaged opcodes raise almost anything
+            reason = error or type(error).__name__
+            raise UserError(f"{file} is not a complete pickle ({reason}): fetch it again.") from None
 
 
-def _plain(value: Any, known: dict[int, Any] | None = None) -> Any:
+def _plain(value: Any, known: dict[int, Any]) -> Any:
     """Return the value with stand-ins replaced by what they stand for, at any depth, and byte keys by text.
 
     `known` holds the containers already made: one that is shared a million times is not copied a million times.
     """
-    known = {} if known is None else known
     if isinstance(value, Array):
         return _plain(value.value, known) if isinstance(value.value, list) else value.value
     if not isinstance(value, dict | list | tuple):
         return value
     if id(value) not in known:
         if isinstance(value, dict):
-            made: Any = {text(key): _plain(item, known) for key, item in value.items()}
+            known[id(value)] = {as_text(key): _plain(item, known) for key, item in value.items()}
         else:
-            made = [_plain(item, known) for item in value]
-        known[id(value)] = made
+            known[id(value)] = [_plain(item, known) for item in value]
     return known[id(value)]
-
-
-def integers(values: Any, what: str, file: str) -> list[int]:
-    """Return a list of numbers that a pickle holds under the name `what`; raise UserError if it is none."""
-    if not isinstance(values, list | np.ndarray) or not all(isinstance(value, int | np.integer) for value in values):
-        raise UserError(f"Expected a list of whole numbers as `{what}` in {file}: is it another dataset?")
-    return [int(value) for value in values]
-
-
-def texts(values: Any, what: str, file: str) -> list[str]:
-    """Return a list of texts that a pickle holds under the name `what`; raise UserError if it is none."""
-    found = [text(value) for value in values] if isinstance(values, list | np.ndarray) else [None]
-    if not all(isinstance(value, str) for value in found):
-        raise UserError(f"Expected a list of names as `{what}` in {file}: is it another dataset?")
-    return [str(value) for value in found]
-
-
-def size_of(stream: IO[bytes]) -> int:
-    """Return the number of bytes of a stream, which is left at its start."""
-    size = stream.seek(0, 2)
-    stream.seek(0)
-    return size
 
 
 def available_memory() -> float:
@@ -101,3 +74,150 @@ def available_memory() -> float:
         return min(free, float(limit) - float(used))
     except (OSError, ValueError):  # no control group, or one without a limit
         return free
+
+
+def _load_dict(
+    tree: FileTree, file: str, keys: set[str], log: Log, mistaken_for: str = "another dataset"
+) -> dict[str, Any]:
+    content = load_pickle(tree, file, log)
+    if not isinstance(content, dict) or not keys <= content.keys():
+        got = sorted(content) if isinstance(content, dict) else type(content).__name__
+        raise UserError(f"Expected {', '.join(sorted(keys))} in {file}, got {got}: is it {mistaken_for}?")
+    return content
+
+
+def _list_of(kind: type[T], values: Any, name: str, file: str) -> list[T]:
+    """Return a list that a pickle holds under this name; raise UserError if it is none, or of other things."""
+    plain: list[Any] = [as_text(value) for value in values] if isinstance(values, list | np.ndarray) else [None]
+    if not all(isinstance(value, (int, np.integer) if kind is int else str) for value in plain):
+        what = "whole numbers" if kind is int else "names"
+        raise UserError(f"Expected a list of {what} as `{name}` in {file}: is it another dataset?")
+    return [kind(value) for value in plain]
+
+
+def cache_pickles(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
+    """Read `mini-imagenet-cache-train.pkl` etc., with `image_data` and in `class_dict` the rows of each class."""
+    files = [name for name in tree.names if name.endswith((".pkl", ".pickle")) and split_of(name)]
+    files = [name for name in files if "cache" in name or not name.endswith(("_labels.pkl", "_png.pkl"))]
+    keys = {"image_data", "class_dict"}
+    labels: dict[str, list[str | None]] = {}
+    declared: dict[str, tuple[str, ...]] = {}
+    for file in files:
+        content = _load_dict(tree, file, keys, log)
+        images, listed = content["image_data"], content["class_dict"]
+        if not isinstance(images, np.ndarray) or not images.ndim or not isinstance(listed, dict):
+            raise UserError(f"Expected an array as `image_data` and a dictionary as `class_dict` in {file}.")
+        names = labels[file] = [None] * len(images)
+        for name, rows in listed.items():
+            for row in _list_of(int, rows, f"class_dict[{name!r}]", file):
+                if not 0 <= row < len(images) or names[row] is not None:
+                    raise UserError(
+                        f"`class_dict` of {file} names row {row} twice, or has others than its {len(images):,} images."
+                    )
+                names[row] = str(name)
+        declared[str(split_of(file))] = tuple(map(str, listed))
+
+    def rows_of(file: str) -> Iterator[Raw]:
+        images = _load_dict(tree, file, keys, log)["image_data"]
+        white = white_level(images)
+        for start in range(0, len(images), 256):
+            yield from as_images(images[start : start + 256], white, file)
+
+    return row_source("mini-imagenet-cache pickles", labels, rows_of, declared) if labels else None
+
+
+def labeled_pickles(tree: FileTree, splits: Splits, log: Log) -> Source | None:
+    """Read tieredImageNet: `train_labels.pkl` beside `train_images_png.pkl` or the authors' `train_images.npz`."""
+    known = {name for names in splits.values() for name in names}
+    ids = _class_ids(tree)
+    labels: dict[str, list[str | None]] = {}
+    declared: dict[str, tuple[str, ...]] = {}
+    for file in tree.names:
+        split = split_of(file)
+        if split is None or not file.endswith("_labels.pkl"):
+            continue
+        choices = [file.removesuffix("_labels.pkl") + end for end in ("_images_png.pkl", "_images.npz")]
+        images = next((name for name in choices if name in tree.names), None)
+        if images is None:
+            raise UserError(f"Expected {' or '.join(choices)} beside {file}, got neither.")
+        content = _load_dict(tree, file, {"label_specific", "label_specific_str"}, log)
+        numbers = _list_of(int, content["label_specific"], "label_specific", file)
+        words = _list_of(str, content["label_specific_str"], "label_specific_str", file)
+        if numbers and not 0 <= min(numbers) <= max(numbers) < len(words):
+            run = f"run from {min(numbers)} to {max(numbers)}"
+            raise UserError(f"{file} names {len(words)} classes, and its labels {run}.")
+        counts = Counter(words)  # two classes of ImageNet are called crane; a number keeps such namesakes apart
+        names = [word if counts[word] == 1 else f"{word} #{number}" for number, word in enumerate(words)]
+        names = [next((number for number in ids.get(name, []) if number in known), name) for name in names]
+        labels[images] = [names[number] for number in numbers]
+        declared[split] = tuple(names)
+
+    def rows(file: str) -> Iterator[Raw]:
+        return _png_rows(tree, file, log) if file.endswith(".pkl") else _npz_rows(tree, file)
+
+    if not labels:
+        return None
+    form = "label pickles with " + ("PNG pickles" if next(iter(labels)).endswith(".pkl") else "npz arrays")
+    return row_source(form, labels, rows, declared)
+
+
+def _class_ids(tree: FileTree) -> dict[str, list[str]]:
+    """Return the ids of each class name, from the two lists beside the published pickles, if they are there."""
+    lists = [name for end in ("class_names.txt", "synsets.txt") for name in tree.names if name.endswith(end)]
+    ids: dict[str, list[str]] = {}
+    if len(lists) == 2:
+        words, synsets = (tree.read_text(name).splitlines() for name in lists)
+        for word, synset in zip(words, synsets, strict=False):
+            ids.setdefault(word.strip(), []).append(synset.strip())
+    return ids
+
+
+def _png_rows(tree: FileTree, file: str, log: Log) -> Iterator[Raw]:
+    images = load_pickle(tree, file, log)
+    if not isinstance(images, list):
+        raise UserError(f"Expected a list of encoded images in {file}, got {type(images).__name__}.")
+    for image in images:
+        encoded = isinstance(image, bytes) or (isinstance(image, np.ndarray) and image.dtype == np.uint8)
+        yield bytes(image) if encoded else Unreadable(f"{type(image).__name__} instead of an encoded image")
+
+
+def _npz_rows(tree: FileTree, file: str) -> Iterator[Raw]:
+    with tree.open(file) as stream:
+        if "images" not in npz_shapes(stream, file):
+            raise UserError(f"Expected an array `images` in {file}.")
+        stream.seek(0)
+        for row in npz_rows(stream, "images", file):
+            yield np.ascontiguousarray(row[..., ::-1])  # OpenCV wrote them, blue first
+
+
+def cifar_python(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
+    """Read CIFAR-100 (`train`, `test` and `meta`) by fine label, in the order of the original file names."""
+    files = {PurePosixPath(name).name: name for name in tree.names}
+    if not {"train", "test", "meta"} <= files.keys():
+        return None
+    meta = _load_dict(tree, files["meta"], {"fine_label_names"}, log, "CIFAR-10")
+    names = _list_of(str, meta["fine_label_names"], "fine_label_names", "meta")
+    labels: dict[str, list[str | None]] = {}
+    originals: dict[str, str] = {}
+    for part in ("train", "test"):
+        content = _load_dict(tree, files[part], {"fine_labels", "filenames", "data"}, log)
+        numbers = _list_of(int, content["fine_labels"], "fine_labels", part)
+        filenames, data = _list_of(str, content["filenames"], "filenames", part), content["data"]
+        if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != (len(numbers), 3072):
+            raise UserError(f"Expected `data` of {len(numbers):,} × 3072 bytes in {part}: is it another dataset?")
+        if len(filenames) != len(numbers) or any(not 0 <= number < len(names) for number in numbers):
+            raise UserError(
+                f"Expected a file name and a label from 0 to {len(names) - 1} for each of {len(numbers):,} images in "
+                f"{part}."
+            )
+        labels[files[part]] = [names[number] for number in numbers]
+        originals |= {row_name(files[part], row): name for row, name in enumerate(filenames)}
+
+    def rows(file: str) -> Iterator[Raw]:
+        planes = _load_dict(tree, file, {"data"}, log)["data"].reshape(-1, 3, 32, 32)
+        return (np.ascontiguousarray(image.transpose(1, 2, 0)) for image in planes)
+
+    source = row_source("the CIFAR-100 Python archive", labels, rows, {})
+    for images in source.classes.values():
+        images.sort(key=originals.__getitem__)
+    return source

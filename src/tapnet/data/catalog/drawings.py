@@ -1,4 +1,4 @@
-"""Quick, Draw!: 345 classes of 100 drawings, inside the package, so that everything works before any download."""
+"""Omniglot, and Quick, Draw!, which is inside the package, so that everything works before any download."""
 
 from __future__ import annotations
 
@@ -12,9 +12,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tapnet import __version__
-from tapnet.data.dataset import Dataset, listed_splits
+from tapnet.data.dataset import Dataset, Format, Remote, listed_splits
 from tapnet.data.packed import Manifest, Packed
 from tapnet.data.preprocessing import Preprocessing
+from tapnet.data.readers.folders import folders_by_class
+
+OMNIGLOT_HOME = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"
+OMNIGLOT = Dataset(
+    name="omniglot",
+    summary="1,623 handwritten characters, 20 drawings each",
+    row_shape=(28, 28, 1),
+    origin="https://github.com/brendenlake/omniglot (MIT licence); `tapnet data download omniglot` fetches it.",
+    splits=listed_splits("omniglot", "background", "evaluation"),
+    images=32_460,
+    images_per_class=20,
+    formats=(
+        Format(
+            "the folder that holds images_background.zip and images_evaluation.zip, or the folders extracted from them "
+            "(ALPHABET/characterNN/*.png)",
+            folders_by_class,
+        ),
+    ),
+    downloads=(
+        Remote(f"{OMNIGLOT_HOME}/images_background.zip", "68d2efa1b9178cc56df9314c21c6e718"),
+        Remote(f"{OMNIGLOT_HOME}/images_evaluation.zip", "6b91aef0f799c5bb55b94e3f2daec811"),
+    ),
+    published_filter="28×28 is usual, the filter is not; most codes use Lanczos or bilinear",
+    ink="bright",
+    rotations={"train": 4, "trainval": 4, "background": 4},
+)
 
 PER_CLASS = 100
 SHA256 = "eecfdcd62679875bc0be776fef543a452649be11351101b25aeffa4712da17ef"  # printed by tools/build_quickdraw.py

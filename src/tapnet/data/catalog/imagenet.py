@@ -1,4 +1,4 @@
-"""miniImageNet: 100 classes of ImageNet, 600 images each, in the split of Ravi and Larochelle."""
+"""Datasets made from ImageNet: miniImageNet, tieredImageNet, and the part of Tiny ImageNet that is in the latter."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from functools import cache
 from importlib.resources import files
 from pathlib import PurePosixPath
 
-from tapnet.data.dataset import Dataset, listed_splits
-from tapnet.data.readers import Format
-from tapnet.data.readers.class_arrays import cache_pickles, class_npz
-from tapnet.data.readers.csv_lists import csv_lists
-from tapnet.data.readers.folders_by_class import folders_by_class
+from tapnet.data.dataset import Dataset, Format, listed_splits
+from tapnet.data.readers.arrays import class_npz
+from tapnet.data.readers.folders import folders_by_class
+from tapnet.data.readers.pickles import cache_pickles, labeled_pickles
+from tapnet.data.readers.tables import csv_lists
 from tapnet.data.source import Source, abbreviate
 
 ILSVRC_NAME = re.compile(r"n\d{8}_(\d+)\.jpe?g", re.IGNORECASE)
@@ -66,4 +66,37 @@ MINI_IMAGENET = Dataset(
     ),
     published_filter="84×84, the filter differs between the circulating forms",
     refine=published_images,
+)
+
+TIERED_IMAGENET = Dataset(
+    name="tiered-imagenet",
+    summary="tieredImageNet: 608 classes of ImageNet, 779,165 images",
+    row_shape=(84, 84, 3),
+    origin="https://github.com/renmengye/few-shot-ssl-public links it; made from ImageNet (non-commercial research).",
+    splits=listed_splits("tiered-imagenet"),
+    images=779_165,
+    formats=(
+        Format(
+            "train_labels.pkl with train_images_png.pkl or the authors' train_images.npz (and val, test)",
+            labeled_pickles,
+        ),
+        Format(
+            "folders of images named by class id (n01530575), in any nesting; ILSVRC2012_img_train.tar or its folders",
+            folders_by_class,
+        ),
+    ),
+    filter="bicubic",
+    published_filter="84×84 by OpenCV's cubic filter, which does not smooth when it shrinks; bicubic here does",
+)
+
+TINY_IMAGENET_TIERED = Dataset(
+    name="tiny-imagenet-tiered",
+    summary="Tiny ImageNet, the 123 classes that tieredImageNet has too; NOT tieredImageNet",
+    row_shape=(64, 64, 3),
+    origin="tiny-imagenet-200.zip of Stanford's course CS231n; made from ImageNet (non-commercial research).",
+    splits=listed_splits("tiny-imagenet-tiered"),
+    images=61_500,
+    images_per_class=500,
+    formats=(Format("tiny-imagenet-200.zip or its folders (train/n01443537/images/*.JPEG)", folders_by_class),),
+    published_filter="64×64 as handed out: nothing is resized",
 )
