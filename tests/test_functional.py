@@ -283,7 +283,10 @@ NAN = torch.full((3, 8), torch.nan)
         (lambda: select_references(NAN, torch.randn(4, 8)), "contain NaN"),
         (lambda: class_prototypes(torch.randn(3, 8), torch.tensor([0, 0, 2]), 3), r"got \[2, 0, 1\]"),
         (lambda: class_prototypes(torch.randn(3, 8), torch.tensor([0, 1, 3]), 3), "labels? .*0 to 2|0 to 2"),
-        (lambda: class_prototypes(torch.randn(3, 8), torch.tensor([0, 1]), 2), "one label from 0 to way - 1 per feature"),
+        (
+            lambda: class_prototypes(torch.randn(3, 8), torch.tensor([0, 1]), 2),
+            "one label from 0 to way - 1 per feature",
+        ),
         (lambda: projection_errors(torch.randn(3, 8), torch.randn(4, 8)), "one reference per prototype"),
     ],
 )

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -35,3 +38,9 @@ def test_the_description_names_device_and_precision():
     assert description["device"] == "cpu"
     assert description["precision"] == "float32"
     assert description["device_name"]
+
+
+def test_the_library_behind_bf16_says_nothing():
+    code = "import torch; from tapnet.hardware import launched\nwith launched(torch.device('cpu'), 'bf16'): pass"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout + done.stderr == ""

@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tapnet.backbones import make_backbone as make_backbone
+    from tapnet.backbones import wrap_backbone as wrap_backbone
     from tapnet.checkpoint import load as load
     from tapnet.data import load_dataset as load_dataset
     from tapnet.data.batches import EpisodeBatchSampler as EpisodeBatchSampler
@@ -28,6 +29,7 @@ _HOMES = {
     "load": "tapnet.checkpoint",
     "load_dataset": "tapnet.data",
     "make_backbone": "tapnet.backbones",
+    "wrap_backbone": "tapnet.backbones",
 }
 
 __all__ = ["__version__", *_HOMES]

@@ -6,6 +6,7 @@ In a single process `rank` is 0 and sums over all processes are the values thems
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import platform
 import re
@@ -129,6 +130,7 @@ def launched(device: torch.device, precision: str, layout: Layout | None = None)
 
     layout = layout or Layout()
     devices, nodes = layout.resolved()
+    logging.getLogger("lightning_fabric.utilities.rank_zero").setLevel(logging.WARNING)  # it announces the precision
     several = devices * nodes > 1 or layout.strategy == "ddp"
     fabric = Fabric(
         accelerator=device.type,

@@ -394,13 +394,6 @@ def test_output_into_a_closed_pipe_ends_quietly():
     assert len(done.stdout.splitlines()) == 1
 
 
-def test_training_in_bf16_prints_nothing_of_lightning(tmp_path):
-    command = [sys.executable, "-m", "tapnet", "train", "quickdraw", "--out", str(tmp_path / "r"), "--device", "cpu"]
-    command += ["--precision", "bf16", "--no-test", "--set", *SMALL]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "Automatic Mixed Precision" not in done.stdout + done.stderr
-
-
 def test_an_unknown_option_shows_the_usage_of_its_command(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["evaluate", "drawings", "--shoot", "3"])

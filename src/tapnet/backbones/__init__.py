@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tapnet.backbones.base import Backbone, ImageShape, PrecomputedFeatures
+from tapnet.backbones.base import Backbone, ImageShape, PrecomputedFeatures, check_image_shape, wrap_backbone
 from tapnet.backbones.conv4 import Conv4
 from tapnet.backbones.efficientnet_lite import EfficientNetLite0, EfficientNetLite2
 from tapnet.backbones.hugging_face import HuggingFace
@@ -35,6 +35,7 @@ __all__ = [
     "ResNet12",
     "ResNet12Small",
     "make_backbone",
+    "wrap_backbone",
 ]
 
 
@@ -42,6 +43,5 @@ def make_backbone(name: str, image_shape: ImageShape, **options: Any) -> Backbon
     """Return a freshly initialized network for images of this shape (channels, height, width)."""
     if name not in BACKBONES:
         raise UserError(f"A backbone is one of {', '.join(BACKBONES)}, got {name!r}.")
-    if len(image_shape) != 3 or min(image_shape) < 1:
-        raise UserError(f"An image shape is (channels, height, width), each at least 1, got {tuple(image_shape)}.")
+    check_image_shape(image_shape)
     return build(f"Backbone {name!r}", BACKBONES[name], image_shape, options)

@@ -15,7 +15,6 @@ from tapnet.errors import NonFiniteError, UserError
 EPSILON, MOMENTUM = 2e-5, 0.1  # the authors' batch normalization: eps 2e-5, running average decay 0.9
 BLOCKS = 4
 FEATURE_LENGTH = 10.0  # of the features of pretrained networks, whose own lengths carry little information
-
 LONGEST = 1e18  # in float32 the squared distance of two longer features may be infinite
 
 ImageShape = tuple[int, int, int]
@@ -61,6 +60,48 @@ class PrecomputedFeatures(Backbone):
 
     def forward(self, features: Tensor) -> Tensor:
         return features
+
+
+class WrappedBackbone(Backbone):
+    """A module of any kind, whose output shape is measured once; maps are averaged."""
+
+    def __init__(self, module: nn.Module, image_shape: ImageShape) -> None:
+        super().__init__()
+        check_image_shape(image_shape)
+        self.module, self.image_shape, training = module, image_shape, module.training
+        first = next(module.parameters(), torch.zeros(()))
+        with torch.no_grad():
+            output = module.eval()(first.new_zeros(1, *image_shape))
+        module.train(training)
+        if not isinstance(output, Tensor) or output.dim() not in (2, 4):
+            shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+            raise UserError(
+                "A backbone returns vectors (n, dim) or maps (n, channels, height, width) as one tensor, this module "
+                f"returned {shape}: take its classifier off, or wrap it in a module that selects one output."
+            )
+        self.map_shape = (*output.shape[1:], 1, 1)[:3]
+        self.dim = self.map_shape[0]
+
+    def extra_repr(self) -> str:
+        return type(self.module).__qualname__
+
+    def maps(self, images: Tensor) -> Tensor:
+        output: Tensor = self.module(images)
+        return output if output.dim() == 4 else output[:, :, None, None]
+
+    def pool(self, maps: Tensor) -> Tensor:
+        return maps.mean(dim=(2, 3))
+
+
+def wrap_backbone(module: nn.Module, image_shape: ImageShape) -> Backbone:
+    """Return a module from images (n, *image_shape) to vectors or maps as a backbone, for example of timm::
+
+        network = timm.create_model("resnet18", pretrained=True, num_classes=0)
+        method = TapNet(wrap_backbone(network, (3, 224, 224)), num_references=20)
+
+    The module gets images in [0, 1] and has to normalize them itself if it needs to.
+    """
+    return WrappedBackbone(module, image_shape)
 
 
 class FeatureNormalization(nn.Module):
@@ -131,6 +172,18 @@ def block_sizes(channels: int, widths: Sequence[int], dropout: Sequence[float] |
 def changed_options(**options: tuple[Any, Any]) -> str:
     """Return the options whose value differs from their default, each given as (value, default), as text."""
     return ", ".join(f"{name}={value}" for name, (value, default) in options.items() if value != default)
+
+
+def check_image_shape(image_shape: ImageShape) -> None:
+    """Raise UserError unless the shape is (channels, height, width)."""
+    if len(image_shape) != 3 or min(image_shape) < 1:
+        raise UserError(f"An image shape is (channels, height, width), each at least 1, got {tuple(image_shape)}.")
+    height, width, channels = image_shape
+    if channels in (1, 3, 4) and min(height, width) > 4:
+        raise UserError(
+            f"An image shape is (channels, height, width), got {tuple(image_shape)}: did you mean "
+            f"{(channels, height, width)}?"
+        )
 
 
 def check_features(features: Tensor) -> Tensor:

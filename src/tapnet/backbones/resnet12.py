@@ -57,11 +57,9 @@ class ResNet12(Backbone):
         if branches < 1 or any(width % branches for width in widths):
             raise UserError(f"`branches` needs to divide all `widths`, {list(widths)}, got {branches}.")
         input_groups = [1, *[branches] * (BLOCKS - 1)]  # every branch sees the image
+        layers = zip(blocks, input_groups, strict=True)
         self.blocks = nn.Sequential(
-            *(
-                _Block(*block, self.shortcut_kernel, groups, branches)
-                for block, groups in zip(blocks, input_groups, strict=True)
-            )
+            *(Block(*sizes, self.shortcut_kernel, groups, branches) for sizes, groups in layers)
         )
         self.flatten, self.four_rotations, self.branches = flatten, four_rotations, branches
         channels = widths[-1] * (4 if four_rotations else 1)
@@ -80,8 +78,8 @@ class ResNet12(Backbone):
             features: Tensor = self.blocks(images)
             return features
         rotated = self.blocks(torch.cat([images.rot90(k, (2, 3)) for k in range(4)]))  # (4·n, C, h, w)
-        each = rotated.unflatten(0, (4, -1))  # a `chunk` would fix n in an ONNX file
-        return torch.cat([each[k].rot90(-k, (2, 3)) for k in range(4)], dim=1)  # upright again
+        by_rotation = rotated.unflatten(0, (4, -1))  # a `chunk` would fix n in an ONNX file
+        return torch.cat([by_rotation[k].rot90(-k, (2, 3)) for k in range(4)], dim=1)  # upright again
 
     def pool(self, maps: Tensor) -> Tensor:
         vectors: Tensor = self.normalization(maps.flatten(1) if self.flatten else maps.mean(dim=(2, 3)))
@@ -95,7 +93,7 @@ class ResNet12Small(ResNet12):
     shortcut_kernel = 1
 
 
-class _Block(nn.Module):
+class Block(nn.Module):
     """Three convolutions with a shortcut, then pooling, ReLU and dropout."""
 
     def __init__(
@@ -103,14 +101,9 @@ class _Block(nn.Module):
     ) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            convolution(inputs, outputs, groups=input_groups),
-            normalization(outputs),
-            nn.ReLU(inplace=True),
-            convolution(outputs, outputs, groups=groups),
-            normalization(outputs),
-            nn.ReLU(inplace=True),
-            convolution(outputs, outputs, groups=groups),
-            normalization(outputs),
+            *(convolution(inputs, outputs, groups=input_groups), normalization(outputs), nn.ReLU(inplace=True)),
+            *(convolution(outputs, outputs, groups=groups), normalization(outputs), nn.ReLU(inplace=True)),
+            *(convolution(outputs, outputs, groups=groups), normalization(outputs)),
         )
         self.shortcut = nn.Sequential(
             convolution(inputs, outputs, shortcut_kernel, groups=input_groups), normalization(outputs)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import io
-import logging
 import os
 import sys
 import warnings
@@ -63,7 +62,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may hold bytes that are no text
-    logging.getLogger("lightning_fabric.utilities.rank_zero").setLevel(logging.WARNING)  # it announces the precision
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning  # type: ignore[assignment]
