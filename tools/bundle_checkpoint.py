@@ -21,6 +21,7 @@ from tapnet.evaluation.calibration import calibrate
 from tapnet.evaluation.embedding import embed
 from tapnet.evaluation.evaluator import Evaluation, Evaluator
 from tapnet.paths import BEST, BUNDLED
+from tapnet.text import class_half_width, half_width
 
 TASKS, EPISODES = ((5, 1), (5, 5), (20, 1), (20, 5)), 1000
 CARD = """# {name}
@@ -133,7 +134,7 @@ def card(name: str, checkpoint: Checkpoint, results: list[Evaluation], size: int
 
 
 def _row(result: Evaluation) -> str:
-    values = (f"± {100 * (value or 0):.2f}" for value in (result.ci95, result.ci95_bootstrap))
+    values = half_width(result.ci95), class_half_width(result.ci95_bootstrap, result.ci95_bootstrap_at_most)
     return f"| {result.way}-way {result.shot}-shot | {100 * result.accuracy:.2f}% | {' | '.join(values)} |"
 
 

@@ -21,9 +21,9 @@ def half_width(value: float | None) -> str:
     return "—" if value is None else f"± {100 * value:.2f}"
 
 
-def class_half_width(value: float | None, ci95: float) -> str:
-    """Return the half-width of an interval over classes, unless it is no wider than `ci95`, that over episodes."""
-    return half_width(value) if value is None or value > ci95 * (1 + 1e-9) else "not resolvable"
+def class_half_width(value: float | None, at_most: float | None) -> str:
+    """Return the half-width of an interval over classes, or what it is at most where it is lost in that of episodes."""
+    return half_width(value) if at_most is None else f"not resolvable (at most {100 * at_most:.2f})"
 
 
 def with_interval(accuracy: float, ci95: float) -> str:

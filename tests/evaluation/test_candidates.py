@@ -4,13 +4,12 @@ from dataclasses import replace
 import pytest
 
 from tapnet.data import load_dataset
+from tapnet.data.packed import Manifest
+from tapnet.data.preprocessing import Preprocessing
 from tapnet.errors import UserError
 from tapnet.evaluation.candidates import Candidate, EvaluationData, class_overlap, pretrained_on, source_dataset
 from tapnet.methods import PrototypicalNetwork
 from tapnet.recipe import load_recipe
-
-MANIFEST = {"name": "mini-160", "dataset": "mini-imagenet", "form": "", "row_shape": [1, 1, 3], "filter": "", "fit": ""}
-MANIFEST |= {"resized": 0, "ink": None, "classes": {}, "splits": {}, "left_out": {}, "notes": [], "sha256": ""}
 
 
 def test_candidate_is_a_checkpoint_with_the_test_classes_of_its_dataset():
@@ -47,8 +46,9 @@ def test_classes_are_compared_by_name_whatever_the_split_is_called(small_tapnet)
 @pytest.fixture
 def renamed(tmp_path):
     """A packed miniImageNet under a name of its own; nothing but its manifest is read."""
+    manifest = Manifest("mini-160", "mini-imagenet", "", Preprocessing(84, 84, 3), 0, {}, {}, {}, (), "", "0")
     (tmp_path / "mini-160").mkdir()
-    (tmp_path / "mini-160" / "manifest.json").write_text(json.dumps(MANIFEST | {"tapnet": "0", "format": 1}))
+    (tmp_path / "mini-160" / "manifest.json").write_text(manifest.to_json())
     return tmp_path
 
 

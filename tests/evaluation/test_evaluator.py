@@ -73,9 +73,16 @@ def test_the_interval_over_classes_is_wider_when_classes_differ(blobs, small_tap
     assert result.ci95_bootstrap > result.ci95
 
 
-def test_the_interval_over_few_classes_is_wider_than_the_normal_one():
-    assert class_ci95(0.01, 5, 0.0) == pytest.approx(2.776 * 0.1, rel=1e-3)
-    assert class_ci95(0.01, 10_000, 0.0) == pytest.approx(1.96 * 0.1, rel=1e-3)
+@pytest.mark.parametrize(("units", "quantile"), [(5, 2.776), (10_000, 1.96)])
+def test_the_interval_over_few_classes_is_wider_than_the_normal_one(units, quantile):
+    assert class_ci95(0.012, 0.002, units, 0.0) == (pytest.approx(quantile * 0.1, rel=1e-3), None)
+
+
+def test_an_interval_over_classes_that_is_lost_in_that_over_episodes_is_bounded():
+    """The variance of 100 normal values is below 1.285 times its estimate in 95 of 100 cases."""
+    half_width, at_most = class_ci95(0.010, 0.011, 10_000, 0.01)
+    assert half_width is None
+    assert at_most == pytest.approx((1.96**2 * (0.010 * 1.2849 - 0.011) + 0.01**2) ** 0.5, rel=1e-3)
 
 
 def test_the_rotations_of_a_character_are_one_unit_of_the_interval(blobs, small_tapnet):

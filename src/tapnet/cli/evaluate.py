@@ -243,7 +243,7 @@ def evaluation_data(args: argparse.Namespace) -> EvaluationData:
 
 EXPLANATION = (
     "Over episodes: 95% interval for these classes and images. Over classes: 95% interval for others of the same kind, "
-    "by resampling classes and images. "
+    "by resampling classes and images; not resolvable where their variance is lost in that of the episodes. "
 )
 ONE_RUN = "One training run; another seed may differ."
 _OVER_SEEDS = "Over seeds: 95% interval for the mean over other seeds of training."
@@ -254,7 +254,7 @@ def print_results(results: list[Evaluation], title: str) -> None:
     rows = []
     for result in results:
         task = f"{result.way}-way {result.shot}-shot"
-        intervals = half_width(result.ci95), class_half_width(result.ci95_bootstrap, result.ci95)
+        intervals = half_width(result.ci95), class_half_width(result.ci95_bootstrap, result.ci95_bootstrap_at_most)
         rows.append((task, percent(result.accuracy), *intervals, f"{result.episodes:,}"))
     print(title)
     print_table(("task", "accuracy", "over episodes", "over classes", "episodes"), rows)

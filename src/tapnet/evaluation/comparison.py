@@ -82,7 +82,7 @@ class RunResult:
         return self.header.episode * training.way * (training.shot + training.query)
 
     def as_dict(self) -> dict[str, Any]:
-        measured = ("accuracy", "ci95", "ci95_bootstrap", "transductive")
+        measured = ("accuracy", "ci95", "ci95_bootstrap", "ci95_bootstrap_at_most", "transductive")
         return {
             "checkpoint": self.checkpoint,
             "method": self.header.recipe.method.name,
@@ -116,9 +116,6 @@ class Group:
     @property
     def spread(self) -> SeedSpread:
         return seed_spread([run.accuracies for run in self.runs], [run.seed for run in self.runs])
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "checkpoints": [run.checkpoint for run in self.runs], **asdict(self.spread)}
 
 
 @dataclass(frozen=True)
@@ -159,7 +156,10 @@ class Comparison:
             "data_sha256": self.images.fingerprint,
             "precision": self.precision,
             "checkpoints": rows,
-            "groups": [group.as_dict() for group in self.groups],
+            "groups": [
+                {"name": group.name, "checkpoints": [run.checkpoint for run in group.runs], **asdict(group.spread)}
+                for group in self.groups
+            ],
             "pairs": [asdict(pair) for pair in self.pairs],
             "correction": CORRECTION,
             "level": LEVEL,
@@ -315,7 +315,8 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 
 def _widest(group: Group) -> Evaluation:
     """Return the result with the widest interval over classes: the runs of a group share their classes."""
-    return max((run.evaluation for run in group.runs), key=lambda result: result.ci95_bootstrap or 0.0)
+    results = [run.evaluation for run in group.runs]
+    return max(results, key=lambda result: (result.ci95_bootstrap or 0.0, result.ci95_bootstrap_at_most or 0.0))
 
 
 def _accuracy_row(group: Group, label: str) -> dict[str, str]:
@@ -325,7 +326,7 @@ def _accuracy_row(group: Group, label: str) -> dict[str, str]:
         "method": group.runs[0].header.recipe.method.name,
         "accuracy": f"{100 * spread.accuracy:.2f}%",
         "over episodes": half_width(spread.ci95),
-        "over classes": class_half_width(widest.ci95_bootstrap, widest.ci95),
+        "over classes": class_half_width(widest.ci95_bootstrap, widest.ci95_bootstrap_at_most),
         "over seeds": half_width(spread.seed_ci95),
     }
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.stats import chi2, ttest_1samp
 from scipy.stats import t as student
-from scipy.stats import ttest_1samp
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -45,13 +45,14 @@ class Evaluation:
     """The mean accuracy over episodes, and what it was measured on. Accuracies are fractions.
 
     `ci95` is 1.96 standard errors over episodes. `ci95_bootstrap` is the half-width for other classes and images of the
-    same kind; it equals `ci95` where the classes are too few or too alike to tell what they add. Neither knows about
-    another training seed: one checkpoint is one run.
+    same kind. Where the variance of the classes is lost in that of the episodes it is `None`, and
+    `ci95_bootstrap_at_most` bounds it. Neither knows about another training seed: one checkpoint is one run.
     """
 
     accuracy: float
     ci95: float
     ci95_bootstrap: float | None
+    ci95_bootstrap_at_most: float | None
     way: int
     shot: int
     query: int
@@ -124,10 +125,11 @@ class Evaluator:
         """
         spec = spec or EpisodeSpec()
         accuracy, ci95 = mean_and_ci95(self.accuracies(spec, progress) if accuracies is None else accuracies)
+        over_classes = self._class_interval(spec, ci95, progress) if bootstrap else (None, None)
         return Evaluation(
-            accuracy=accuracy,
-            ci95=ci95,
-            ci95_bootstrap=self._bootstrap_half_width(spec, ci95, progress) if bootstrap else None,
+            accuracy,
+            ci95,
+            *over_classes,
             **asdict(spec),
             dataset=self.images.name,
             split=self.images.split,
@@ -205,20 +207,22 @@ class Evaluator:
         flat = torch.from_numpy(indices.reshape(-1)).to(self.device)
         return self.features.index_select(0, flat).view(count, -1, *self.method.feature_shape)
 
-    def _bootstrap_half_width(self, spec: EpisodeSpec, ci95: float, progress: Progress | None) -> float | None:
-        """Return the half-width of the 95% interval over classes, images and episodes.
+    def _class_interval(
+        self, spec: EpisodeSpec, ci95: float, progress: Progress | None
+    ) -> tuple[float | None, float | None]:
+        """Return the half-width of the 95% interval over classes, images and episodes, or a bound; see `class_ci95`.
 
         Each replicate has a random half of the classes, and of each class a random half of its images, without
         replacement, since an episode cannot hold a class twice. All rotations of a character are drawn together, since
         they are not independent classes. If half of the classes are too few for an episode, the share is larger and the
-        variance scaled up to match; `None` if an episode needs all of them. The variance due to the few episodes of a
-        replicate is subtracted.
+        variance scaled up to match; there is neither interval nor bound if an episode needs all of them. The variance
+        due to the few episodes of a replicate is subtracted.
         """
         labels, images = self.images.labels, self.images
         units = images.groups[labels]
         least = spec.way if images.one_rotation_per_class else -(-spec.way // images.rotations)
         if (count := len(np.unique(units))) == least:
-            return None
+            return None, None
         generator = np.random.Generator(np.random.Philox(key=np.array([spec.seed, 2**63], dtype=np.uint64)))
         means, noises, scale = torch.zeros(REPLICATES).double(), torch.zeros(REPLICATES).double(), 1.0
         for replicate in range(REPLICATES):
@@ -229,7 +233,7 @@ class Evaluator:
             if progress:
                 progress((replicate + 1) * REPLICATE_EPISODES, REPLICATES * REPLICATE_EPISODES)
         means, noises = hardware.all_reduce_sum(means), hardware.all_reduce_sum(noises)
-        return class_ci95(float(means.var() - noises.mean()) * scale, count, ci95)
+        return class_ci95(float(means.var()) * scale, float(noises.mean()) * scale, count, ci95)
 
     def _replicate(self, rows: Indices, spec: EpisodeSpec, seed: int) -> Accuracies:
         """Return accuracies of some episodes with only these images."""
@@ -249,14 +253,19 @@ def mean_and_ci95(values: Accuracies) -> tuple[float, float]:
     return float(values.mean()), 1.96 * float(values.std(ddof=1)) / math.sqrt(len(values))
 
 
-def class_ci95(class_variance: float, units: int, ci95: float) -> float:
-    """Return the half-width for other classes and images, from their variance and the interval over episodes.
+def class_ci95(variance: float, noise: float, units: int, ci95: float) -> tuple[float | None, float | None]:
+    """Return the half-width for other classes and images, or `None` and what it is at most, if that is not resolved.
 
-    The quantile is Student's for this number of units, which is wider than the normal one if they are few. The variance
-    is an estimate and may be negative: then the classes add nothing that can be told from the episodes' own variation.
+    `variance` is that of the replicates' means, of which `noise` is due to their episodes; `ci95` is the interval over
+    episodes. The quantile is Student's for this number of units, which is wider than the normal one if they are few.
+    The difference is an estimate and may be negative. Then its upper confidence limit takes its place: at 95%, as if
+    replicates were independent, the variance is no larger than this one times their degrees of freedom over the 5%
+    quantile of chi-squared.
     """
-    quantile = float(student.ppf(0.975, max(units - 1, 1)))
-    return math.sqrt(quantile**2 * max(0.0, class_variance) + ci95**2)
+    quantile, freedom = float(student.ppf(0.975, max(units - 1, 1))), REPLICATES - 1
+    highest = variance * freedom / float(chi2.ppf(0.05, freedom))
+    half_width, at_most = (math.sqrt(quantile**2 * max(0.0, total - noise) + ci95**2) for total in (variance, highest))
+    return (half_width, None) if variance > noise else (None, at_most)
 
 
 def half_sample(

@@ -10,7 +10,7 @@ from tapnet.paper.cells import CELL_HEADINGS, cell_rows
 from tapnet.paper.results import DROPPED, read_ablations, read_results
 from tapnet.paper.rivals import RIVAL_TABLES
 from tapnet.paper.tables import TABLES, FilledTable, filled_table, saved_after
-from tapnet.text import difference, half_width, markdown_table
+from tapnet.text import class_half_width, difference, half_width, markdown_table
 
 _HEAD = """# Results
 
@@ -81,9 +81,10 @@ def _evaluations(results: list[dict[str, Any]], folder: Path) -> str:
 
 def _over_classes(task: dict[str, Any]) -> str:
     """Return the half-width of the interval over classes, or a word of the page's notes for why there is none."""
-    if task["ci95_bootstrap"] is None:
+    value, at_most = task["ci95_bootstrap"], task.get("ci95_bootstrap_at_most")
+    if value is None and at_most is None:
         return "withdrawn" if task.get("interval") == DROPPED else "left out"
-    return half_width(task["ci95_bootstrap"])
+    return "not resolvable" if value == task["ci95"] else class_half_width(value, at_most)
 
 
 def _linked(recipe: dict[str, Any], folder: Path) -> str:
