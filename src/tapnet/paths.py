@@ -1,4 +1,4 @@
-"""Where files are: the user's folders, the names of checkpoints; and files that are replaced as a whole.
+"""Where files are: the user's folders, the names of checkpoints; files that are replaced as a whole, or locked.
 
 Imports no PyTorch.
 """
@@ -8,9 +8,13 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from tapnet.errors import NotFoundError
+from filelock import FileLock, Timeout
+
+from tapnet.errors import NotFoundError, UserError
 
 BEST, LAST = "best.safetensors", "last.safetensors"
 BUNDLED = Path(__file__).parent / "checkpoints"
@@ -71,3 +75,18 @@ def write_atomically(path: Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def locked(path: str | Path, seconds: float = 0) -> Iterator[None]:
+    """Inside, no other process is in such a block for the same file or folder.
+
+    Wait for it so long, then raise UserError. The lock is a hidden file, beside the file or in the folder.
+    """
+    place = Path(path).resolve()
+    lock = place / ".lock" if place.is_dir() else place.with_name(f".{place.name}.lock")
+    try:
+        with FileLock(lock, timeout=seconds):
+            yield
+    except Timeout:
+        raise UserError(f"Another process is changing {path}: run the same command again when it has ended.") from None

@@ -50,7 +50,8 @@ def shade_regions(axis: Any, centers: NDArray[np.floating[Any]], colors: Sequenc
 
 def save(figure: Figure, path: Path) -> Path:
     """Write the figure atomically, in the format of the file's suffix; return the path."""
-    content = BytesIO()
-    figure.savefig(content, format=path.suffix.removeprefix(".") or "png")
+    content, form = BytesIO(), path.suffix.removeprefix(".") or "png"
+    options: dict[str, Any] = {"pil_kwargs": {"comment": b"Matplotlib"}} if form == "jpg" else {}  # others name it, too
+    figure.savefig(content, format=form, **options)
     write_atomically(path, content.getvalue())
     return path

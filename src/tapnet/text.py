@@ -1,8 +1,25 @@
-"""Numbers with their nouns, differences, intervals, errors and tables as text."""
+"""Numbers with their nouns, differences, intervals, errors, names of strangers and tables as text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import difflib
+import io
+import re
+from collections.abc import Iterable, Sequence
+
+_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_LATEX = {
+    "%": r"\%",
+    "_": r"\_",
+    "&": r"\&",
+    "#": r"\#",
+    "$": r"\$",
+    "±": r"$\pm$",
+    "−": "--",
+    "—": "---",
+    "×": r"$\times$",
+}
 
 
 def pluralize(number: int, noun: str) -> str:
@@ -36,6 +53,22 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
+def printable(text: str) -> str:
+    """Return a text in which characters that steer a terminal or turn its direction are escaped, as \\u001b."""
+    return _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def did_you_mean(text: str, choices: Iterable[str]) -> str:
+    """Return " (did you mean …?)" with the choice that is spelled most like the text, or nothing."""
+    close = difflib.get_close_matches(text, list(choices), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def install_hint(extra: str) -> str:
+    """Return the command that installs an extra, from a package index and from a checkout."""
+    return f"pip install 'tapnet[{extra}]', or in a checkout pip install '.[{extra}]'"
+
+
 def overlap_note(overlap: bool) -> str:
     """Return what to add to the name of classes that the backbone has seen in pretraining."""
     return ", on which its backbone was pretrained" if overlap else ""
@@ -53,3 +86,37 @@ def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> st
     """Return a table in Markdown."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def csv_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table as CSV with plain numbers: 65.90 for "65.90%", 0.70 for "± 0.70", 1000 for "1,000"."""
+    stream = io.StringIO()
+    plain = ([re.sub(r"^(?:± )?([-+]?[\d,]*\.?\d+)%?$", _plain, cell) for cell in row] for row in rows)
+    csv.writer(stream, lineterminator="\n").writerows([headings, *plain])
+    return stream.getvalue()
+
+
+def _plain(number: re.Match[str]) -> str:
+    return number[1].replace(",", "")
+
+
+def latex_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in LaTeX, to be used with the package booktabs."""
+    first, *others = (" & ".join(map(_latex, line)) + r" \\" for line in (headings, *rows))
+    columns = "l" + "r" * (len(headings) - 1)
+    return "\n".join(
+        [
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            first,
+            r"\midrule",
+            *others,
+            r"\bottomrule",
+            r"\end{tabular}",
+            "",
+        ]
+    )
+
+
+def _latex(cell: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in cell)

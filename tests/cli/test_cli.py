@@ -80,7 +80,7 @@ def test_a_trial_can_leave_the_test_classes_alone(tmp_path, capsys):
 
 def test_evaluate_json_is_one_object_with_the_promised_keys(run_folder, capsys):
     assert main(["evaluate", str(run_folder), "--episodes", "20", "--json", "--device", "cpu"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    (result,) = json.loads(capsys.readouterr().out)["results"]
     promised = {"accuracy", "ci95", "ci95_bootstrap", "precision", "episodes", "way", "shot", "query", "seed"}
     assert promised <= result.keys()
     assert 0.2 < result["accuracy"] <= 1
@@ -280,7 +280,7 @@ def test_evaluate_says_when_test_classes_chose_the_checkpoint(tmp_path, capsys):
     capsys.readouterr()
     assert main(["evaluate", str(tmp_path / "r"), "--episodes", "4", "--json"]) == 0
     printed = capsys.readouterr()
-    assert json.loads(printed.out)["validated_on"] == 60
+    assert json.loads(printed.out)["results"][0]["validated_on"] == 60
     assert "Its checkpoint was chosen on 60 of these 60 classes" in printed.err
 
 
@@ -289,7 +289,7 @@ def test_evaluate_of_a_trainval_network_on_validation_classes_says_that_they_wer
     capsys.readouterr()
     assert main(["evaluate", str(tmp_path / "r"), "--split", "val", "--episodes", "4", "--json"]) == 0
     printed = capsys.readouterr()
-    result = json.loads(printed.out)
+    (result,) = json.loads(printed.out)["results"]
     assert result["trained_on"] == result["classes"]
     assert "It was trained on" in printed.err
     assert "not one on unseen classes" in printed.err
@@ -560,7 +560,7 @@ def test_train_does_not_resume_with_another_method(tmp_path, capsys):
 
 def test_evaluate_leaves_out_the_interval_over_classes_when_asked(run_folder, capsys):
     assert main(["evaluate", str(run_folder), "--episodes", "4", "--no-class-interval", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["ci95_bootstrap"] is None
+    assert json.loads(capsys.readouterr().out)["results"][0]["ci95_bootstrap"] is None
 
 
 @pytest.mark.parametrize(

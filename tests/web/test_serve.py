@@ -29,7 +29,7 @@ def refused(tmp_path, monkeypatch, capsys):
 def test_help_shows_every_default(monkeypatch):
     monkeypatch.delenv("TAPNET_TOKEN", raising=False)
     parser = argparse.ArgumentParser()
-    serve.add_arguments(parser)
+    serve.add_serve_arguments(parser)
     without = {each.option_strings[-1] for each in parser._actions if "(default: " not in str(each.help)}
     assert without == {"--help", "--allow-host", "--network", "--no-open"}
 

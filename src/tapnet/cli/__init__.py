@@ -16,10 +16,10 @@ from contextlib import suppress
 
 from tapnet import __version__
 from tapnet.errors import UserError
-from tapnet.text import one_line
+from tapnet.text import did_you_mean, one_line, printable
 
 COMMANDS = {  # name: module, and what the command does
-    "quickstart": ("train", "train on the bundled drawings, evaluate, save two plots"),
+    "quickstart": ("evaluate", "train on the bundled drawings, evaluate, save two plots"),
     "train": ("train", "train a method by a recipe"),
     "sweep": ("runs", "train many variants: a grid or list of recipes, changes and seeds"),
     "evaluate": ("evaluate", "measure the accuracy of a checkpoint on classes it has never seen"),
@@ -54,6 +54,10 @@ _EXAMPLES = """examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; a user's mistake ends in one sentence and exit code 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        hint = did_you_mean(arguments[0], COMMANDS) or ": `tapnet --help` lists them"
+        print(f"tapnet: there is no command {printable(arguments[0])}{hint}.", file=sys.stderr)
+        return 2
     args, unknown = _parser(arguments).parse_known_args(arguments)
     if unknown:
         args.usage.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -73,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UserError, OSError) as error:  # anything else is a bug, and looks like one
         if os.environ.get("TAPNET_DEBUG"):
             raise
-        print(f"tapnet {args.command}: {_message(error)}{_flag(error, args)}", file=sys.stderr)
+        print(printable(f"tapnet {args.command}: {_message(error)}{_flag(error, args)}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         print(f"\n{stop}" if str(stop) else "\nStopped.", file=sys.stderr)
@@ -111,7 +115,7 @@ def _discard_output() -> None:
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:
-    print(f"tapnet: {message}", file=sys.stderr)
+    print(printable(f"tapnet: {message}"), file=sys.stderr)
 
 
 def _function(name: str, command: str) -> Callable[..., None]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from tapnet.cli import options
 from tapnet.cli.output import ERRORS, OUT, progress
 from tapnet.errors import UserError
 from tapnet.text import pluralize
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from tapnet.data import Dataset
     from tapnet.data.checking import Finding
     from tapnet.data.packing import PackOptions
@@ -33,58 +36,57 @@ Prepared datasets are kept in --root, else in $TAPNET_DATA, else in ~/.cache/tap
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = actions.add_parser("list", help="every dataset, whether it is prepared here, and how to prepare it")
+    words = "every dataset, whether it is prepared here, and how to prepare it"
+    actions.add_parser("list", help=words).set_defaults(run=_list)
     prepare = actions.add_parser("prepare", help="pack a dataset from the files that you have")
-    check = actions.add_parser(
-        "check", help="counts, splits, duplicates, checksum; what differs from the published set"
-    )
+    words = "counts, splits, duplicates, checksum; what differs from the published set"
+    actions.add_parser("check", help=words).set_defaults(run=_check)
     download = actions.add_parser("download", help="fetch a dataset from its public home and prepare it")
     show = actions.add_parser("show", help="draw a contact sheet, and an episode as a model sees it")
-    for action in (prepare, check, download, show):
-        action.add_argument("name", metavar="NAME", help="a dataset, as `tapnet data list` names it")
-    for action in (listing, prepare, check, download, show):
+    for name, action in actions.choices.items():
+        if name != "list":
+            action.add_argument("name", metavar="NAME", help="a dataset, as `tapnet data list` names it")
         action.add_argument("--root", help="folder of the prepared datasets")
     prepare.add_argument("--from", dest="path", required=True, metavar="PATH", help="folder, archive or file to read")
+    prepare.set_defaults(run=_prepare)
+    download.set_defaults(run=_download)
     for action in (prepare, download):
         _add_pack_options(action)
     _add_show(show)
 
 
 def _add_pack_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--name", dest="own_name", metavar="NAME", help="keep it under another name")
-    parser.add_argument(
-        "--size", type=int, help="side of the packed images in pixels (default: as published; folder 84)"
-    )
-    parser.add_argument("--channels", type=int, choices=(1, 3), help="1 gray, 3 color (default: as published)")
-    parser.add_argument("--filter", help="how to resize: lanczos, bicubic, bilinear, box, hamming, nearest")
-    parser.add_argument("--fit", default="squash", help="squash (default) or crop images of other proportions")
-    parser.add_argument(
-        "--ink", choices=("bright", "dark"), help="drawings: bright ink on black (default), or as drawn"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="folder: the seed that splits the classes (default: 0)")
-    parser.add_argument("--skip-bad", action="store_true", help="skip images that cannot be read")
-    parser.add_argument("--overwrite", action="store_true", help="replace the set of that name")
+    add = parser.add_argument
+    add("--name", dest="own_name", metavar="NAME", help="keep it under another name")
+    add("--size", type=int, help="side of the packed images in pixels (default: as published; folder 84)")
+    add("--channels", type=int, choices=(1, 3), help="1 gray, 3 color (default: as published)")
+    add("--filter", help="how to resize: lanczos, bicubic, bilinear, box, hamming, nearest")
+    add("--fit", default="squash", help="squash (default) or crop images of other proportions")
+    add("--ink", choices=("bright", "dark"), help="drawings: bright ink on black (default), or as drawn")
+    add("--seed", type=int, default=0, help="folder: the seed that splits the classes (default: 0)")
+    add("--skip-bad", action="store_true", help="skip images that cannot be read")
+    add("--overwrite", action="store_true", help="replace the set of that name")
 
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--split", default="test", help="the split to take classes from (default: test)")
-    parser.add_argument(
-        "--out", required=True, type=Path, metavar="PNG", help="the sheet; the episode is saved beside it"
-    )
-    parser.add_argument(
-        "--rotations", type=int, help="4: with rotations as classes, 1: without (default: the dataset's own)"
-    )
-    parser.add_argument("--classes", type=int, default=12, help="classes on the sheet (default: 12)")
-    parser.add_argument("--images", type=int, default=10, help="images per class on the sheet (default: 10)")
-    parser.add_argument("--way", type=int, help="classes of the episode (default: 5, or as many as there are)")
-    parser.add_argument("--shot", type=int, default=1, help="labeled images per class (default: 1)")
-    parser.add_argument("--query", type=int, help="further images per class (default: 5, or as many as there are)")
-    parser.add_argument("--seed", type=int, default=0, help="the seed of the episodes (default: 0)")
-    parser.add_argument("--episode", type=int, default=0, help="which episode of the seed (default: 0)")
+    add = parser.add_argument
+    add("--split", default="test", help="the split to take classes from (default: test)")
+    words = "the sheet; the episode is saved beside it"
+    add("--out", required=True, type=options.output_file(".png"), metavar="PNG", help=words)
+    words = "4: with rotations as classes, 1: without (default: the dataset's own)"
+    add("--rotations", type=int, help=words)
+    add("--classes", type=int, default=12, help="classes on the sheet (default: 12)")
+    add("--images", type=int, default=10, help="images per class on the sheet (default: 10)")
+    add("--way", type=int, help="classes of the episode (default: 5, or as many as there are)")
+    add("--shot", type=int, default=1, help="labeled images per class (default: 1)")
+    add("--query", type=int, help="further images per class (default: 5, or as many as there are)")
+    add("--seed", type=int, default=0, help="the seed of the episodes (default: 0)")
+    add("--episode", type=int, default=0, help="which episode of the seed (default: 0)")
+    parser.set_defaults(run=_show)
 
 
 def run_data(args: argparse.Namespace) -> None:
-    ACTIONS[args.action](args)
+    args.run(args)
 
 
 def _list(args: argparse.Namespace) -> None:
@@ -96,28 +98,27 @@ def _list(args: argparse.Namespace) -> None:
     if root.exists() and not root.is_dir():
         raise UserError(f"Expected a folder of prepared datasets, and {root} is a file: choose another.", "root")
     OUT.print(f"Prepared datasets are kept in {root}")
-    for name, dataset in DATASETS.items():
-        if dataset.formats and is_packed(root / name):
-            state, words = _prepared(root / name, dataset.images)
-            _entry(name, state, f"{dataset.summary}; {words}", _command(name, True))
-            continue
-        images = "any number" if dataset.images is None else f"{dataset.images:,} images"
-        where = "not ready" if dataset.formats else "bundled"
-        _entry(
-            name,
-            f"{images} of {_size(dataset.row_shape)}, {where}",
-            dataset.summary,
-            _command(name, not dataset.formats),
-        )
-    for name in own_sets(root):
-        _entry(name, *_prepared(root / name), _command(name, True))
+    for name in [*DATASETS, *own_sets(root)]:
+        dataset = DATASETS.get(name)
+        ready = f"tapnet data show {name} --out {name}.png"
+        if dataset is None:
+            _print_entry(name, *_describe(root / name), ready)
+        elif dataset.formats and is_packed(root / name):
+            state, words = _describe(root / name, dataset.images)
+            _print_entry(name, state, f"{dataset.summary}; {words}", ready)
+        else:
+            images = "any number" if dataset.images is None else f"{dataset.images:,} images"
+            where = "not ready" if dataset.formats else "bundled"
+            download = f"tapnet data download {name}   or   " if dataset.downloads else ""
+            todo = f"{download}tapnet data prepare {name} --from PATH" if dataset.formats else ready
+            _print_entry(name, f"{images} of {_size(dataset.row_shape)}, {where}", dataset.summary, todo)
 
 
-def _entry(name: str, state: str, summary: str, command: str) -> None:
+def _print_entry(name: str, state: str, summary: str, command: str) -> None:
     OUT.print(Text.assemble("\n", (name, "bold"), f": {state}\n  {summary}\n  {command}"))
 
 
-def _prepared(folder: Path, published: int | None = None) -> tuple[str, str]:
+def _describe(folder: Path, published: int | None = None) -> tuple[str, str]:
     """Return the state of a prepared dataset, and its number of classes and source."""
     from tapnet.data.packed import open_packed
 
@@ -125,24 +126,36 @@ def _prepared(folder: Path, published: int | None = None) -> tuple[str, str]:
         packed = open_packed(folder)
     except ValueError as error:
         return "cannot be used", str(error)
-    kept = packed.manifest
-    images = kept.rows - len(kept.left_out)
+    manifest = packed.manifest
+    images = manifest.rows - len(manifest.left_out)
     part = "" if published in (None, images) else f" (published: {published:,})"
-    state = f"{pluralize(images, 'image')} of {_size(kept.preprocessing.shape)}{part}, ready in {folder}"
-    return state, f"{pluralize(len(packed.classes), 'class')}, prepared from {kept.source}"
+    state = f"{pluralize(images, 'image')} of {_size(manifest.preprocessing.shape)}{part}, ready in {folder}"
+    return state, f"{pluralize(len(packed.classes), 'class')}, prepared from {manifest.source}"
 
 
 def _size(shape: tuple[int, int, int]) -> str:
     return "×".join(map(str, shape))
 
 
-def _command(name: str, ready: bool) -> str:
+def _prepare(args: argparse.Namespace) -> None:
+    _pack(args, _preparable(args.name), Path(args.path).expanduser())
+
+
+def _preparable(name: str) -> Dataset:
     from tapnet.data import DATASETS
 
-    if ready:
-        return f"tapnet data show {name} --out {name}.png"
-    download = f"tapnet data download {name}   or   " if name in DATASETS and DATASETS[name].downloads else ""
-    return f"{download}tapnet data prepare {name} --from PATH"
+    choices = [choice for choice, dataset in DATASETS.items() if dataset.formats]
+    if name not in choices:
+        bundled = " (bundled: it needs nothing)" if name in DATASETS else ""
+        raise UserError(f"Datasets to prepare are {', '.join(choices)}, got {name!r}{bundled}.")
+    return DATASETS[name]
+
+
+def _pack_options(args: argparse.Namespace) -> PackOptions:
+    from tapnet.data.packing import PackOptions
+
+    fields = "size", "channels", "filter", "fit", "ink", "seed", "skip_bad", "overwrite"
+    return PackOptions(args.own_name, **{name: getattr(args, name) for name in fields})
 
 
 def _pack(args: argparse.Namespace, dataset: Dataset, path: Path) -> None:
@@ -155,28 +168,21 @@ def _pack(args: argparse.Namespace, dataset: Dataset, path: Path) -> None:
             packed = prepare(dataset, path, data_root(args.root), _pack_options(args), Callbacks(print, advance))
     except KeyboardInterrupt:
         raise KeyboardInterrupt("Stopped; the same command resumes from here.") from None
-    _print_findings(
-        [*summarize(packed), *differences(dataset, packed)], f"{packed.manifest.name} is ready: {packed.folder}"
-    )
-    if not dataset.splits:  # of a published set, what is missing has been said
-        _warn_of_few_classes(packed.manifest.splits)
-
-
-def _warn_of_few_classes(splits: Mapping[str, Sequence[str]]) -> None:
-    """Say which splits have too few classes for an episode."""
-    few = [f"{split} has {pluralize(len(classes), 'class')}" for split, classes in splits.items() if len(classes) < 2]
-    if few:
+    manifest = packed.manifest
+    _print_findings([*summarize(packed), *differences(dataset, packed)], f"{manifest.name} is ready: {packed.folder}")
+    sizes = {} if dataset.splits else manifest.splits  # of a published set, what is missing has been said
+    if few := [f"{name} has {pluralize(len(split), 'class')}" for name, split in sizes.items() if len(split) < 2]:
         ERRORS.print(
             f"{', '.join(few)}: an episode needs at least 2. To train, validate and evaluate on it, add classes, or "
             "divide them into the folders train/, val/ and test/ yourself."
         )
 
 
-def _pack_options(args: argparse.Namespace) -> PackOptions:
-    from tapnet.data.packing import PackOptions
-
-    fields = "size", "channels", "filter", "fit", "ink", "seed", "skip_bad", "overwrite"
-    return PackOptions(args.own_name, **{name: getattr(args, name) for name in fields})
+def _print_findings(findings: Sequence[Finding], title: str) -> None:
+    marks = {True: ("✓", "green"), False: ("!", "yellow"), None: (" ", "")}
+    OUT.print(title)
+    for finding in findings:
+        OUT.print(Text.assemble(marks[finding.good], f" {finding.subject:<26} {finding.words}"))
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -221,45 +227,21 @@ def _show(args: argparse.Namespace) -> None:
     for option in ("classes", "images"):
         if getattr(args, option) < 1:
             raise UserError(f"--{option} needs at least 1, got {getattr(args, option)}.")
-    if args.out.is_dir() or args.out.suffix.lower() != ".png":
-        got = "which is a folder" if args.out.is_dir() else "which does not"
-        raise UserError(f"--out needs the name of a file that ends in .png, got {args.out}, {got}.")
     images = load_dataset(args.name, args.split, args.root, args.rotations)
     sampler = fitting_sampler(images, args.way, args.shot, args.query, args.seed)
-    sheet = args.out
-    episode = sheet.with_name(f"{sheet.stem}-episode.png")
-    drawn = None if sampler is None else episode_sheet(images, sampler, args.episode)
-    sheet.parent.mkdir(parents=True, exist_ok=True)
-    contact_sheet(images, args.classes, args.images).save(sheet)
-    OUT.print(f"{sheet}: {args.split} classes of {args.name}")
-    if drawn is None:
+    episode = None if sampler is None else episode_sheet(images, sampler, args.episode)
+    _save(contact_sheet(images, args.classes, args.images), args.out, f"{args.split} classes of {args.name}")
+    if episode is None:
         OUT.print("No episode: it needs 2 classes with 2 images each.")
     else:
-        drawn.save(episode)
-        OUT.print(f"{episode}: an episode as a model sees it")
+        _save(episode, args.out.with_stem(f"{args.out.stem}-episode"), "an episode as a model sees it")
 
 
-def _preparable(name: str) -> Dataset:
-    from tapnet.data import DATASETS
+def _save(sheet: Image, path: Path, words: str) -> None:
+    from PIL.PngImagePlugin import PngInfo
 
-    choices = [choice for choice, dataset in DATASETS.items() if dataset.formats]
-    if name not in choices:
-        bundled = " (bundled: it needs nothing)" if name in DATASETS else ""
-        raise UserError(f"Datasets to prepare are {', '.join(choices)}, got {name!r}{bundled}.")
-    return DATASETS[name]
-
-
-def _print_findings(findings: list[Finding], title: str) -> None:
-    marks = {True: ("✓", "green"), False: ("!", "yellow"), None: (" ", "")}
-    OUT.print(title)
-    for finding in findings:
-        OUT.print(Text.assemble(marks[finding.good], f" {finding.subject:<26} {finding.words}"))
-
-
-ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
-    "list": _list,
-    "prepare": lambda args: _pack(args, _preparable(args.name), Path(args.path).expanduser()),
-    "check": _check,
-    "download": _download,
-    "show": _show,
-}
+    mark = PngInfo()
+    mark.add_text("Software", "tapnet")  # by which --out knows that it may be replaced
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sheet.save(path, pnginfo=mark)
+    OUT.print(f"{path}: {words}")

@@ -1,34 +1,26 @@
-"""`tapnet evaluate` and `compare`: the accuracy of checkpoints with its intervals, and their paired differences."""
+"""`tapnet evaluate`, `compare` and `quickstart`: accuracies with their intervals, and paired differences."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tapnet.cli.options import (
-    add_device,
-    add_episodes,
-    add_json,
-    add_processes,
-    episode_spec,
-    output_file,
-    output_folder,
-    processes,
-)
-from tapnet.cli.output import Advance, episode_progress, percent, print_prose, print_table
+from tapnet.cli import options
+from tapnet.cli.output import episode_progress, percent, print_json, print_prose, print_table, write_table
+from tapnet.cli.train import train_with_progress
 from tapnet.errors import UserError
 from tapnet.paths import find_checkpoint
 from tapnet.text import class_half_width, half_width, overlap_note, pluralize
 
 if TYPE_CHECKING:
-    from tapnet.data.episodes import EpisodeSpec
     from tapnet.evaluation.candidates import Candidate, EvaluationData
     from tapnet.evaluation.evaluator import Accuracies, Evaluation, SeedSpread
+
+    Measured = tuple[Candidate, Evaluation, Accuracies]
 
 _EVALUATE_EXAMPLES = """examples:
   tapnet evaluate runs/quickstart
@@ -36,41 +28,34 @@ _EVALUATE_EXAMPLES = """examples:
   tapnet evaluate runs/quickstart --way 5,20 --shot 1,5 --episodes 10000
   tapnet evaluate runs/seed0 runs/seed1 runs/seed2 --seeds
   tapnet evaluate runs/quickstart --json
+  tapnet evaluate runs/quickstart --way 5,20 --out accuracies.csv
 """
 _COMPARE_EXAMPLES = """examples:
   tapnet compare runs/tapnet runs/protonet --shot 1
   tapnet compare runs/tapnet-seed0 runs/tapnet-seed1 runs/protonet --out comparison.html
 """
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """The result of a checkpoint on one task."""
-
-    candidate: Candidate
-    result: Evaluation
-    accuracies: Accuracies
-
-    def as_dict(self) -> dict[str, Any]:
-        return self.result.as_dict() | {"checkpoint": self.candidate.name} | self.candidate.overlap.as_dict()
+_TASKS = ((5, 1), (5, 5), (20, 1), (20, 5))  # way, shot of the quickstart
+_EXPLANATION = (
+    "Over episodes: 95% interval for these classes and images. Over classes: 95% interval for others of the same kind, "
+    "by resampling classes and images; not resolvable where their variance is lost in that of the episodes. "
+)
+_ONE_RUN = "One training run; another seed may differ."
+_OVER_SEEDS = "Over seeds: 95% interval for the mean over other seeds of training."
 
 
 def add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _EVALUATE_EXAMPLES
-    parser.add_argument(
-        "checkpoints",
-        nargs="+",
-        metavar="checkpoint",
-        help="a .safetensors checkpoint or the folder of a run (its best)",
-    )
-    add_episodes(parser, several=True)
-    parser.add_argument("--seeds", action="store_true", help="runs that differ in seed only: mean and spread over them")
-    add_json(parser)
-    parser.add_argument("--no-class-interval", action="store_true", help="leave out the interval over classes: faster")
-    parser.add_argument("--no-cache", action="store_true", help="compute the features even if they are cached")
-    parser.add_argument("--record", type=output_folder, metavar="DIR", help="record the result for `tapnet table`")
-    add_device(parser, precision="float32")
-    add_processes(parser)
+    parser.epilog, add = _EVALUATE_EXAMPLES, parser.add_argument
+    words = "a .safetensors checkpoint or the folder of a run (its best)"
+    add("checkpoints", nargs="+", metavar="checkpoint", help=words)
+    options.add_episodes(parser, several=True)
+    add("--seeds", action="store_true", help="runs that differ in seed only: mean and spread over them")
+    options.add_json(parser)
+    add("--out", type=options.output_file(*options.TABLES), help="write the table: .csv or .tex")
+    add("--no-class-interval", action="store_true", help="leave out the interval over classes: faster")
+    add("--no-cache", action="store_true", help="compute the features even if they are cached")
+    add("--record", type=options.output_folder, metavar="DIR", help="record the result for `tapnet table`")
+    options.add_device(parser, precision="float32")
+    options.add_processes(parser)
 
 
 def run_evaluate(args: argparse.Namespace) -> None:
@@ -81,104 +66,105 @@ def run_evaluate(args: argparse.Namespace) -> None:
     from tapnet.evaluation.candidates import check_seeds
 
     specs = [EpisodeSpec(way, shot, args.query, args.episodes, args.seed) for way in args.way for shot in args.shot]
-    with processes(args):
+    measured: list[Measured] = []
+    with options.processes(args):
         if args.seeds:
             check_seeds(args.checkpoints)
         with episode_progress() as start:
-            measured = [
-                _measure(found, spec, not args.no_class_interval, start) for found in candidates(args) for spec in specs
-            ]
+            for opened in candidates(args):
+                for spec in specs:
+                    name = f"{opened.name}, {spec.way}-way {spec.shot}-shot"
+                    accuracies = opened.evaluator.accuracies(spec, start(name))
+                    over_classes = None if args.no_class_interval else start(f"{name}, over classes")
+                    bootstrap = not args.no_class_interval
+                    result = opened.evaluator.evaluate(spec, bootstrap, over_classes, accuracies)
+                    measured.append((opened, result, accuracies))
         if hardware.rank() > 0:
             return
     spreads = _spreads(measured, len(specs)) if args.seeds else []
     if args.json:
-        print(json.dumps(_as_json(measured, spreads)))
+        rows = [result.as_dict() | {"checkpoint": one.name} | one.overlap.as_dict() for one, result, _ in measured]
+        seeds = [{"way": result.way, "shot": result.shot} | asdict(spread) for result, spread in spreads]
+        print_json({"results": rows, "over_seeds": seeds})
     else:
         _print(measured, spreads)
+    if args.out:
+        tables = [(one.name, _rows([result])[0]) for one, result, _ in measured]
+        write_table(args.out, ["checkpoint", *_HEADINGS], [[name, *row] for name, row in tables])
     if args.record:
         _record(measured, args.record)
 
 
-def _measure(found: Candidate, spec: EpisodeSpec, bootstrap: bool, start: Callable[[str], Advance]) -> _Measured:
-    """Evaluate a checkpoint on the episodes of the spec; with `bootstrap`, include the interval over classes."""
-    name = f"{found.name}, {spec.way}-way {spec.shot}-shot"
-    accuracies = found.evaluator.accuracies(spec, start(name))
-    over_classes = start(f"{name}, over classes") if bootstrap else None
-    return _Measured(found, found.evaluator.evaluate(spec, bootstrap, over_classes, accuracies), accuracies)
-
-
-def _as_json(measured: list[_Measured], spreads: list[tuple[Evaluation, SeedSpread]]) -> dict[str, Any]:
-    """Return the only result, or all of them under `results`."""
-    if len(measured) == 1:
-        return measured[0].as_dict()
-    seeds = [{"way": result.way, "shot": result.shot} | asdict(spread) for result, spread in spreads]
-    return {"results": [each.as_dict() for each in measured]} | ({"over_seeds": seeds} if seeds else {})
-
-
-def _print(measured: list[_Measured], spreads: list[tuple[Evaluation, SeedSpread]]) -> None:
-    for found in dict.fromkeys(each.candidate for each in measured):
-        results = [each.result for each in measured if each.candidate is found]
-        first = results[0]
-        print_results(results, f"{found.name} on {first.dataset} ({first.classes} {first.split} classes{_note(found)})")
-    if spreads:
-        print(f"Mean of {pluralize(len(spreads[0][1].seeds), 'run')} with other seeds:")
-        headings = ("task", "accuracy", "over episodes", "over seeds", "deviation of one run")
-        rows = [
-            (
-                f"{result.way}-way {result.shot}-shot",
-                percent(spread.accuracy),
-                half_width(spread.ci95),
-                half_width(spread.seed_ci95),
-                "—" if spread.seed_deviation is None else f"{100 * spread.seed_deviation:.2f}",
-            )
-            for result, spread in spreads
-        ]
-        print_table(headings, rows)
-    print_prose(EXPLANATION + (_OVER_SEEDS if spreads else ONE_RUN))
-
-
-def _note(found: Candidate) -> str:
-    """Return what the title says about classes that are not unseen."""
-    overlaps = {"trained on": found.overlap.trained_on, "chosen by": found.overlap.validated_on}
-    counts = [f", {words} {count} of them" for words, count in overlaps.items() if count]
-    return overlap_note(found.overlap.pretrained_on) + "".join(counts)
-
-
-def _spreads(measured: list[_Measured], tasks: int) -> list[tuple[Evaluation, SeedSpread]]:
+def _spreads(measured: list[Measured], tasks: int) -> list[tuple[Evaluation, SeedSpread]]:
     """Return for each task the mean over the runs, with its variation over episodes and over seeds."""
     from tapnet.evaluation.evaluator import seed_spread
 
     spreads = []
     for task in range(tasks):
         runs = measured[task::tasks]
-        seeds = [each.candidate.header.recipe.seed for each in runs]
-        spreads.append((runs[0].result, seed_spread([each.accuracies for each in runs], seeds)))
+        seeds = [one.header.recipe.seed for one, _, _ in runs]
+        spreads.append((runs[0][1], seed_spread([accuracies for _, _, accuracies in runs], seeds)))
     return spreads
 
 
-def _record(measured: list[_Measured], folder: Path) -> None:
+def _print(measured: list[Measured], spreads: list[tuple[Evaluation, SeedSpread]]) -> None:
+    for opened in dict.fromkeys(one for one, _, _ in measured):
+        results = [result for one, result, _ in measured if one is opened]
+        first = results[0]
+        title = f"{opened.name} on {first.dataset} ({first.classes} {first.split} classes{_note(opened)})"
+        print(title)
+        print_table(_HEADINGS, _rows(results))
+    if spreads:
+        print(f"Mean of {pluralize(len(spreads[0][1].seeds), 'run')} with other seeds:")
+        rows = []
+        for result, spread in spreads:
+            deviation = "—" if spread.seed_deviation is None else f"{100 * spread.seed_deviation:.2f}"
+            intervals = half_width(spread.ci95), half_width(spread.seed_ci95)
+            rows.append((f"{result.way}-way {result.shot}-shot", percent(spread.accuracy), *intervals, deviation))
+        print_table(("task", "accuracy", "over episodes", "over seeds", "deviation of one run"), rows)
+    print_prose(_EXPLANATION + (_OVER_SEEDS if spreads else _ONE_RUN))
+
+
+_HEADINGS = ("task", "accuracy", "over episodes", "over classes", "episodes")
+
+
+def _rows(results: Sequence[Evaluation]) -> list[tuple[str, ...]]:
+    """Return one row of text per task, below `_HEADINGS`."""
+    rows: list[tuple[str, ...]] = []
+    for result in results:
+        intervals = half_width(result.ci95), class_half_width(result.ci95_bootstrap, result.ci95_bootstrap_at_most)
+        task = f"{result.way}-way {result.shot}-shot"
+        rows.append((task, percent(result.accuracy), *intervals, f"{result.episodes:,}"))
+    return rows
+
+
+def _note(opened: Candidate) -> str:
+    """Return what the title says about classes that are not unseen."""
+    overlaps = {"trained on": opened.overlap.trained_on, "chosen by": opened.overlap.validated_on}
+    counts = [f", {words} {count} of them" for words, count in overlaps.items() if count]
+    return overlap_note(opened.overlap.pretrained_on) + "".join(counts)
+
+
+def _record(measured: list[Measured], folder: Path) -> None:
     from tapnet.paper.results import record
     from tapnet.training.run_folder import RunFolder
 
-    for each in measured:
-        found = each.candidate
-        state = str(RunFolder(Path(found.name)).metadata().get("state", "unknown"))  # unknown of a single file
-        path = record(folder, found.header, each.result, found.overlap.as_dict(), state, found.training_seconds)
+    for one, result, _ in measured:
+        state = str(RunFolder(Path(one.name)).metadata().get("state", "unknown"))  # unknown of a single file
+        path = record(folder, one.header, result, one.overlap.as_dict(), state, one.training_seconds)
         print(f"Recorded in {path}", file=sys.stderr)
 
 
 def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _COMPARE_EXAMPLES
-    parser.add_argument(
-        "checkpoints", nargs="+", help="two or more checkpoints or run folders; runs that differ in seed are grouped"
-    )
-    add_episodes(parser)
-    parser.add_argument("--no-class-interval", action="store_true", help="leave out the interval over classes: faster")
-    add_json(parser)
-    parser.add_argument(
-        "--out", type=output_file(".md", ".html"), help="write a report: .md with its plot, or .html, all in one file"
-    )
-    add_device(parser, precision="float32")
+    parser.epilog, add = _COMPARE_EXAMPLES, parser.add_argument
+    words = "two or more checkpoints or run folders; runs that differ in seed are grouped"
+    add("checkpoints", nargs="+", help=words)
+    options.add_episodes(parser)
+    add("--no-class-interval", action="store_true", help="leave out the interval over classes: faster")
+    options.add_json(parser)
+    words = "write a report: .html, .md with its plot; or its tables: .csv (pairs in a second file), .tex"
+    add("--out", type=options.output_file(".md", ".html", *options.TABLES), help=words)
+    options.add_device(parser, precision="float32")
 
 
 def run_compare(args: argparse.Namespace) -> None:
@@ -188,11 +174,11 @@ def run_compare(args: argparse.Namespace) -> None:
 
     from tapnet.evaluation.comparison import compare, note, tables, title, write
 
-    spec, found = episode_spec(args), candidates(args)
+    spec, opened = options.episode_spec(args), candidates(args)
     with episode_progress() as start:
-        result = compare(found, spec, bootstrap=not args.no_class_interval, progress=start)
+        result = compare(opened, spec, bootstrap=not args.no_class_interval, progress=start)
     if args.json:
-        print(json.dumps(result.as_dict()))
+        print_json(result.as_dict())
     else:
         print(title(result))
         for heading, rows in tables(result).items():
@@ -226,12 +212,11 @@ def candidate(checkpoint: str, args: argparse.Namespace) -> Candidate:
     from tapnet.training.run_folder import RunFolder
 
     cache = None if getattr(args, "no_cache", False) else feature_cache()
-    found = Candidate.open(
-        checkpoint, evaluation_data(args), args.device, args.precision, cache, allow_overlap=args.allow_overlap
-    )
-    if notes := found.overlap.notes():
+    data, overlap = evaluation_data(args), args.allow_overlap
+    opened = Candidate.open(checkpoint, data, args.device, args.precision, cache, allow_overlap=overlap)
+    if notes := opened.overlap.notes():
         print(f"Note on {checkpoint}: {' '.join(notes)}", file=sys.stderr)
-    return replace(found, training_seconds=training_seconds(RunFolder(Path(checkpoint))))
+    return replace(opened, training_seconds=training_seconds(RunFolder(Path(checkpoint))))
 
 
 def evaluation_data(args: argparse.Namespace) -> EvaluationData:
@@ -241,20 +226,50 @@ def evaluation_data(args: argparse.Namespace) -> EvaluationData:
     return EvaluationData(args.split, args.dataset, args.root, args.rotations)
 
 
-EXPLANATION = (
-    "Over episodes: 95% interval for these classes and images. Over classes: 95% interval for others of the same kind, "
-    "by resampling classes and images; not resolvable where their variance is lost in that of the episodes. "
-)
-ONE_RUN = "One training run; another seed may differ."
-_OVER_SEEDS = "Over seeds: 95% interval for the mean over other seeds of training."
+def add_quickstart_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog, add = (
+        "A finished run in the folder is evaluated again, an interrupted one is resumed.",
+        parser.add_argument,
+    )
+    add("--out", type=options.output_folder, default="runs/quickstart", help="folder (default: runs/quickstart)")
+    add("--method", default="tapnet", help="tapnet, or protonet trained by the same recipe")
+    options.add_set(parser)
+    options.add_device(parser, precision="auto")
 
 
-def print_results(results: list[Evaluation], title: str) -> None:
-    """Print a title on one line and one row per task."""
-    rows = []
-    for result in results:
-        task = f"{result.way}-way {result.shot}-shot"
-        intervals = half_width(result.ci95), class_half_width(result.ci95_bootstrap, result.ci95_bootstrap_at_most)
-        rows.append((task, percent(result.accuracy), *intervals, f"{result.episodes:,}"))
-    print(title)
-    print_table(("task", "accuracy", "over episodes", "over classes", "episodes"), rows)
+def run_quickstart(args: argparse.Namespace) -> None:
+    from tapnet.checkpoint import load
+    from tapnet.data.episodes import EpisodeSpec
+    from tapnet.evaluation.evaluator import Evaluator
+    from tapnet.hardware import resolve_device
+    from tapnet.paper.learning_curve import learning_curve
+    from tapnet.paper.projection import has_projection, projection_figure
+    from tapnet.paths import LAST
+    from tapnet.plotting import save
+    from tapnet.recipe import load_recipe
+    from tapnet.training.run_folder import RunFolder
+
+    other = [] if args.method == "tapnet" else [f"method={{name: {args.method}}}", f"name=quickdraw-{args.method}"]
+    recipe = load_recipe("quickdraw", [*other, *args.set])
+    train_with_progress(recipe, args.out, args.device, args.precision, resume=(args.out / LAST).exists(), test=False)
+
+    method = load(args.out, resolve_device(args.device))
+    evaluator = Evaluator(method, recipe.data.images("test"))
+    results = [evaluator.evaluate(EpisodeSpec(way, shot, 15, 1000)) for way, shot in _TASKS]
+    RunFolder(args.out).record_evaluation([result.as_dict() for result in results])
+    print(f"{args.method} on {len(evaluator.images.names)} classes it has never seen")
+    print_table(_HEADINGS, _rows(results))
+    print_prose(_EXPLANATION + _ONE_RUN)
+    plots = [save(learning_curve(args.out), args.out / "learning-curve.png")]
+    if has_projection(method):
+        plots.append(save(projection_figure(method, evaluator.images), args.out / "projection.png"))
+    print("\nPlots:", *(f"  {path}" for path in plots), sep="\n")
+    print(
+        "\nNext:",
+        f"  {options.command('evaluate', args.out)} --way 10 --shot 3",
+        "  tapnet train quickdraw --set training.episodes=3000 --out runs/longer",
+        "  tapnet fit my_images --out mine.task      one folder per class",
+        "  tapnet recipes                            what else can be trained",
+        "  make compare                              Prototypical Networks beside it",
+        sep="\n",
+    )

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tapnet.cli.options import add_labels, add_network, check_not_read, command, input_path, labeled_images, output_file
+from tapnet import inference
+from tapnet.cli import options
 from tapnet.cli.output import ERRORS, OUT, ImageProgress, percent, progress
 from tapnet.errors import UserError
 from tapnet.inference.task_path import check_task_path
-from tapnet.text import pluralize
+from tapnet.paths import locked
+from tapnet.text import did_you_mean, pluralize
 
 if TYPE_CHECKING:
-    from tapnet.inference.folders import LabeledFolder
-    from tapnet.inference.leave_one_out import LeaveOneOut
+    from tapnet.inference import LabeledFolder, LeaveOneOut
 
 SELECTIONS = ("optimal", "closest", "farthest")  # of `functional`, whose import would delay the help
 BASES = ("householder", "references")  # of `methods`
+_LOCK_SECONDS = 30  # to wait for another process that changes the same task
 _FIT_EXAMPLES = """examples:
   tapnet fit my_classes/ --out birds.task       my_classes/robin/*.jpg, my_classes/wren/*.jpg …
   tapnet fit --labels labels.csv --out birds.task     rows such as robin/1.jpg,robin
@@ -41,54 +42,32 @@ _EXPORT_EXAMPLES = """examples:
 
 
 def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _FIT_EXAMPLES
-    parser.add_argument("folder", type=input_path, nargs="?", help="one folder of images per class")
-    add_labels(parser)
-    parser.add_argument("--out", type=output_file(), required=True, help="the task file to write, such as birds.task")
-    parser.add_argument("--network", help="a bundled network, checkpoint, run folder or hf:MODEL (default: by content)")
-    parser.add_argument(
-        "--method",
-        type=_method,
-        default="auto",
-        help="auto (default: the best for the network), centroid, logistic, protonet, or the network's own, such as "
-        "tapnet for drawings",
+    parser.epilog, add = _FIT_EXAMPLES, parser.add_argument
+    add("folder", type=options.input_path, nargs="?", help="one folder of images per class")
+    options.add_labels(parser)
+    add("--out", type=options.output_file(".task"), required=True, help="the file to write, such as birds.task")
+    add("--force", action="store_true", help="replace a task file")
+    add("--network", help="a bundled network, checkpoint, run folder or hf:MODEL (default: by content)")
+    words = (
+        "auto (default: the best for the network), centroid, logistic, protonet, or the network's own, such as tapnet"
     )
-    parser.add_argument(
-        "--selection", choices=SELECTIONS, help="how classes take references, of TapNet (default: optimal)"
+    add("--method", default="auto", help=words)
+    add("--selection", choices=SELECTIONS, help="how classes take references, of TapNet (default: optimal)")
+    add("--projection-dim", type=int, help="of TapNet's projection (default: the network's own, else all)")
+    words = (
+        "which directions of TapNet's projection --projection-dim keeps: with references, one less than there are "
+        "classes are enough (default: the network's own, else householder)"
     )
-    parser.add_argument(
-        "--projection-dim", type=int, help="of TapNet's projection (default: the network's own, else all)"
-    )
-    parser.add_argument(
-        "--basis",
-        choices=BASES,
-        help="which directions of TapNet's projection --projection-dim keeps: with references, one less than there are "
-        "classes are enough (default: the network's own, else householder)",
-    )
-    parser.add_argument(
-        "--reference-shots",
-        type=float,
-        metavar="N",
-        help="each reference of TapNet counts for N images of its class (default: references alone, as in the paper)",
-    )
-    parser.add_argument("--device", default="cpu", help="cpu (default), cuda, mps or auto")
-
-
-def _method(text: str) -> str:
-    """Parse --method: "auto", or the name of a method."""
-    if text != "auto":
-        from tapnet.methods import METHODS, PARAMETER_FREE
-
-        if text not in METHODS:
-            raise argparse.ArgumentTypeError(
-                f"expected auto, {', '.join(PARAMETER_FREE)} or the network's own method, such as tapnet, got {text!r}"
-            )
-    return text
+    add("--basis", choices=BASES, help=words)
+    words = "each reference of TapNet counts for N images of its class (default: references alone, as in the paper)"
+    add("--reference-shots", type=float, metavar="N", help=words)
+    add("--device", default="cpu", help="cpu (default), cuda, mps or auto")
 
 
 def run_fit(args: argparse.Namespace) -> None:
-    folder = labeled_images(args.folder, args.labels)
-    check_not_read(args.out, [args.labels, *chain.from_iterable(folder.classes.values())])
+    folder = options.labeled_images(args.folder, args.labels)
+    if args.out.exists() and not args.force:
+        raise UserError(f"{args.out} is there: choose another name, or replace it with --force.")
     if len(folder.classes) < 2:
         (only,) = folder.classes
         words = [f"{args.folder or args.labels} holds one class with images, {only!r}: a classifier needs at least 2."]
@@ -96,84 +75,74 @@ def run_fit(args: argparse.Namespace) -> None:
             words.append(f"If its folders are the classes, give {args.folder / only}.")
         raise UserError(" ".join([*words, *folder.skipped.lines()]))
 
-    from tapnet.inference import compare_methods, fit, network_warning, propose_method, propose_network, write_task
-
-    choice = None if args.network else propose_network(folder.classes)
+    choice = None if args.network else inference.propose_network(folder.classes)
+    network = choice.name if choice else args.network
     names = "selection", "projection_dim", "basis", "reference_shots"
-    options = {name: value for name in names if (value := getattr(args, name)) is not None}
+    chosen = {name: value for name in names if (value := getattr(args, name)) is not None}
     shown = ImageProgress()
     with shown.bar(len(folder)):
-        task = fit(
-            folder.classes,
-            args.network or (choice.name if choice else None),
-            args.method,
-            options,
-            args.device,
-            shown.unreadable,
-            shown.advance,
-        )
-    write_task(task, args.out)
+        files, device = folder.classes, args.device
+        task = inference.fit(files, network, args.method, chosen, device, shown.unreadable, shown.advance)
+    inference.write_task(task, args.out)
 
     shots = task.shots()
     counts = pluralize(shots[0], "image") if len(set(shots)) == 1 else f"{min(shots)} to {max(shots)} images"
     OUT.print(
         f"{len(task.classes)} classes, {counts} each, network {task.network}, method {task.method_label}: {args.out}"
     )
-    if args.network and (warning := network_warning(folder.classes, args.network, args.device)):
+    if args.network and (warning := inference.network_warning(folder.classes, args.network, args.device)):
         ERRORS.print(warning)
     if choice:
         OUT.print(f"Network {choice.name} ({choice.reason}); choose another with --network.")
-    if args.method == "auto" and not options:
-        reason = propose_method(task, args.network, args.device).reason
+    if args.method == "auto" and not chosen:
+        reason = inference.propose_method(task, args.network, args.device).reason
         OUT.print(f"Method {task.method} ({reason}); choose another with --method.")
     with progress("rounds of leave-one-out") as advance:
-        accuracies = compare_methods(task, args.network, args.device, advance)
+        accuracies = inference.compare_methods(task, args.network, args.device, advance)
     _print_methods(accuracies, args)
     OUT.print(f"Try: tapnet predict {args.out} IMAGES")
     shown.finish(folder)
 
 
 def _print_methods(accuracies: dict[str, LeaveOneOut], args: argparse.Namespace) -> None:
-    """Print the accuracy of every method, that of the task first, and how to take another."""
+    """Print the accuracy of every method, that of the task first, and the command that fits a better one."""
     if not accuracies:
         OUT.print("No leave-one-out accuracy: it needs at least two different images of every class.")
         return
-    own, *others = accuracies
+    own = next(iter(accuracies))
     OUT.print(f"Leave-one-out accuracy on {accuracies[own].total} images (95% interval):")
     for name, result in accuracies.items():
         low, high = map(percent, result.interval)
         mark = " (this task)" if name == own else ""
         OUT.print(f"  {percent(result.accuracy):>7} ({low} to {high})  {name}{mark}")
-    if others:
-        best = max(others, key=lambda name: accuracies[name].accuracy)
+    best = max(accuracies, key=lambda name: accuracies[name].accuracy)  # the task's own, if others are only as good
+    if best != own:
         source = ["--labels", args.labels] if args.labels else [args.folder]
         network = ["--network", args.network] if args.network else []
         out = args.out.with_stem(f"{args.out.stem}-{best}")  # beside the task that was just written
-        OUT.print(f"Another method: {command('fit', *source, *network, '--method', best, '--out', out)}")
+        OUT.print(f"Better here: {options.command('fit', *source, *network, '--method', best, '--out', out)}")
 
 
 def add_add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _ADD_EXAMPLES
-    parser.add_argument("task", type=input_path, help="a task file; it is replaced")
-    parser.add_argument("images", type=input_path, nargs="*", help="images, or folders of them")
-    add_labels(parser)
-    parser.add_argument("--class", dest="name", help="the class of all of them (default: the name of their folder)")
-    add_network(parser)
+    parser.epilog, add = _ADD_EXAMPLES, parser.add_argument
+    add("task", type=options.input_path, help="a task file; it is replaced")
+    add("images", type=options.input_path, nargs="*", help="images, or folders of them")
+    options.add_labels(parser)
+    add("--class", dest="name", help="the class of all of them (default: the name of their folder)")
+    options.add_network(parser)
 
 
 def run_add(args: argparse.Namespace) -> None:
     check_task_path(args.task)
-    from tapnet.inference import add, read_task
-    from tapnet.inference.task_file import file_version, replace_task
-
     if args.name is not None and not args.name.strip():
         raise UserError(f"--class needs the name of a class, got {args.name!r}.")
-    version, task = file_version(args.task), read_task(args.task)
     images, shown = _images_to_add(args), ImageProgress()
-    with shown.bar(len(images)):
-        larger = add(task, images.classes, args.network, args.device, shown.unreadable, shown.advance)
-    replace_task(larger, args.task, version)
-    new = [name for name in larger.classes if name not in task.classes]
+    with locked(args.task, _LOCK_SECONDS):
+        task = inference.read_task(args.task)
+        with shown.bar(len(images)):
+            larger = inference.add(task, images.classes, args.network, args.device, shown.unreadable, shown.advance)
+        inference.write_task(larger, args.task)
+    new = [f"{name}{did_you_mean(name, task.classes)}" for name in larger.classes if name not in task.classes]
     added = len(larger.examples) - len(task.examples)
     known = len(images) - added - shown.broken
     named = f"; new {'class' if len(new) == 1 else 'classes'}: {', '.join(new)}" if new else ""
@@ -186,41 +155,40 @@ def run_add(args: argparse.Namespace) -> None:
 def _images_to_add(args: argparse.Namespace) -> LabeledFolder:
     """Return the images by class, from a file of labels, --class or the names of their folders."""
     from tapnet.data.source import normalize_name
-    from tapnet.inference import LabeledFolder, Skipped, find_images, read_labels
 
     if args.labels and not args.images and args.name is None:
-        return read_labels(args.labels)
+        return inference.read_labels(args.labels)
     if args.labels or not args.images:
         got = "both" if args.labels else "neither"
         raise UserError(f"Expected images, perhaps with --class, or --labels FILE, got {got}.")
     classes: dict[str, list[Path]] = {}
-    skipped = Skipped()
-    for path in find_images(args.images, skipped):
+    skipped = inference.Skipped()
+    for path in inference.find_images(args.images, skipped):
         classes.setdefault(args.name or normalize_name(path.absolute().parent.name), []).append(path)
     if not classes:
         raise UserError(f"There is no image in {', '.join(map(str, args.images))}. {' '.join(skipped.lines())}")
-    return LabeledFolder(classes, skipped)
+    return inference.LabeledFolder(classes, skipped)
 
 
 def add_remove_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _REMOVE_EXAMPLES
-    parser.add_argument("task", type=input_path, help="a task file; it is replaced")
-    parser.add_argument("what", nargs="+", help="classes or images")
-    add_network(parser, device=False)
+    parser.epilog, add = _REMOVE_EXAMPLES, parser.add_argument
+    add("task", type=options.input_path, help="a task file; it is replaced")
+    add("what", nargs="+", help="classes or images")
+    options.add_network(parser, device=False)
 
 
 def run_remove(args: argparse.Namespace) -> None:
     check_task_path(args.task)
-    from tapnet.inference import read_task, remove
-    from tapnet.inference.task_file import file_version, replace_task
-
-    version, task = file_version(args.task), read_task(args.task)
-    classes = [name for name in args.what if name in task.classes]
-    images = [name for name in args.what if name not in task.classes]
-    if strange := [name for name in images if not Path(name).is_file()]:
-        raise UserError(f"{strange[0]!r} is neither a class of the task ({', '.join(task.classes)}) nor an image.")
-    smaller = remove(task, classes, images, args.network)
-    replace_task(smaller, args.task, version)
+    with locked(args.task, _LOCK_SECONDS):
+        task = inference.read_task(args.task)
+        classes = [name for name in args.what if name in task.classes]
+        images = [name for name in args.what if name not in task.classes]
+        if unknown := next((name for name in images if not Path(name).is_file()), None):
+            names = ", ".join(task.classes)
+            hint = did_you_mean(unknown, task.classes)
+            raise UserError(f"{unknown!r} is neither a class of the task ({names}) nor an image{hint}.")
+        smaller = inference.remove(task, classes, images, args.network)
+        inference.write_task(smaller, args.task)
     removed = len(task.examples) - len(smaller.examples)
     OUT.print(f"{pluralize(removed, 'image')} removed, {len(smaller.classes)} classes left: {args.task}")
     if gone := [name for name in task.classes if name not in smaller.classes]:
@@ -228,23 +196,18 @@ def run_remove(args: argparse.Namespace) -> None:
 
 
 def add_export_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _EXPORT_EXAMPLES
-    parser.add_argument("task", type=input_path, help="a task file")
-    parser.add_argument(
-        "--onnx", type=output_file(".onnx"), required=True, help="the file to write, such as birds.onnx"
-    )
-    add_network(parser, device=False)
+    parser.epilog, add = _EXPORT_EXAMPLES, parser.add_argument
+    add("task", type=options.input_path, help="a task file")
+    add("--onnx", type=options.output_file(".onnx"), required=True, help="the file to write, such as birds.onnx")
+    options.add_network(parser, device=False)
 
 
 def run_export(args: argparse.Namespace) -> None:
     check_task_path(args.task)
-    from tapnet.inference import export, open_predictor, read_task
-
-    export(read_task(args.task), args.onnx, args.network)
-    written = open_predictor(args.onnx)
+    inference.export(inference.read_task(args.task), args.onnx, args.network)
+    written = inference.open_predictor(args.onnx)
     shape = "×".join(map(str, ("n", *written.preprocessing.shape)))
     OUT.print(
         f"{args.onnx}: input `images` uint8 {shape}, output `probabilities` n×{len(written.classes)}; class names and "
-        "preprocessing in its metadata."
+        f"preprocessing in its metadata.\nTry: tapnet predict {args.onnx} IMAGES"
     )
-    OUT.print(f"Try: tapnet predict {args.onnx} IMAGES")

@@ -1,9 +1,11 @@
-"""Options that several commands share, and the parsers of their values."""
+"""Options that several commands share, the parsers of their values, and what may be written over."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -16,9 +18,11 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from tapnet.data.episodes import EpisodeSpec
-    from tapnet.inference.folders import LabeledFolder
+    from tapnet.inference import LabeledFolder
 
 FIGURES = (".png", ".pdf", ".svg", ".jpg")
+TABLES = (".csv", ".tex")
+_MARKS = dict.fromkeys(FIGURES, rb"[Mm]atplotlib|tapnet") | {".task": rb"tapnet-task", ".onnx": rb"tapnet"}
 
 
 def listing(heading: str, entries: Mapping[str, str]) -> str:
@@ -41,11 +45,12 @@ def numbers(text: str) -> list[int]:
 
 
 def share(text: str) -> float:
-    """Parse a share: 5% or 0.05."""
+    """Parse a share: 5%, 0.05 or, from 1 on, 5."""
     try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        value = float(text.removesuffix("%"))
     except ValueError:
         value = -1.0
+    value /= 100 if text.endswith("%") or value >= 1 else 1
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"expected a share such as 5% or 0.05, got {text!r}")
     return value
@@ -72,17 +77,27 @@ def output_folder(text: str) -> Path:
 
 
 def output_file(*endings: str) -> Callable[[str], Path]:
-    """Return a parser of paths of files to write, with one of these suffixes if there are any."""
+    """Return a parser of paths of files to write: with one of these endings, and no file of another kind."""
 
     def parse(text: str) -> Path:
         path = output_folder(str(Path(text).parent)) / Path(text).name
+        ending = path.suffix.lower()
         if path.is_dir():
             raise argparse.ArgumentTypeError(f"{path} is a folder: give the name of a file in it.")
-        if endings and path.suffix.lower() not in endings:
+        if ending not in endings:
             raise argparse.ArgumentTypeError(f"expected a name that ends in {' or '.join(endings)}, got {path}")
+        if path.is_file() and not _is_ours(path, ending):
+            raise argparse.ArgumentTypeError(f"{path} is there and was not written by tapnet: choose another name.")
         return path
 
     return parse
+
+
+def _is_ours(path: Path, ending: str) -> bool:
+    """Return whether a file is empty, has the mark of its kind or, as kinds of text have none, is text."""
+    content = path.read_bytes()
+    marked = re.search(_MARKS[ending], content) if ending in _MARKS else b"\0" not in content
+    return not content or bool(marked)
 
 
 def check_not_read(out: Path | None, inputs: Iterable[str | Path | None]) -> None:
@@ -110,21 +125,28 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strategy", default="auto", help="auto, or ddp: gradients averaged over processes")
 
 
-def processes(args: argparse.Namespace) -> AbstractContextManager[Fabric]:
-    """Return a context with the processes that the options of `add_processes` ask for."""
+def processes(args: argparse.Namespace, meta_batch: int | None = None) -> AbstractContextManager[Fabric]:
+    """Return a context with the processes that the options of `add_processes` ask for.
+
+    Raise UserError before any is started if they cannot share the episodes of a step, `meta_batch`, evenly.
+    """
     from tapnet.hardware import Layout, launched, resolve_device, resolve_precision
 
     device = resolve_device(args.device)
     layout = Layout(args.devices, args.num_nodes, args.strategy)
+    count = math.prod(layout.resolved())
+    if meta_batch is not None and meta_batch % count:
+        raise UserError(
+            f"{count} processes need training.meta_batch to be a multiple of {count}, got {meta_batch}: for instance "
+            f"training.meta_batch={count}."
+        )
     return launched(device, resolve_precision(args.precision, device), layout)
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """Add the options of commands that can run on a cluster."""
     parser.add_argument("--engine", choices=["ray"], help="run on a Ray cluster (tapnet[ray])")
-    parser.add_argument(
-        "--address", help="the Ray cluster: auto, or host:port (default: RAY_ADDRESS, else local cores)"
-    )
+    parser.add_argument("--address", help="the Ray cluster: auto or host:port (default: RAY_ADDRESS, else local cores)")
     parser.add_argument("--workers", type=int, help="Ray workers (default: one per GPU, or per core if there is none)")
 
 
@@ -146,9 +168,7 @@ def add_task(parser: argparse.ArgumentParser, several: bool = False) -> None:
     parser.add_argument("--dataset", help="default: the dataset of the checkpoint's recipe")
     parser.add_argument("--root", help="folder of the prepared datasets")
     parser.add_argument("--split", default="test", help="the split to take classes from (default: test)")
-    parser.add_argument(
-        "--rotations", type=int, help="4: images rotated by 90, 180, 270 degrees are classes too; 1: not"
-    )
+    parser.add_argument("--rotations", type=int, help="4: images rotated by 90, 180, 270 degrees are classes; 1: not")
     kind, five = (numbers, [5]) if several else (int, 5)
     ways, shots = (", or several: 5,20", ", or several: 1,5") if several else ("", "")
     parser.add_argument("--way", type=kind, default=five, help=f"classes per episode (default: 5{ways})")
@@ -166,7 +186,6 @@ def episode_spec(args: argparse.Namespace) -> EpisodeSpec:
 
 
 def add_labels(parser: argparse.ArgumentParser) -> None:
-    """Add the option that takes labels from a file in place of folders."""
     words = "a .csv or .jsonl file of paths and classes, in place of folders"
     parser.add_argument("--labels", type=input_path, metavar="FILE", help=words)
 
@@ -192,22 +211,20 @@ def add_network(parser: argparse.ArgumentParser, device: bool = True) -> None:
 
 def add_rejection(parser: argparse.ArgumentParser, words: str) -> None:
     parser.add_argument("--reject", type=_reject, default=0.0, help=words)
-    parser.add_argument(
-        "--lose",
-        type=share,
-        metavar="SHARE",
-        help="share of the images of known classes that --reject auto may lose (default: 5%%)",
-    )
+    words = "share of the images of known classes that --reject auto may lose (default: 5%%)"
+    parser.add_argument("--lose", type=share, metavar="SHARE", help=words)
 
 
 def _reject(text: str) -> float | str:
-    """Parse --reject: a probability, or "auto"."""
+    """Parse --reject: a probability, which may be a percentage, or "auto"."""
     if text == "auto":
         return text
     try:
-        return float(text)
+        value = float(text.removesuffix("%"))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a probability such as 0.6, or auto, got {text!r}") from None
+        words = f"expected a probability such as 0.6 or 60%, or auto, got {text!r}"
+        raise argparse.ArgumentTypeError(words) from None
+    return value / 100 if text.endswith("%") or value > 1 else value
 
 
 def check_lose(args: argparse.Namespace) -> None:

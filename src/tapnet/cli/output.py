@@ -1,12 +1,16 @@
-"""What commands print: consoles, progress bars, tables and prose; images that were not read."""
+"""What commands print: consoles, progress, tables, prose, and predictions as text, sorted or as they come."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.padding import Padding
@@ -14,28 +18,44 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from tapnet.text import pluralize
+from tapnet.data.source import normalize_name
+from tapnet.text import csv_table, latex_table, pluralize, printable
 
 if TYPE_CHECKING:
     from tapnet.inference.folders import LabeledFolder, Skipped
     from tapnet.inference.images import ImageInput
+    from tapnet.inference.predictor import Prediction
 
-OUT = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)  # commands and paths stay on one line
-ERRORS = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 Advance = Callable[[int, int], None]  # how many are done, of how many
-_FRAME = 3  # characters of a column's border and padding
-_LEAST = 16  # characters of the first column
+_FRAME, _LEAST = 3, 16  # characters of a column's border and padding, and of the first column
+
+
+class _Console(Console):
+    """Keeps commands and paths on one line, and escapes what names of strangers could steer a terminal with."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(printable(text) if isinstance(text, str) else text for text in objects), **options)
+
+
+OUT = _Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+ERRORS = _Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def percent(value: float) -> str:
     return f"{100 * value:.2f}%"
 
 
+def print_json(values: Any) -> None:
+    """Print one JSON value on one line."""
+    print(printable(json.dumps(values, ensure_ascii=False)))
+
+
 def progress_bar(what: str, hidden: bool = False) -> Progress:
     """Return a bar on stderr that disappears when it is done; there is none if that is no terminal."""
-    columns = TextColumn("{task.description}"), BarColumn(bar_width=12), MofNCompleteColumn()
     return Progress(
-        *columns,
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=12),
+        MofNCompleteColumn(),
         TextColumn(f"{what}, time left"),
         TimeRemainingColumn(),
         console=ERRORS,
@@ -93,8 +113,7 @@ class ImageProgress:
         from tapnet.inference.images import name_of
 
         self.broken += 1
-        console = ERRORS if self._bar is None else self._bar.console
-        console.print(f"{name_of(image)}: {reason}")
+        ERRORS.print(f"{name_of(image)}: {reason}")
 
     def finish(self, images: Skipped | LabeledFolder) -> None:
         """Print what was left out; exit with code 1 if an image could not be read."""
@@ -111,27 +130,20 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], bold: Se
     Names may be folded; numbers never are: if the terminal is narrower than the other columns, the table is wider than
     the terminal. In a file or a pipe nothing is folded.
     """
+    names = [printable(row[0]) for row in rows]
     widths = [
         max(len(part) for part in (*heading.split(), *(line for cell in cells for line in cell.split("\n"))))
         for heading, *cells in zip(headings, *rows, strict=True)
     ]
     others = sum(width + _FRAME for width in widths[1:]) + _FRAME + 1
     terminal = Console().width if sys.stdout.isatty() else sys.maxsize
-    first = min(max(map(len, (headings[0], *(row[0] for row in rows)))), max(terminal - others, _LEAST))
+    first = min(max(map(len, (headings[0], *names))), max(terminal - others, _LEAST))
     table = Table()
     for number, (heading, width) in enumerate(zip(headings, [first, *widths[1:]], strict=True)):
         table.add_column(heading, width=width, justify="left" if number == 0 else "right")
-    for number, (name, *numbers) in enumerate(rows):
-        table.add_row(Text(_fold(name, first)), *map(Text, numbers), style="bold" if number in bold else "")
+    for number, (name, row) in enumerate(zip(names, rows, strict=True)):
+        table.add_row(Text(_fold(name, first)), *map(Text, row[1:]), style="bold" if number in bold else "")
     Console(width=first + others, highlight=False).print(table)
-
-
-def print_prose(text: str, indent: int = 0) -> None:
-    """Print a paragraph, wrapped at words on a terminal, else on one line."""
-    if sys.stdout.isatty():
-        Console().print(Padding(Text(text), (0, 0, 0, indent)))
-    else:
-        print(" " * indent + text)
 
 
 def _fold(name: str, width: int) -> str:
@@ -146,3 +158,112 @@ def _fold(name: str, width: int) -> str:
             lines.append("")
         lines[-1] += part
     return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
+def print_prose(text: str, indent: int = 0) -> None:
+    """Print a paragraph, wrapped at words on a terminal, else on one line."""
+    if sys.stdout.isatty():
+        Console().print(Padding(Text(text), (0, 0, 0, indent)))
+    else:
+        print(" " * indent + text)
+
+
+def write_table(path: Path, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write a table as CSV or LaTeX, by the ending of the path, and say so on stderr."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    form = csv_table if path.suffix.lower() == ".csv" else latex_table
+    path.write_text(form(headings, rows), encoding="utf-8", newline="")
+    ERRORS.print(f"Wrote {path}")
+
+
+class PredictionWriter:
+    """Writes predictions to a stream as a table, CSV, lines of JSON or one list of JSON.
+
+    It flushes after every batch, so that an interrupted run leaves complete lines. With `reject` the class may be
+    "unknown", and the best guess stands beside it.
+    """
+
+    def __init__(self, stream: TextIO, form: str, top: int, reject: float | str, classes: Iterable[str]) -> None:
+        self.stream, self.form, self.top, self.reject = stream, form, top, reject
+        self.widest = max(len(printable(name)) for name in (*classes, "class"))
+        self.first = self.widest + (len("unknown (nearest: )") if reject else 0)  # the width of a table's first column
+        self.line = {"table": self._table, "csv": self._csv}.get(form, self._json)
+        self.written = 0
+        self.stream.write(self._heading())
+
+    def write(self, batch: Sequence[Prediction]) -> None:
+        for prediction in batch:
+            separator = ",\n" if self.written else "\n"
+            self.stream.write((separator if self.form == "json" else "") + self.line(prediction))
+            self.written += 1
+        self.stream.flush()
+
+    def close(self) -> None:
+        """Write what has to stand at the end, even after an interruption."""
+        self.stream.write("\n]\n" if self.form == "json" else "")
+
+    def _heading(self) -> str:
+        ranks = range(2, self.top + 1)
+        if self.form == "table":
+            more = "".join(f"  {'next':<{self.widest}}  {'':>6}" for _ in ranks)
+            return f"{'class':<{self.first}}  {'prob.':>6}{more}  file\n"
+        beside = [
+            *(["best_guess"] if self.reject else []),
+            "probability",
+            *(["score"] if self.reject == "auto" else []),
+        ]
+        further = [f"{name}_{rank}" for rank in ranks for name in ("class", "probability")]
+        return {"csv": _csv_line(["file", "class", *beside, *further]), "json": "["}.get(self.form, "")
+
+    def _table(self, prediction: Prediction) -> str:
+        """Class, or "unknown" and the nearest class; probability; further classes with theirs; file."""
+        names = [printable(name) for name, _ in prediction.ranked]
+        best = f"{prediction.label} (nearest: {names[0]})" if prediction.rejected else names[0]
+        padded = f"{best:<{self.first}}", *(f"{name:<{self.widest}}" for name in names[1:])
+        values = (f"{100 * value:5.1f}%" for _, value in prediction.ranked)
+        cells = "  ".join(f"{name}  {value}" for name, value in zip(padded, values, strict=True))
+        return f"{cells}  {normalize_name(str(prediction.image))}\n"
+
+    def _row(self, prediction: Prediction) -> dict[str, Any]:
+        row: dict[str, Any] = {"class": prediction.label}
+        if self.reject:
+            row["best_guess"] = prediction.best
+        row["probability"] = round(prediction.probability, 6)
+        return row
+
+    def _csv(self, prediction: Prediction) -> str:
+        more = (cell for pair in prediction.ranked[1:] for cell in pair)
+        file = normalize_name(str(prediction.image))  # on one line, whatever its name
+        return _csv_line([file, *self._row(prediction).values(), *more])
+
+    def _json(self, prediction: Prediction) -> str:
+        row = {"file": str(prediction.image)} | self._row(prediction)
+        if self.top > 1:
+            row["top"] = [{"class": name, "probability": round(value, 6)} for name, value in prediction.ranked]
+        return printable(json.dumps(row, ensure_ascii=False)) + ("" if self.form == "json" else "\n")
+
+
+def _csv_line(cells: Sequence[str | float]) -> str:
+    """Return a line of CSV; a name that a spreadsheet would take for a formula begins with an apostrophe."""
+    stream = io.StringIO()
+    shown = (f"{cell:.6f}" if isinstance(cell, float) else re.sub(r"^(?=[-=+@])", "'", cell) for cell in cells)
+    csv.writer(stream, lineterminator="\n").writerow(shown)
+    return stream.getvalue()
+
+
+@contextmanager
+def text_sink(
+    path: Path | None, form: str, top: int, reject: float | str, classes: Iterable[str], sort: bool
+) -> Iterator[Callable[[list[Prediction]], None]]:
+    """Yield a function that writes predictions to a file or stdout; with `sort` at the end, the least certain first."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    file = path and path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
+    with file or nullcontext(sys.stdout) as stream:
+        writer = PredictionWriter(stream, form, top, reject, classes)
+        kept: list[Prediction] = []
+        try:
+            yield kept.extend if sort else writer.write
+        finally:
+            writer.write(sorted(kept, key=lambda prediction: prediction.probability))
+            writer.close()

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tapnet.cli.options import add_device, add_engine, check_engine, command, output_folder
-from tapnet.cli.output import ERRORS, OUT, percent, print_table, progress_bar
+from tapnet.cli import options
+from tapnet.cli.output import ERRORS, OUT, percent, print_json, print_table, progress_bar
 from tapnet.cli.train import train_with_progress
 from tapnet.errors import NotFoundError, UserError
 from tapnet.text import half_width, pluralize
@@ -37,39 +36,37 @@ my-sweep.yaml:
 
 
 def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _SWEEP_EXAMPLES
-    parser.add_argument("file", type=Path, help="a YAML file with recipes, changes, a grid, seeds or a list of runs")
-    parser.add_argument("--out", type=output_folder, help="folder of the run folders (default: as in the file)")
-    parser.add_argument("--list", action="store_true", help="print the runs without training")
-    add_device(parser, precision="auto")
-    add_engine(parser)
+    parser.epilog, add = _SWEEP_EXAMPLES, parser.add_argument
+    add("file", type=Path, help="a YAML file with recipes, changes, a grid, seeds or a list of runs")
+    add("--out", type=options.output_folder, help="folder of the run folders (default: as in the file)")
+    add("--list", action="store_true", help="print the runs without training")
+    options.add_device(parser, precision="auto")
+    options.add_engine(parser)
 
 
 def run_sweep(args: argparse.Namespace) -> None:
     from tapnet.jobs.sweep import check_trainable, read_sweep, unfinished
 
-    check_engine(args)
+    options.check_engine(args)
     sweep = read_sweep(args.file)
     out = args.out or sweep.out
     if args.list:
-        for name in sweep.recipes:
-            print(out / name)
+        print(*(out / name for name in sweep.recipes), sep="\n")
         return
     check_trainable(sweep.recipes)
     todo = unfinished(sweep.recipes, out, sweep.test)
     if done := len(sweep.recipes) - len(todo):
         ERRORS.print(f"{done} of {pluralize(len(sweep.recipes), 'run')} trained already, in {out}")
-    ended = (_on_cluster if args.engine else _one_by_one)(todo, out, args, sweep.test)
-    failed = [outcome for outcome in ended if outcome.reason]
+    failed = [outcome for outcome in _train(todo, out, args, sweep.test) if outcome.reason]
     folders = [out / name for name in sweep.recipes]
     if trained := _summaries(folders):
-        print_runs(trained)
+        _print_runs(trained)
     for outcome in failed:
         ERRORS.print(f"{outcome.name} failed: {outcome.reason}")
     if failed:
         raise SystemExit(1)
     if len(folders) > 1:
-        OUT.print(f"Compare them: {command('compare', *folders)}")
+        OUT.print(f"Compare them: {options.command('compare', *folders)}")
 
 
 def train_on_cluster(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace) -> None:
@@ -77,24 +74,25 @@ def train_on_cluster(recipes: dict[str, Recipe], out: Path, args: argparse.Names
     from tapnet.jobs.sweep import check_trainable, unfinished
 
     check_trainable(recipes)
-    for outcome in _on_cluster(unfinished(recipes, out), out, args, test=False):
+    for outcome in _train(unfinished(recipes, out), out, args, test=False):
         if outcome.reason:
             raise UserError(f"{outcome.name} failed: {outcome.reason}")
 
 
-def _one_by_one(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace, test: bool) -> Iterator[Outcome]:
+def _train(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace, test: bool) -> Iterable[Outcome]:
+    """Train one run after the other or, with --engine, on the cluster; yield how each ended."""
     from tapnet.jobs.sweep import train_one_by_one
 
-    options = {"device": args.device, "precision": args.precision, "again": "the same command", "test": test}
-    return train_one_by_one(recipes, out, partial(train_with_progress, **options))
+    if args.engine:
+        return _train_on_ray(recipes, out, args, test) if recipes else ()
+    how = {"device": args.device, "precision": args.precision, "again": "the same command", "test": test}
+    return train_one_by_one(recipes, out, partial(train_with_progress, **how))
 
 
-def _on_cluster(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace, test: bool) -> Iterator[Outcome]:
-    """Train on Ray, with one bar over the episodes of all runs; on Ctrl-C they save their state and end."""
+def _train_on_ray(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace, test: bool) -> Iterator[Outcome]:
+    """Train with one bar over the episodes of all runs; on Ctrl-C they save their state and end."""
     from tapnet.jobs.on_ray import train_on_ray
 
-    if not recipes:
-        return
     folders = [out / name for name in recipes]
     with progress_bar("episodes") as bar:
         shown = bar.add_task("", total=sum(recipe.training.episodes for recipe in recipes.values()))
@@ -102,18 +100,17 @@ def _on_cluster(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace,
         def watch() -> None:
             bar.update(shown, completed=sum(run.episode for run in _summaries(folders)))
 
-        options = args.address, args.workers, args.device, args.precision
+        where = args.address, args.workers, args.device, args.precision
         try:
-            for outcome in train_on_ray(recipes, out, *options, test, watch):
+            for outcome in train_on_ray(recipes, out, *where, test, watch):
                 print(f"{outcome.name}: {'failed' if outcome.reason else 'trained'}", file=sys.stderr)
                 yield outcome
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(
-                f"Stopped; the runs in {out} have saved their state and the same command continues."
-            ) from None
+            words = f"Stopped; the runs in {out} have saved their state and the same command continues."
+            raise KeyboardInterrupt(words) from None
 
 
-def _summaries(folders: list[Path]) -> list[RunSummary]:
+def _summaries(folders: Sequence[Path]) -> list[RunSummary]:
     from tapnet.jobs.sweep import can_resume
     from tapnet.training.run_summary import summarize_run
 
@@ -131,15 +128,14 @@ def run_runs(args: argparse.Namespace) -> None:
 
     runs = find_runs(args.folder)
     if args.json:
-        print(json.dumps([asdict(run) | {"folder": str(run.folder)} for run in runs]))
+        print_json([asdict(run) | {"folder": str(run.folder)} for run in runs])
         return
     if not runs:
         raise NotFoundError(f"There is no run in {args.folder}: start one with `tapnet train`, or name its folder.")
-    print_runs(runs)
+    _print_runs(runs)
 
 
-def print_runs(runs: Sequence[RunSummary]) -> None:
-    """Print one row per run."""
+def _print_runs(runs: Sequence[RunSummary]) -> None:
     rows = []
     for run in runs:
         tests = "\n".join(map(_result, run.evaluation))

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tapnet.cli.options import (
-    FIGURES,
-    add_json,
-    add_labels,
-    add_network,
-    add_rejection,
-    check_lose,
-    check_not_read,
-    input_path,
-    labeled_images,
-    output_file,
-)
-from tapnet.cli.output import ERRORS, OUT, ImageProgress, percent, print_table
+from tapnet import inference
+from tapnet.cli import options
+from tapnet.cli.output import ERRORS, OUT, ImageProgress, percent, print_json, print_table
 from tapnet.inference.task_path import check_task_path
 from tapnet.text import pluralize, shorten
 
 if TYPE_CHECKING:
-    from tapnet.inference.scoring import Score
+    from tapnet.inference import Score
 
 _WIDEST, _MISTAKES, _NAME = 12, 20, 24  # classes in the matrix, files named, characters of a class in a table
 _SCORE_EXAMPLES = """examples:
@@ -44,40 +32,38 @@ _INFO_EXAMPLES = """examples:
 
 
 def add_score_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _SCORE_EXAMPLES
-    parser.add_argument("task", type=input_path, help="a task file, or an .onnx file made by `tapnet export`")
-    parser.add_argument(
-        "folder", type=input_path, nargs="?", help="one folder of images per class, named as in the task"
-    )
-    add_labels(parser)
-    parser.add_argument("--out", type=output_file(*FIGURES), help="also save the confusion matrix as a figure")
-    add_json(parser)
-    add_rejection(parser, "also what rejecting below this probability, or with auto by the examples of the task, does")
-    add_network(parser)
+    parser.epilog, add = _SCORE_EXAMPLES, parser.add_argument
+    add("task", type=options.input_path, help="a task file, or an .onnx file made by `tapnet export`")
+    add("folder", type=options.input_path, nargs="?", help="one folder of images per class, named as in the task")
+    options.add_labels(parser)
+    add("--out", type=options.output_file(*options.FIGURES), help="also save the confusion matrix as a figure")
+    options.add_json(parser)
+    words = "also what rejecting below this probability, or with auto by the examples of the task, does"
+    options.add_rejection(parser, words)
+    options.add_network(parser)
 
 
 def run_score(args: argparse.Namespace) -> None:
     check_task_path(args.task, allow_onnx=True)
-    check_lose(args)
-    from tapnet.inference import confusion_figure, open_predictor, score
-
-    predictor = open_predictor(args.task, args.network, args.device)
+    options.check_lose(args)
+    predictor = inference.open_predictor(args.task, args.network, args.device)
     predictor.check_options(reject=args.reject, lose=args.lose)
-    folder, shown = labeled_images(args.folder, args.labels), ImageProgress()
-    check_not_read(args.out, [args.labels, *chain.from_iterable(folder.classes.values())])
+    folder, shown = options.labeled_images(args.folder, args.labels), ImageProgress()
+    options.check_not_read(args.out, [args.labels, *chain.from_iterable(folder.classes.values())])
     with shown.bar(len(folder)):
-        result = score(predictor, folder.classes, shown.unreadable, shown.advance, args.reject, args.lose)
+        how = shown.unreadable, shown.advance, args.reject, args.lose
+        result = inference.score(predictor, folder.classes, *how)
     if result.fitted:
         ERRORS.print(
             f"{result.fitted} of {pluralize(len(result.predictions), 'image')} were examples of the task: new ones may "
             "do worse."
         )
     if args.json:
-        print(json.dumps(result.as_dict(), ensure_ascii=False))
+        print_json(result.as_dict())
     else:
         _print_score(result)
     if args.out:
-        confusion_figure(result.confusion, args.out)
+        inference.confusion_figure(result.confusion, args.out)
         ERRORS.print(f"Figure: {args.out}")
     shown.finish(folder)
 
@@ -119,19 +105,18 @@ def _print_score(result: Score) -> None:
 
 
 def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "example:\n  tapnet explain birds.task photo.jpg --out why.png"
-    parser.add_argument("task", type=input_path, help="a task file")
-    parser.add_argument("image", type=input_path, help="the image to explain")
-    out = output_file(*FIGURES)
-    parser.add_argument("--out", type=out, default=Path("why.png"), help="the figure to save (default: why.png)")
-    add_network(parser, device=False)
+    parser.epilog, add = "example:\n  tapnet explain birds.task photo.jpg --out why.png", parser.add_argument
+    add("task", type=options.input_path, help="a task file")
+    add("image", type=options.input_path, help="the image to explain")
+    out = options.output_file(*options.FIGURES)
+    add("--out", type=out, default="why.png", help="the figure to save (default: why.png)")
+    options.add_network(parser, device=False)
 
 
 def run_explain(args: argparse.Namespace) -> None:
     check_task_path(args.task)
-    from tapnet.inference import explain, read_task
-
-    explanation = explain(read_task(args.task), args.image, args.network)
+    options.check_not_read(args.out, [args.image])
+    explanation = inference.explain(inference.read_task(args.task), args.image, args.network)
     explanation.figure(args.out)
     OUT.print(f"{explanation.label}, {100 * explanation.ranked[0][1]:.1f}%")
     for name, probability in explanation.ranked[1:5]:
@@ -145,16 +130,15 @@ def run_explain(args: argparse.Namespace) -> None:
 
 def add_info_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _INFO_EXAMPLES
-    parser.add_argument("file", type=input_path, help="a task, checkpoint, ONNX file, run folder or bundled network")
-    add_json(parser)
+    words = "a task, checkpoint, ONNX file, run folder or bundled network"
+    parser.add_argument("file", type=options.input_path, help=words)
+    options.add_json(parser)
 
 
 def run_info(args: argparse.Namespace) -> None:
-    from tapnet.inference import describe
-
-    description = describe(args.file)
+    description = inference.describe(args.file)
     if args.json:
-        print(json.dumps(description, ensure_ascii=False))
+        print_json(description)
         return
     width = max(map(len, description))
     for name, value in description.items():

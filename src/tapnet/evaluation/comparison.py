@@ -39,7 +39,16 @@ from tapnet.evaluation.evaluator import (
 from tapnet.methods import Method
 from tapnet.paths import write_atomically
 from tapnet.plotting import COLORS, new_figure, save
-from tapnet.text import class_half_width, difference, half_width, markdown_table, overlap_note, pluralize
+from tapnet.text import (
+    class_half_width,
+    csv_table,
+    difference,
+    half_width,
+    latex_table,
+    markdown_table,
+    overlap_note,
+    pluralize,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -407,7 +416,22 @@ def _html_table(rows: TextTable) -> str:
 
 
 def write(result: Comparison, path: Path) -> list[Path]:
-    """Write the page in the format of its ending, .md with a plot beside it or .html; return the files written."""
+    """Write the page in the format of its ending, .md with a plot beside it or .html; return the files written.
+
+    With the ending .tex it is the tables; with .csv one of accuracies and costs, and beside it one of the pairs.
+    """
+    listed = [([*rows[0]], [[*row.values()] for row in rows]) for rows in tables(result).values()]
+    if path.suffix.lower() == ".tex":
+        write_atomically(path, "\n".join(latex_table(*table) for table in listed).encode())
+        return [path]
+    if path.suffix.lower() == ".csv":
+        (headings, accuracies), (of_costs, costs), *pairs = listed
+        runs = [[*row, *cost[1:]] for row, cost in zip(accuracies, costs, strict=True)]
+        write_atomically(path, csv_table([*headings, *of_costs[1:]], runs).encode())
+        beside = path.with_stem(f"{path.stem}-pairs")
+        for table in pairs:
+            write_atomically(beside, csv_table(*table).encode())
+        return [path, *([beside] if pairs else [])]
     if path.suffix.lower() == ".html":
         write_atomically(path, html(result).encode())
         return [path]
