@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SELECTIONS = ("optimal", "closest", "farthest")  # of `functional`, whose import would delay the help
 BASES = ("householder", "references")  # of `methods`
-_LOCK_SECONDS = 30  # to wait for another process that changes the same task
+_LOCK_SECONDS = 60  # to wait for another process that changes the same task
 _FIT_EXAMPLES = """examples:
   tapnet fit my_classes/ --out birds.task       my_classes/robin/*.jpg, my_classes/wren/*.jpg …
   tapnet fit --labels labels.csv --out birds.task     rows such as robin/1.jpg,robin
@@ -142,7 +142,7 @@ def run_add(args: argparse.Namespace) -> None:
         with shown.bar(len(images)):
             larger = inference.add(task, images.classes, args.network, args.device, shown.unreadable, shown.advance)
         inference.write_task(larger, args.task)
-    new = [f"{name}{did_you_mean(name, task.classes)}" for name in larger.classes if name not in task.classes]
+    new = [name for name in larger.classes if name not in task.classes]
     added = len(larger.examples) - len(task.examples)
     known = len(images) - added - shown.broken
     named = f"; new {'class' if len(new) == 1 else 'classes'}: {', '.join(new)}" if new else ""
