@@ -7,42 +7,35 @@ from tapnet.backbones import PrecomputedFeatures
 from tapnet.methods import METHODS
 
 
-@pytest.fixture
-def labeled():
-    """30 features of 24 dimensions in 5 classes."""
-    labels = torch.arange(5).repeat_interleave(6)
-    return torch.randn(5, 24)[labels] + 0.3 * torch.randn(30, 24), labels
+def draw(way=5, shot=6, dim=24):
+    labels = torch.arange(way).repeat_interleave(shot)
+    return torch.randn(way, dim)[labels] + 0.3 * torch.randn(way * shot, dim), labels
 
 
-def check_agreement(features, labels):
-    logits = (
-        METHODS["logistic"](PrecomputedFeatures(features.shape[1]))
-        .adapt(features, labels, int(labels.max()) + 1)
-        .logits(features)
-    )
+def adapted(features, labels):
+    method = METHODS["logistic"](PrecomputedFeatures(features.shape[1]))
+    return method.adapt(features, labels, int(labels.max()) + 1)
+
+
+@pytest.mark.parametrize(("shot", "dim"), [(6, 24), (3, 64)], ids=["more examples", "more dimensions"])
+def test_logistic_regression_agrees_with_that_of_scikit_learn_on_the_features_themselves(shot, dim):
+    features, labels = draw(5, shot, dim)
     scaled = 10 * F.normalize(features.double(), dim=1).numpy()
     expected = LogisticRegression(tol=1e-8, max_iter=1000).fit(scaled, labels).predict_proba(scaled)
-    torch.testing.assert_close(logits.softmax(-1).double(), torch.from_numpy(expected), atol=1e-4, rtol=0)
+    actual = adapted(features, labels).logits(features).softmax(-1).double()
+    torch.testing.assert_close(actual, torch.from_numpy(expected), atol=1e-4, rtol=0)
 
 
-def test_logistic_regression_agrees_with_scikit_learn(labeled):
-    check_agreement(*labeled)
+@pytest.mark.parametrize("way", [2, 5])
+def test_weights_are_where_the_gradient_of_loss_and_penalty_is_zero(way):
+    """W = Σ (one-hot - p) x, with two classes as with more, also if examples are repeated."""
+    features, labels = (part.repeat_interleave(2, dim=0) for part in draw(way, 3, 40))
+    head, scaled = adapted(features.double(), labels), 10 * F.normalize(features.double(), dim=1)
+    residuals = F.one_hot(labels, way) - head.logits(features.double()).softmax(-1)
+    torch.testing.assert_close(head.weight / 10, residuals.T @ scaled, atol=1e-3, rtol=1e-3)
 
 
-def test_logistic_regression_of_fewer_examples_than_dimensions_agrees_with_scikit_learn():
-    labels = torch.arange(5).repeat_interleave(3)
-    check_agreement(torch.randn(5, 64)[labels] + 0.3 * torch.randn(15, 64), labels)
-
-
-def test_logistic_regression_of_repeated_examples_agrees_with_scikit_learn():
-    labels = torch.arange(5).repeat_interleave(4)
-    check_agreement(torch.randn(10, 64).repeat_interleave(2, dim=0), labels)
-
-
-def test_logistic_regression_does_not_depend_on_the_length_of_features(labeled):
-    features, labels = labeled
-    method = METHODS["logistic"](PrecomputedFeatures(24))
-    expected = method.adapt(features, labels, int(labels.max()) + 1).logits(features)
-    torch.testing.assert_close(
-        method.adapt(7 * features, labels, int(labels.max()) + 1).logits(0.1 * features), expected
-    )
+def test_logistic_regression_does_not_depend_on_the_length_of_features():
+    features, labels = draw()
+    expected = adapted(features, labels).logits(features)
+    torch.testing.assert_close(adapted(7 * features, labels).logits(0.1 * features), expected)

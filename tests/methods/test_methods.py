@@ -9,7 +9,8 @@ import torch
 import tapnet
 from tapnet.backbones import Conv4
 from tapnet.data.batches import EpisodeImages
-from tapnet.methods import METHODS, Head, Method, PrototypicalNetwork
+from tapnet.methods import METHODS, PrototypicalNetwork
+from tapnet.methods.base import FixedWayMethod
 from tapnet.registry import build
 from tapnet.testing import METHOD_CHECKS, WAY, check_method, check_training_lowers_the_loss, example_method
 
@@ -98,6 +99,60 @@ def test_features_of_another_precision_are_refused(name):
         method.logits(support, PAIR, query, 2)
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("tapnet", {"num_references": 16}, "from 2 to 15, fewer than its backbone has features, got 16"),
+        ("tapnet", {"num_references": 1}, "got 1"),
+        ("tapnet", {"selection": "nearest"}, "closest, optimal"),
+        ("tapnet", {"projection_dim": 9}, "from 1 to dim - num_references = 8, got 9"),
+        ("tapnet", {"projection_dim": 3, "differentiable": True}, "leave out `projection_dim`"),
+        ("tapnet", {"reference_shots": -1}, "0 or more"),
+        ("tapnet", {"basis": "svd"}, "householder, references, got 'svd'"),
+        ("tapnet", {"temperature": float("nan")}, "`temperature` needs to be a finite number above 0, got nan"),
+        ("tapnet", {"initial_norm": 0.0}, "`initial_norm` needs to be a finite number above 0, got 0"),
+        ("tapnet-variant", {"projection_references": "new"}, "modified, original, got 'new'"),
+        ("tapnet-variant", {"classification_references": "new"}, "original, modified, got 'new'"),
+        ("tapnet-variant", {"distance": "manhattan"}, "squared, euclidean, inner, cosine, got 'manhattan'"),
+        ("tapnet-variant", {"reference_bias": True, "distance": "inner"}, "squared distances only"),
+        ("tapnet-variant", {"colour": 1}, "has no option colour; it has num_references, .*, reference_bias"),
+        ("protonet", {"temperature": float("inf")}, "above 0, got inf"),
+        ("matching", {"scale": 0}, "above 0, got 0"),
+        ("matching", {"steps": 0}, "at least 1, got 0"),
+        ("relation", {"reduce": "max"}, "one of sum, mean, got 'max'"),
+        ("tpn", {"neighbors": 1}, "at least 2, got 1"),
+        ("tpn", {"alpha": 1.0}, "between 0 and 1, got 1.0"),
+        ("tadam-alpha", {"scale": 0}, "above 0, got 0"),
+        ("maml", {"way": 1}, "`way` to be at least 2, got 1"),
+        ("maml", {"test_rate": -1.0}, "need to be at least 0"),
+        ("reptile", {"batch": 1}, "`batch` to be at least 2, got 1"),
+        ("snail", {"shot": 0}, "of at least 1"),
+        ("shifted-neurons", {"blocks": [4]}, "`blocks` are from 0 to 3"),
+        ("classifier", {"label_smoothing": 1.0}, "at least 0 and below 1, got 1.0"),
+    ],
+)
+def test_options_out_of_range_are_refused(name, options, words):
+    needed = {option: WAY for option in [METHODS[name].way_option] if option}
+    with pytest.raises(ValueError, match=words):
+        build(name, METHODS[name], Conv4((1, 8, 8), widths=(16, 16, 16, 16)), needed | options)
+
+
+@pytest.mark.parametrize("name", [name for name, kind in METHODS.items() if issubclass(kind, FixedWayMethod)])
+def test_a_network_with_an_output_per_class_takes_at_most_so_many_and_trains_with_all(name):
+    method = make(name)
+    assert method(images(4), PAIR.repeat(2), images(5, 2)).shape == (5, 2)
+    for way, training in ((WAY + 1, False), (2, True), (WAY + 1, True)):
+        with pytest.raises(ValueError, match=rf"built for 8-way episodes .* got {way}: build it with way={way}"):
+            method.train(training)(images(way), torch.arange(way), images(5))
+
+
+def test_tapnet_takes_as_many_classes_as_references_in_training_and_at_most_so_many_at_test():
+    with pytest.raises(ValueError, match="need 8 classes, one per reference, got 2"):
+        make("tapnet").train()(images(2), PAIR, images(5))
+    with pytest.raises(ValueError, match="9 classes need 9 references, there are 8"):
+        make("tapnet")(images(9), torch.arange(9), images(1))
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_a_backbone_that_normalizes_finds_its_mean_in_training_or_is_refused(name):
     backbone = Conv4((1, 8, 8), widths=(16, 16, 16, 16), normalize=True)
@@ -126,5 +181,3 @@ def test_methods_are_exported():
     assert tapnet.TapNet is METHODS["tapnet"]
     assert tapnet.PrototypicalNetwork is METHODS["protonet"]
     assert {kind.__name__ for kind in METHODS.values()} <= {*tapnet.methods.__all__}
-    assert isinstance(make("tapnet"), Method)
-    assert not issubclass(Method, Head)

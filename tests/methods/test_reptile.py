@@ -2,7 +2,6 @@
 
 import copy
 
-import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -59,15 +58,3 @@ def test_the_loss_is_that_of_the_queries_after_adaptation():
     found = make(steps=2).loss(episode())
     torch.testing.assert_close(found.loss, F.cross_entropy(found.logits, episode().query_labels))
     assert found.logits.shape == (6, WAY)
-
-
-def test_loss_leaves_weights_and_buffers_as_they_were():
-    method = make(steps=2)
-    before = copy.deepcopy(method.state_dict())
-    method.loss(episode())
-    assert all(torch.equal(before[name], tensor) for name, tensor in method.state_dict().items())
-
-
-def test_reptile_refuses_a_batch_of_one_image():
-    with pytest.raises(ValueError, match="`batch` to be at least 2, got 1"):
-        Reptile(Conv4((1, 8, 8), widths=(8, 8, 8, 8)), way=WAY, batch=1)

@@ -32,13 +32,6 @@ def test_every_query_is_scored_as_the_last_item_of_a_sequence_of_its_own():
     torch.testing.assert_close(method.logits(support, LABELS, queries, 3), expected)
 
 
-def test_a_query_does_not_change_when_the_image_of_another_changes():
-    method, support = make(), torch.rand(6, 1, 8, 8)
-    queries, others = torch.rand(4, 1, 8, 8), torch.rand(4, 1, 8, 8)
-    others[2] = queries[2]
-    torch.testing.assert_close(method(support, LABELS, others)[2], method(support, LABELS, queries)[2])
-
-
 @pytest.mark.parametrize("layer", [DenseBlock(5, 4, 1), DenseBlock(5, 4, 2), CausalAttention(5, 4, 3)])
 def test_an_item_does_not_see_later_ones(layer):
     items = torch.randn(8, 5)
@@ -75,14 +68,6 @@ def test_temporal_convolutions_reach_every_item(way, shot):
     assert (gradient.abs().sum(dim=-1) > 0).all()
 
 
-def test_the_order_of_the_support_set_matters():
-    method, support, queries = make(), torch.randn(6, 16), torch.randn(4, 16)
-    order = torch.tensor([5, 1, 2, 3, 4, 0])
-    other = method.logits(support[order], LABELS[order], queries, 3)
-    assert (other - method.logits(support, LABELS, queries, 3)).abs().max() > 1e-5
-    assert SNAIL.support_order_matters
-
-
 def test_training_draws_the_order_of_the_support_set():
     method, support, queries, labels = make().train(), torch.randn(3, 16), torch.randn(4, 16), torch.arange(3)
     drawn = {
@@ -94,24 +79,6 @@ def test_training_draws_the_order_of_the_support_set():
     first = method.logits(support, labels, queries, int(labels.max()) + 1)
     torch.manual_seed(5)
     torch.testing.assert_close(method.logits(support, labels, queries, int(labels.max()) + 1), first)
-
-
-def test_episodes_in_one_batch_are_scored_as_each_alone():
-    method, support, queries = make(), torch.randn(3, 6, 16), torch.randn(3, 4, 16)
-    together = method.logits(support, LABELS.expand(3, -1), queries, 3)
-    for index in range(3):
-        torch.testing.assert_close(together[index], method.logits(support[index], LABELS, queries[index], 3))
-
-
-def test_fewer_classes_at_test_leave_out_the_other_outputs():
-    method, support, queries = make(way=5), torch.randn(6, 16), torch.randn(4, 16)
-    assert method.logits(support, LABELS, queries, 3).shape == (4, 3)
-
-
-@pytest.mark.parametrize(("training", "way"), [(True, 2), (False, 4)])
-def test_other_ways_are_refused_in_a_sentence(training, way):
-    with pytest.raises(ValueError, match=f"got {way}: build it with way={way}"):
-        make().train(training).logits(torch.randn(way, 16), torch.arange(way), torch.randn(4, 16), way)
 
 
 def test_relabelings_average_the_loss_over_numberings_of_the_classes():
