@@ -73,11 +73,6 @@ def test_runs_that_differ_in_seed_only_are_one_group(result):
     assert pair.difference == pytest.approx(second - first)
 
 
-def test_seeds_of_one_recipe_have_no_table_of_pairs(small_tapnet, blobs):
-    runs = [candidate(f"runs/{seed}", small_tapnet, blobs, [f"seed={seed}"]) for seed in range(2)]
-    assert len(tables(compare(runs, SPEC))) == 2
-
-
 def test_differences_of_single_runs_are_not_tested(result):
     assert (result.pairs[0].p_value, result.pairs[0].significant) == (None, None)
     page = markdown(result, "plot.svg")
