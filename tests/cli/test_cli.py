@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -296,8 +295,8 @@ def test_evaluate_of_a_trainval_network_on_validation_classes_says_that_they_wer
 
 
 def test_the_printed_line_says_how_many_classes_are_not_unseen():
-    found = SimpleNamespace(overlap=ClassOverlap(20, trained_on=20, validated_on=5, pretrained_on=False))
-    assert evaluate._note(found) == ", trained on 20 of them, chosen by 5 of them"
+    overlap = ClassOverlap(20, trained_on=20, validated_on=5, pretrained_on=False)
+    assert evaluate._note(overlap) == ", trained on 20 of them, chosen by 5 of them"
 
 
 def test_train_does_not_overwrite_an_imported_network(run_folder, tmp_path, capsys):

@@ -293,7 +293,7 @@ def test_predict_of_a_folder_without_images_ends_in_one_sentence(drawing_task, t
     ("options", "words"),
     [
         (["--method", "banana"], "can be fitted by tapnet, protonet, centroid, logistic, got 'banana'. (--method)"),
-        (["--selection", "banana"], "invalid choice: 'banana'"),
+        (["--selection", "banana"], "is one of closest, optimal, farthest, got 'banana'"),
         (["--method", "maml"], "can be fitted by tapnet, protonet, centroid, logistic, got 'maml'. (--method)"),
         (["--network", "drawings"], "61 classes are more than the 60"),
     ],
@@ -833,15 +833,6 @@ def test_folders_inside_that_of_a_class_are_named(drawing_folders, drawing_task,
     said = capsys.readouterr().err
     assert f"Images of 8 folders inside that of a class count for it: {first.name}/3, {first.name}/4" in said
     assert f"and 5 more. If these are the classes, give the folder that holds them, such as {first}." in said
-
-
-def test_choices_of_fit_are_those_of_the_method():
-    from tapnet.cli import fit
-    from tapnet.functional import SELECTION_STRATEGIES
-    from tapnet.methods import tapnet
-
-    assert set(fit.SELECTIONS) == set(SELECTION_STRATEGIES) - {"random"}
-    assert fit.BASES == tapnet.BASES
 
 
 def test_info_of_another_file_is_one_sentence(tmp_path, capsys):

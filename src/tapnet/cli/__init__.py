@@ -60,24 +60,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     args, unknown = _parser(arguments).parse_known_args(arguments)
     if unknown:
-        args.usage.error(f"unrecognized arguments: {' '.join(unknown)}")
+        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if args.command is None:
-        args.usage.print_help()
+        args.parser.print_help()
         return 0
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may hold bytes that are no text
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _show_warning  # type: ignore[assignment]
+            warnings.showwarning = lambda message, *_, **__: print(printable(f"tapnet: {message}"), file=sys.stderr)
             _function("run_{}", args.command)(args)
             print(end="", flush=True)  # a closed stdout is no file to flush
     except BrokenPipeError:  # the reader stopped reading, as in `tapnet recipes | head`
-        _discard_output()
+        with suppress(OSError, ValueError):  # or the interpreter complains about the closed pipe when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13  # as if SIGPIPE had ended the process
     except (UserError, OSError) as error:  # anything else is a bug, and looks like one
         if os.environ.get("TAPNET_DEBUG"):
             raise
-        print(printable(f"tapnet {args.command}: {_message(error)}{_flag(error, args)}"), file=sys.stderr)
+        print(printable(f"tapnet {args.command}: {_message(error, args)}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         print(f"\n{stop}" if str(stop) else "\nStopped.", file=sys.stderr)
@@ -86,36 +87,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tapnet",
-        description="Few-shot image classification by task-adaptive projection (TapNet, ICML 2019).",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    """Return the parser of all commands, with the options of the one that is asked for."""
+    form = argparse.RawDescriptionHelpFormatter
+    words = "Few-shot image classification by task-adaptive projection (TapNet, ICML 2019)."
+    parser = argparse.ArgumentParser("tapnet", description=words, epilog=_EXAMPLES, formatter_class=form)
     parser.add_argument("--version", action="version", version=f"tapnet {__version__}")
-    parser.set_defaults(usage=parser)
+    parser.set_defaults(parser=parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, (_, summary) in COMMANDS.items():
-        command = commands.add_parser(
-            name,
-            help=summary,
-            description=summary[0].upper() + summary[1:] + ".",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        command.set_defaults(usage=command)
+        description = f"{summary[0].upper()}{summary[1:]}."
+        command = commands.add_parser(name, help=summary, description=description, formatter_class=form)
+        command.set_defaults(parser=command)
         if name in arguments[:1]:
             _function("add_{}_arguments", name)(command)
     return parser
-
-
-def _discard_output() -> None:
-    """Redirect output to nowhere, so that the interpreter does not complain about the closed pipe when it ends."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _show_warning(message: Warning | str, *_: object) -> None:
-    print(printable(f"tapnet: {message}"), file=sys.stderr)
 
 
 def _function(name: str, command: str) -> Callable[..., None]:
@@ -125,13 +110,10 @@ def _function(name: str, command: str) -> Callable[..., None]:
     return function
 
 
-def _flag(error: Exception, args: argparse.Namespace) -> str:
-    """Return the flag that would fix an error, if it names a parameter that the command has."""
-    parameter = getattr(error, "parameter", None)
-    return f" (--{parameter.replace('_', '-')})" if parameter and hasattr(args, parameter) else ""
-
-
-def _message(error: Exception) -> str:
+def _message(error: Exception, args: argparse.Namespace) -> str:
+    """Return what an error says and, if it names a parameter that the command has, the flag that would fix it."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    return one_line(error)
+    parameter = getattr(error, "parameter", None)
+    flag = f" (--{parameter.replace('_', '-')})" if parameter and hasattr(args, parameter) else ""
+    return f"{one_line(error)}{flag}"

@@ -12,6 +12,7 @@ from rich.text import Text
 from tapnet.cli import options
 from tapnet.cli.output import ERRORS, OUT, progress
 from tapnet.errors import UserError
+from tapnet.paths import data_root
 from tapnet.text import pluralize
 
 if TYPE_CHECKING:
@@ -36,53 +37,43 @@ Prepared datasets are kept in --root, else in $TAPNET_DATA, else in ~/.cache/tap
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    words = "every dataset, whether it is prepared here, and how to prepare it"
-    actions.add_parser("list", help=words).set_defaults(run=_list)
-    prepare = actions.add_parser("prepare", help="pack a dataset from the files that you have")
-    words = "counts, splits, duplicates, checksum; what differs from the published set"
-    actions.add_parser("check", help=words).set_defaults(run=_check)
-    download = actions.add_parser("download", help="fetch a dataset from its public home and prepare it")
-    show = actions.add_parser("show", help="draw a contact sheet, and an episode as a model sees it")
-    for name, action in actions.choices.items():
+    for name, run, words in (
+        ("list", _list, "every dataset, whether it is prepared here, and how to prepare it"),
+        ("prepare", _prepare, "pack a dataset from the files that you have"),
+        ("check", _check, "counts, splits, duplicates, checksum; what differs from the published set"),
+        ("download", _download, "fetch a dataset from its public home and prepare it"),
+        ("show", _show, "draw a contact sheet, and an episode as a model sees it"),
+    ):
+        action = actions.add_parser(name, help=words)
+        action.set_defaults(run=run)
         if name != "list":
             action.add_argument("name", metavar="NAME", help="a dataset, as `tapnet data list` names it")
-        action.add_argument("--root", help="folder of the prepared datasets")
-    prepare.add_argument("--from", dest="path", required=True, metavar="PATH", help="folder, archive or file to read")
-    prepare.set_defaults(run=_prepare)
-    download.set_defaults(run=_download)
-    for action in (prepare, download):
-        _add_pack_options(action)
-    _add_show(show)
-
-
-def _add_pack_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--name", dest="own_name", metavar="NAME", help="keep it under another name")
-    add("--size", type=int, help="side of the packed images in pixels (default: as published; folder 84)")
-    add("--channels", type=int, choices=(1, 3), help="1 gray, 3 color (default: as published)")
-    add("--filter", help="how to resize: lanczos, bicubic, bilinear, box, hamming, nearest")
-    add("--fit", default="squash", help="squash (default) or crop images of other proportions")
-    add("--ink", choices=("bright", "dark"), help="drawings: bright ink on black (default), or as drawn")
-    add("--seed", type=int, default=0, help="folder: the seed that splits the classes (default: 0)")
-    add("--skip-bad", action="store_true", help="skip images that cannot be read")
-    add("--overwrite", action="store_true", help="replace the set of that name")
-
-
-def _add_show(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--split", default="test", help="the split to take classes from (default: test)")
-    words = "the sheet; the episode is saved beside it"
-    add("--out", required=True, type=options.output_file(".png"), metavar="PNG", help=words)
-    words = "4: with rotations as classes, 1: without (default: the dataset's own)"
-    add("--rotations", type=int, help=words)
-    add("--classes", type=int, default=12, help="classes on the sheet (default: 12)")
-    add("--images", type=int, default=10, help="images per class on the sheet (default: 10)")
-    add("--way", type=int, help="classes of the episode (default: 5, or as many as there are)")
-    add("--shot", type=int, default=1, help="labeled images per class (default: 1)")
-    add("--query", type=int, help="further images per class (default: 5, or as many as there are)")
-    add("--seed", type=int, default=0, help="the seed of the episodes (default: 0)")
-    add("--episode", type=int, default=0, help="which episode of the seed (default: 0)")
-    parser.set_defaults(run=_show)
+        options.add_shared(action, "--root")
+    add = actions.choices["prepare"].add_argument
+    add("--from", dest="path", required=True, metavar="PATH", help="folder, archive or file to read")
+    for name in ("prepare", "download"):
+        add = actions.choices[name].add_argument
+        add("--name", dest="own_name", metavar="NAME", help="keep it under another name")
+        add("--size", type=int, help="side of the packed images in pixels (default: as published; folder 84)")
+        add("--channels", type=int, choices=(1, 3), help="1 gray, 3 color (default: as published)")
+        add("--filter", help="how to resize: lanczos, bicubic, bilinear, box, hamming, nearest")
+        add("--fit", default="squash", help="squash (default) or crop images of other proportions")
+        add("--ink", choices=("bright", "dark"), help="drawings: bright ink on black (default), or as drawn")
+        add("--seed", type=int, default=0, help="folder: the seed that splits the classes (default: 0)")
+        add("--skip-bad", action="store_true", help="skip images that cannot be read")
+        add("--overwrite", action="store_true", help="replace the set of that name")
+    show, words = actions.choices["show"], "the sheet; the episode is saved beside it"
+    show.add_argument("--out", required=True, type=options.output_file(".png"), metavar="PNG", help=words)
+    for flag, default, words in (
+        ("--classes", 12, "classes on the sheet"),
+        ("--images", 10, "images per class on the sheet"),
+        ("--episode", 0, "which episode of the seed"),
+    ):
+        show.add_argument(flag, type=int, default=default, help=f"{words} (default: {default})")
+    options.add_shared(show, "--split", "--rotations", "--seed")
+    options.add_shared(show, "--shot", default=1, help="labeled images per class of the episode (default: 1)")
+    options.add_shared(show, "--way", default=None, help="classes of the episode (default: 5, or as many as there are)")
+    options.add_shared(show, "--query", default=None, help="further images (default: 5, or as many as there are)")
 
 
 def run_data(args: argparse.Namespace) -> None:
@@ -92,45 +83,39 @@ def run_data(args: argparse.Namespace) -> None:
 def _list(args: argparse.Namespace) -> None:
     from tapnet.data import DATASETS, own_sets
     from tapnet.data.packed import is_packed
-    from tapnet.paths import data_root
 
     root = data_root(args.root)
     if root.exists() and not root.is_dir():
         raise UserError(f"Expected a folder of prepared datasets, and {root} is a file: choose another.", "root")
     OUT.print(f"Prepared datasets are kept in {root}")
     for name in [*DATASETS, *own_sets(root)]:
-        dataset = DATASETS.get(name)
-        ready = f"tapnet data show {name} --out {name}.png"
-        if dataset is None:
-            _print_entry(name, *_describe(root / name), ready)
-        elif dataset.formats and is_packed(root / name):
-            state, words = _describe(root / name, dataset.images)
-            _print_entry(name, state, f"{dataset.summary}; {words}", ready)
+        dataset, todo = DATASETS.get(name), f"tapnet data show {name} --out {name}.png"
+        if dataset is None or (dataset.formats and is_packed(root / name)):
+            state, summary = _describe(root / name, dataset)
         else:
             images = "any number" if dataset.images is None else f"{dataset.images:,} images"
-            where = "not ready" if dataset.formats else "bundled"
-            download = f"tapnet data download {name}   or   " if dataset.downloads else ""
-            todo = f"{download}tapnet data prepare {name} --from PATH" if dataset.formats else ready
-            _print_entry(name, f"{images} of {_size(dataset.row_shape)}, {where}", dataset.summary, todo)
+            where, summary = "not ready" if dataset.formats else "bundled", dataset.summary
+            state = f"{images} of {_size(dataset.row_shape)}, {where}"
+            if dataset.formats:
+                download = f"tapnet data download {name}   or   " if dataset.downloads else ""
+                todo = f"{download}tapnet data prepare {name} --from PATH"
+        OUT.print(Text.assemble("\n", (name, "bold"), f": {state}\n  {summary}\n  {todo}"))
 
 
-def _print_entry(name: str, state: str, summary: str, command: str) -> None:
-    OUT.print(Text.assemble("\n", (name, "bold"), f": {state}\n  {summary}\n  {command}"))
-
-
-def _describe(folder: Path, published: int | None = None) -> tuple[str, str]:
-    """Return the state of a prepared dataset, and its number of classes and source."""
+def _describe(folder: Path, dataset: Dataset | None) -> tuple[str, str]:
+    """Return the state of a prepared dataset, and what it is: its number of classes and source."""
     from tapnet.data.packed import open_packed
 
+    summary = f"{dataset.summary}; " if dataset else ""
     try:
         packed = open_packed(folder)
-    except ValueError as error:
-        return "cannot be used", str(error)
+    except UserError as error:
+        return "cannot be used", f"{summary}{error}"
     manifest = packed.manifest
-    images = manifest.rows - len(manifest.left_out)
+    images, published = manifest.rows - len(manifest.left_out), dataset and dataset.images
     part = "" if published in (None, images) else f" (published: {published:,})"
     state = f"{pluralize(images, 'image')} of {_size(manifest.preprocessing.shape)}{part}, ready in {folder}"
-    return state, f"{pluralize(len(packed.classes), 'class')}, prepared from {manifest.source}"
+    return state, f"{summary}{pluralize(len(packed.classes), 'class')}, prepared from {manifest.source}"
 
 
 def _size(shape: tuple[int, int, int]) -> str:
@@ -161,7 +146,6 @@ def _pack_options(args: argparse.Namespace) -> PackOptions:
 def _pack(args: argparse.Namespace, dataset: Dataset, path: Path) -> None:
     from tapnet.data.checking import differences, summarize
     from tapnet.data.packing import Callbacks, prepare
-    from tapnet.paths import data_root
 
     try:
         with progress("packing") as advance:
@@ -199,9 +183,8 @@ def _download(args: argparse.Namespace) -> None:
     from tapnet.data import DATASETS
     from tapnet.data.downloading import download
     from tapnet.data.packing import name_for
-    from tapnet.paths import data_root
 
-    dataset = _preparable(args.name)
+    dataset, root = _preparable(args.name), data_root(args.root)
     if not dataset.downloads:
         downloadable = [name for name, other in DATASETS.items() if other.downloads]
         formats = "\n".join(f"  • {form.description}" for form in dataset.formats)
@@ -210,8 +193,7 @@ def _download(args: argparse.Namespace) -> None:
             f"{args.name} cannot be downloaded from here: get it from where it is kept, then run "
             f"`tapnet data prepare {args.name} --from PATH`. Sets that can be downloaded: {', '.join(downloadable)}."
         )
-    root = data_root(args.root)
-    name_for(dataset, root, _pack_options(args))
+    name_for(dataset, root, _pack_options(args))  # what cannot be prepared is not downloaded
     folder = root / "downloads" / args.name
     with progress("downloading") as advance:
         for remote in dataset.downloads:
@@ -229,8 +211,9 @@ def _show(args: argparse.Namespace) -> None:
             raise UserError(f"--{option} needs at least 1, got {getattr(args, option)}.")
     images = load_dataset(args.name, args.split, args.root, args.rotations)
     sampler = fitting_sampler(images, args.way, args.shot, args.query, args.seed)
+    sheet = contact_sheet(images, args.classes, args.images)
     episode = None if sampler is None else episode_sheet(images, sampler, args.episode)
-    _save(contact_sheet(images, args.classes, args.images), args.out, f"{args.split} classes of {args.name}")
+    _save(sheet, args.out, f"{args.split} classes of {args.name}")
     if episode is None:
         OUT.print("No episode: it needs 2 classes with 2 images each.")
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from tapnet.paths import find_checkpoint
 from tapnet.text import class_half_width, half_width, overlap_note, pluralize
 
 if TYPE_CHECKING:
-    from tapnet.evaluation.candidates import Candidate, EvaluationData
+    from tapnet.evaluation.candidates import Candidate, ClassOverlap, EvaluationData
     from tapnet.evaluation.evaluator import Accuracies, Evaluation, SeedSpread
 
     Measured = tuple[Candidate, Evaluation, Accuracies]
@@ -34,6 +34,7 @@ _COMPARE_EXAMPLES = """examples:
   tapnet compare runs/tapnet runs/protonet --shot 1
   tapnet compare runs/tapnet-seed0 runs/tapnet-seed1 runs/protonet --out comparison.html
 """
+_HEADINGS = ("task", "accuracy", "over episodes", "over classes", "episodes")
 _TASKS = ((5, 1), (5, 5), (20, 1), (20, 5))  # way, shot of the quickstart
 _EXPLANATION = (
     "Over episodes: 95% interval for these classes and images. Over classes: 95% interval for others of the same kind, "
@@ -47,23 +48,27 @@ def add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog, add = _EVALUATE_EXAMPLES, parser.add_argument
     words = "a .safetensors checkpoint or the folder of a run (its best)"
     add("checkpoints", nargs="+", metavar="checkpoint", help=words)
-    options.add_episodes(parser, several=True)
+    several = {"type": options.numbers, "default": [5]}
+    options.add_shared(parser, "--way", **several, help="classes per episode (default: 5), or several: 5,20")
+    options.add_shared(parser, "--shot", **several, help="labeled images per class (default: 5), or several: 1,5")
+    others = (flag for flag in options.TASK if flag not in ("--way", "--shot"))
+    options.add_shared(parser, *others, "--episodes", "--no-class-interval", "--json", *options.PROCESSES, "--device")
+    options.add_shared(parser, "--precision", default="float32")
     add("--seeds", action="store_true", help="runs that differ in seed only: mean and spread over them")
-    options.add_json(parser)
     add("--out", type=options.output_file(*options.TABLES), help="write the table: .csv or .tex")
-    add("--no-class-interval", action="store_true", help="leave out the interval over classes: faster")
     add("--no-cache", action="store_true", help="compute the features even if they are cached")
     add("--record", type=options.output_folder, metavar="DIR", help="record the result for `tapnet table`")
-    options.add_device(parser, precision="float32")
-    options.add_processes(parser)
 
 
 def run_evaluate(args: argparse.Namespace) -> None:
-    _check_found(args.checkpoints)
+    for checkpoint in args.checkpoints:
+        find_checkpoint(checkpoint)
 
     from tapnet import hardware
     from tapnet.data.episodes import EpisodeSpec
     from tapnet.evaluation.candidates import check_seeds
+    from tapnet.paper.results import record
+    from tapnet.training.run_folder import RunFolder
 
     specs = [EpisodeSpec(way, shot, args.query, args.episodes, args.seed) for way in args.way for shot in args.shot]
     measured: list[Measured] = []
@@ -73,10 +78,9 @@ def run_evaluate(args: argparse.Namespace) -> None:
         with episode_progress() as start:
             for opened in candidates(args):
                 for spec in specs:
-                    name = f"{opened.name}, {spec.way}-way {spec.shot}-shot"
+                    name, bootstrap = f"{opened.name}, {spec.way}-way {spec.shot}-shot", not args.no_class_interval
                     accuracies = opened.evaluator.accuracies(spec, start(name))
-                    over_classes = None if args.no_class_interval else start(f"{name}, over classes")
-                    bootstrap = not args.no_class_interval
+                    over_classes = start(f"{name}, over classes") if bootstrap else None
                     result = opened.evaluator.evaluate(spec, bootstrap, over_classes, accuracies)
                     measured.append((opened, result, accuracies))
         if hardware.rank() > 0:
@@ -89,31 +93,31 @@ def run_evaluate(args: argparse.Namespace) -> None:
     else:
         _print(measured, spreads)
     if args.out:
-        tables = [(one.name, _rows([result])[0]) for one, result, _ in measured]
-        write_table(args.out, ["checkpoint", *_HEADINGS], [[name, *row] for name, row in tables])
-    if args.record:
-        _record(measured, args.record)
+        rows_of_text = [[one.name, *_row(result)] for one, result, _ in measured]
+        write_table(args.out, ["checkpoint", *_HEADINGS], rows_of_text)
+    for one, result, _ in measured if args.record else ():
+        state = str(RunFolder(Path(one.name)).metadata().get("state", "unknown"))  # unknown of a single file
+        path = record(args.record, one.header, result, one.overlap.as_dict(), state, one.training_seconds)
+        print(f"Recorded in {path}", file=sys.stderr)
 
 
 def _spreads(measured: list[Measured], tasks: int) -> list[tuple[Evaluation, SeedSpread]]:
     """Return for each task the mean over the runs, with its variation over episodes and over seeds."""
     from tapnet.evaluation.evaluator import seed_spread
 
-    spreads = []
-    for task in range(tasks):
-        runs = measured[task::tasks]
-        seeds = [one.header.recipe.seed for one, _, _ in runs]
-        spreads.append((runs[0][1], seed_spread([accuracies for _, _, accuracies in runs], seeds)))
-    return spreads
+    by_task = [measured[task::tasks] for task in range(tasks)]
+    return [
+        (runs[0][1], seed_spread([accuracies for *_, accuracies in runs], [one.header.recipe.seed for one, *_ in runs]))
+        for runs in by_task
+    ]
 
 
 def _print(measured: list[Measured], spreads: list[tuple[Evaluation, SeedSpread]]) -> None:
     for opened in dict.fromkeys(one for one, _, _ in measured):
         results = [result for one, result, _ in measured if one is opened]
         first = results[0]
-        title = f"{opened.name} on {first.dataset} ({first.classes} {first.split} classes{_note(opened)})"
-        print(title)
-        print_table(_HEADINGS, _rows(results))
+        print(f"{opened.name} on {first.dataset} ({first.classes} {first.split} classes{_note(opened.overlap)})")
+        print_table(_HEADINGS, [*map(_row, results)])
     if spreads:
         print(f"Mean of {pluralize(len(spreads[0][1].seeds), 'run')} with other seeds:")
         rows = []
@@ -125,52 +129,34 @@ def _print(measured: list[Measured], spreads: list[tuple[Evaluation, SeedSpread]
     print_prose(_EXPLANATION + (_OVER_SEEDS if spreads else _ONE_RUN))
 
 
-_HEADINGS = ("task", "accuracy", "over episodes", "over classes", "episodes")
+def _row(result: Evaluation) -> tuple[str, ...]:
+    """Return a row of text, below `_HEADINGS`."""
+    intervals = half_width(result.ci95), class_half_width(result.ci95_bootstrap, result.ci95_bootstrap_at_most)
+    return f"{result.way}-way {result.shot}-shot", percent(result.accuracy), *intervals, f"{result.episodes:,}"
 
 
-def _rows(results: Sequence[Evaluation]) -> list[tuple[str, ...]]:
-    """Return one row of text per task, below `_HEADINGS`."""
-    rows: list[tuple[str, ...]] = []
-    for result in results:
-        intervals = half_width(result.ci95), class_half_width(result.ci95_bootstrap, result.ci95_bootstrap_at_most)
-        task = f"{result.way}-way {result.shot}-shot"
-        rows.append((task, percent(result.accuracy), *intervals, f"{result.episodes:,}"))
-    return rows
-
-
-def _note(opened: Candidate) -> str:
+def _note(overlap: ClassOverlap) -> str:
     """Return what the title says about classes that are not unseen."""
-    overlaps = {"trained on": opened.overlap.trained_on, "chosen by": opened.overlap.validated_on}
+    overlaps = {"trained on": overlap.trained_on, "chosen by": overlap.validated_on}
     counts = [f", {words} {count} of them" for words, count in overlaps.items() if count]
-    return overlap_note(opened.overlap.pretrained_on) + "".join(counts)
-
-
-def _record(measured: list[Measured], folder: Path) -> None:
-    from tapnet.paper.results import record
-    from tapnet.training.run_folder import RunFolder
-
-    for one, result, _ in measured:
-        state = str(RunFolder(Path(one.name)).metadata().get("state", "unknown"))  # unknown of a single file
-        path = record(folder, one.header, result, one.overlap.as_dict(), state, one.training_seconds)
-        print(f"Recorded in {path}", file=sys.stderr)
+    return overlap_note(overlap.pretrained_on) + "".join(counts)
 
 
 def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog, add = _COMPARE_EXAMPLES, parser.add_argument
     words = "two or more checkpoints or run folders; runs that differ in seed are grouped"
     add("checkpoints", nargs="+", help=words)
-    options.add_episodes(parser)
-    add("--no-class-interval", action="store_true", help="leave out the interval over classes: faster")
-    options.add_json(parser)
+    options.add_shared(parser, *options.TASK, "--episodes", "--no-class-interval", "--json", "--device")
+    options.add_shared(parser, "--precision", default="float32")
     words = "write a report: .html, .md with its plot; or its tables: .csv (pairs in a second file), .tex"
     add("--out", type=options.output_file(".md", ".html", *options.TABLES), help=words)
-    options.add_device(parser, precision="float32")
 
 
 def run_compare(args: argparse.Namespace) -> None:
     if len(args.checkpoints) < 2:
         raise UserError(f"A comparison needs at least 2 checkpoints, got {len(args.checkpoints)}.")
-    _check_found(args.checkpoints)
+    for checkpoint in args.checkpoints:
+        find_checkpoint(checkpoint)
 
     from tapnet.evaluation.comparison import compare, note, tables, title, write
 
@@ -189,12 +175,6 @@ def run_compare(args: argparse.Namespace) -> None:
         print(*(f"Wrote {path}" for path in write(result, args.out)), sep="\n", file=sys.stderr)
 
 
-def _check_found(checkpoints: Sequence[str]) -> None:
-    """Raise UserError if there is no such checkpoint, before PyTorch is imported."""
-    for checkpoint in checkpoints:
-        find_checkpoint(checkpoint)
-
-
 def candidates(args: argparse.Namespace) -> Iterator[Candidate]:
     """Return the checkpoints as `candidate` does; raise UserError before the first is used if one cannot be read."""
     from tapnet.checkpoint import read_checkpoint
@@ -204,7 +184,7 @@ def candidates(args: argparse.Namespace) -> Iterator[Candidate]:
     return (candidate(checkpoint, args) for checkpoint in args.checkpoints)
 
 
-def candidate(checkpoint: str, args: argparse.Namespace) -> Candidate:
+def candidate(checkpoint: str, args: argparse.Namespace, precision: str | None = None) -> Candidate:
     """Return a checkpoint with an evaluator by the options; print which classes are not unseen."""
     from tapnet.evaluation.candidates import Candidate
     from tapnet.paths import feature_cache
@@ -212,8 +192,8 @@ def candidate(checkpoint: str, args: argparse.Namespace) -> Candidate:
     from tapnet.training.run_folder import RunFolder
 
     cache = None if getattr(args, "no_cache", False) else feature_cache()
-    data, overlap = evaluation_data(args), args.allow_overlap
-    opened = Candidate.open(checkpoint, data, args.device, args.precision, cache, allow_overlap=overlap)
+    how = evaluation_data(args), args.device, precision or args.precision, cache
+    opened = Candidate.open(checkpoint, *how, allow_overlap=args.allow_overlap)
     if notes := opened.overlap.notes():
         print(f"Note on {checkpoint}: {' '.join(notes)}", file=sys.stderr)
     return replace(opened, training_seconds=training_seconds(RunFolder(Path(checkpoint))))
@@ -227,14 +207,11 @@ def evaluation_data(args: argparse.Namespace) -> EvaluationData:
 
 
 def add_quickstart_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog, add = (
-        "A finished run in the folder is evaluated again, an interrupted one is resumed.",
-        parser.add_argument,
-    )
+    parser.epilog = "A finished run in the folder is evaluated again, an interrupted one is resumed."
+    add = parser.add_argument
     add("--out", type=options.output_folder, default="runs/quickstart", help="folder (default: runs/quickstart)")
     add("--method", default="tapnet", help="tapnet, or protonet trained by the same recipe")
-    options.add_set(parser)
-    options.add_device(parser, precision="auto")
+    options.add_shared(parser, "--set", "--device", "--precision")
 
 
 def run_quickstart(args: argparse.Namespace) -> None:
@@ -258,7 +235,7 @@ def run_quickstart(args: argparse.Namespace) -> None:
     results = [evaluator.evaluate(EpisodeSpec(way, shot, 15, 1000)) for way, shot in _TASKS]
     RunFolder(args.out).record_evaluation([result.as_dict() for result in results])
     print(f"{args.method} on {len(evaluator.images.names)} classes it has never seen")
-    print_table(_HEADINGS, _rows(results))
+    print_table(_HEADINGS, [*map(_row, results)])
     print_prose(_EXPLANATION + _ONE_RUN)
     plots = [save(learning_curve(args.out), args.out / "learning-curve.png")]
     if has_projection(method):

@@ -17,8 +17,7 @@ from tapnet.text import did_you_mean, pluralize
 if TYPE_CHECKING:
     from tapnet.inference import LabeledFolder, LeaveOneOut
 
-SELECTIONS = ("optimal", "closest", "farthest")  # of `functional`, whose import would delay the help
-BASES = ("householder", "references")  # of `methods`
+_OPTIONS = ("selection", "projection_dim", "basis", "reference_shots")
 _LOCK_SECONDS = 60  # to wait for another process that changes the same task
 _FIT_EXAMPLES = """examples:
   tapnet fit my_classes/ --out birds.task       my_classes/robin/*.jpg, my_classes/wren/*.jpg …
@@ -44,24 +43,21 @@ _EXPORT_EXAMPLES = """examples:
 def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog, add = _FIT_EXAMPLES, parser.add_argument
     add("folder", type=options.input_path, nargs="?", help="one folder of images per class")
-    options.add_labels(parser)
     add("--out", type=options.output_file(".task"), required=True, help="the file to write, such as birds.task")
     add("--force", action="store_true", help="replace a task file")
-    add("--network", help="a bundled network, checkpoint, run folder or hf:MODEL (default: by content)")
-    words = (
-        "auto (default: the best for the network), centroid, logistic, protonet, or the network's own, such as tapnet"
-    )
+    words = "auto (default: the best for the network), centroid, logistic, protonet, or the network's, such as tapnet"
     add("--method", default="auto", help=words)
-    add("--selection", choices=SELECTIONS, help="how classes take references, of TapNet (default: optimal)")
+    words = "how classes take references, of TapNet: optimal (default), closest or farthest"
+    add("--selection", metavar="NAME", help=words)
     add("--projection-dim", type=int, help="of TapNet's projection (default: the network's own, else all)")
-    words = (
-        "which directions of TapNet's projection --projection-dim keeps: with references, one less than there are "
-        "classes are enough (default: the network's own, else householder)"
-    )
-    add("--basis", choices=BASES, help=words)
+    words = "which directions of TapNet's projection --projection-dim keeps: householder or references"
+    add("--basis", metavar="NAME", help=words)
     words = "each reference of TapNet counts for N images of its class (default: references alone, as in the paper)"
     add("--reference-shots", type=float, metavar="N", help=words)
-    add("--device", default="cpu", help="cpu (default), cuda, mps or auto")
+    words = "a bundled network, checkpoint, run folder or hf:MODEL (default: by content)"
+    options.add_shared(parser, "--network", help=words)
+    options.add_shared(parser, "--labels")
+    options.add_shared(parser, "--device", default="cpu")
 
 
 def run_fit(args: argparse.Namespace) -> None:
@@ -77,19 +73,17 @@ def run_fit(args: argparse.Namespace) -> None:
 
     choice = None if args.network else inference.propose_network(folder.classes)
     network = choice.name if choice else args.network
-    names = "selection", "projection_dim", "basis", "reference_shots"
-    chosen = {name: value for name in names if (value := getattr(args, name)) is not None}
+    chosen = {name: value for name in _OPTIONS if (value := getattr(args, name)) is not None}
     shown = ImageProgress()
     with shown.bar(len(folder)):
-        files, device = folder.classes, args.device
-        task = inference.fit(files, network, args.method, chosen, device, shown.unreadable, shown.advance)
+        how = args.method, chosen, args.device, shown.unreadable, shown.advance
+        task = inference.fit(folder.classes, network, *how)
     inference.write_task(task, args.out)
 
     shots = task.shots()
     counts = pluralize(shots[0], "image") if len(set(shots)) == 1 else f"{min(shots)} to {max(shots)} images"
-    OUT.print(
-        f"{len(task.classes)} classes, {counts} each, network {task.network}, method {task.method_label}: {args.out}"
-    )
+    learned = f"{len(task.classes)} classes, {counts} each, network {task.network}, method {task.method_label}"
+    OUT.print(f"{learned}: {args.out}")
     if args.network and (warning := inference.network_warning(folder.classes, args.network, args.device)):
         ERRORS.print(warning)
     if choice:
@@ -127,9 +121,9 @@ def add_add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog, add = _ADD_EXAMPLES, parser.add_argument
     add("task", type=options.input_path, help="a task file; it is replaced")
     add("images", type=options.input_path, nargs="*", help="images, or folders of them")
-    options.add_labels(parser)
     add("--class", dest="name", help="the class of all of them (default: the name of their folder)")
-    options.add_network(parser)
+    options.add_shared(parser, "--labels", "--network")
+    options.add_shared(parser, "--device", default="cpu")
 
 
 def run_add(args: argparse.Namespace) -> None:
@@ -144,10 +138,9 @@ def run_add(args: argparse.Namespace) -> None:
         inference.write_task(larger, args.task)
     new = [name for name in larger.classes if name not in task.classes]
     added = len(larger.examples) - len(task.examples)
-    known = len(images) - added - shown.broken
     named = f"; new {'class' if len(new) == 1 else 'classes'}: {', '.join(new)}" if new else ""
     OUT.print(f"{pluralize(added, 'image')} added to {args.task}{named}")
-    if known:
+    if known := len(images) - added - shown.broken:
         OUT.print(f"Left out, since the task has {'it' if known == 1 else 'them'}: {pluralize(known, 'image')}.")
     shown.finish(images)
 
@@ -174,7 +167,7 @@ def add_remove_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog, add = _REMOVE_EXAMPLES, parser.add_argument
     add("task", type=options.input_path, help="a task file; it is replaced")
     add("what", nargs="+", help="classes or images")
-    options.add_network(parser, device=False)
+    options.add_shared(parser, "--network")
 
 
 def run_remove(args: argparse.Namespace) -> None:
@@ -199,7 +192,7 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog, add = _EXPORT_EXAMPLES, parser.add_argument
     add("task", type=options.input_path, help="a task file")
     add("--onnx", type=options.output_file(".onnx"), required=True, help="the file to write, such as birds.onnx")
-    options.add_network(parser, device=False)
+    options.add_shared(parser, "--network")
 
 
 def run_export(args: argparse.Namespace) -> None:
@@ -207,7 +200,5 @@ def run_export(args: argparse.Namespace) -> None:
     inference.export(inference.read_task(args.task), args.onnx, args.network)
     written = inference.open_predictor(args.onnx)
     shape = "×".join(map(str, ("n", *written.preprocessing.shape)))
-    OUT.print(
-        f"{args.onnx}: input `images` uint8 {shape}, output `probabilities` n×{len(written.classes)}; class names and "
-        f"preprocessing in its metadata.\nTry: tapnet predict {args.onnx} IMAGES"
-    )
+    output = f"output `probabilities` n×{len(written.classes)}; class names and preprocessing in its metadata"
+    OUT.print(f"{args.onnx}: input `images` uint8 {shape}, {output}.\nTry: tapnet predict {args.onnx} IMAGES")

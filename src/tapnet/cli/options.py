@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tapnet.errors import UserError
 
@@ -23,17 +23,6 @@ if TYPE_CHECKING:
 FIGURES = (".png", ".pdf", ".svg", ".jpg")
 TABLES = (".csv", ".tex")
 _MARKS = dict.fromkeys(FIGURES, rb"[Mm]atplotlib|tapnet") | {".task": rb"tapnet-task", ".onnx": rb"tapnet"}
-
-
-def listing(heading: str, entries: Mapping[str, str]) -> str:
-    """Return names with what they are, one per line, below a heading."""
-    width = max(map(len, entries)) + 2
-    return f"{heading}:\n" + "".join(f"  {name:<{width}}{summary}\n" for name, summary in entries.items())
-
-
-def command(*words: object) -> str:
-    """Return a command line to copy, quoted for a shell."""
-    return shlex.join(["tapnet", *map(str, words)])
 
 
 def numbers(text: str) -> list[int]:
@@ -54,6 +43,18 @@ def share(text: str) -> float:
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"expected a share such as 5% or 0.05, got {text!r}")
     return value
+
+
+def _reject(text: str) -> float | str:
+    """Parse --reject: a probability, which may be a percentage, or "auto"."""
+    if text == "auto":
+        return text
+    try:
+        value = float(text.removesuffix("%"))
+    except ValueError:
+        words = f"expected a probability such as 0.6 or 60%, or auto, got {text!r}"
+        raise argparse.ArgumentTypeError(words) from None
+    return value / 100 if text.endswith("%") or value > 1 else value
 
 
 def input_path(text: str) -> Path:
@@ -77,7 +78,10 @@ def output_folder(text: str) -> Path:
 
 
 def output_file(*endings: str) -> Callable[[str], Path]:
-    """Return a parser of paths of files to write: with one of these endings, and no file of another kind."""
+    """Return a parser of paths of files to write: with one of these endings, and no file of another kind.
+
+    An existing file must be empty or have the mark of its kind; kinds of text have none, and must be text.
+    """
 
     def parse(text: str) -> Path:
         path = output_folder(str(Path(text).parent)) / Path(text).name
@@ -86,18 +90,12 @@ def output_file(*endings: str) -> Callable[[str], Path]:
             raise argparse.ArgumentTypeError(f"{path} is a folder: give the name of a file in it.")
         if ending not in endings:
             raise argparse.ArgumentTypeError(f"expected a name that ends in {' or '.join(endings)}, got {path}")
-        if path.is_file() and not _is_ours(path, ending):
+        content = path.read_bytes() if path.is_file() else b""
+        if content and not (re.search(_MARKS[ending], content) if ending in _MARKS else b"\0" not in content):
             raise argparse.ArgumentTypeError(f"{path} is there and was not written by tapnet: choose another name.")
         return path
 
     return parse
-
-
-def _is_ours(path: Path, ending: str) -> bool:
-    """Return whether a file is empty, has the mark of its kind or, as kinds of text have none, is text."""
-    content = path.read_bytes()
-    marked = re.search(_MARKS[ending], content) if ending in _MARKS else b"\0" not in content
-    return not content or bool(marked)
 
 
 def check_not_read(out: Path | None, inputs: Iterable[str | Path | None]) -> None:
@@ -106,27 +104,65 @@ def check_not_read(out: Path | None, inputs: Iterable[str | Path | None]) -> Non
         raise UserError(f"{out} is one of the files that this command reads: give --out another name.")
 
 
-def add_device(parser: argparse.ArgumentParser, precision: str) -> None:
-    parser.add_argument("--device", default="auto", help="auto (a GPU if there is one), cpu, cuda or mps")
-    parser.add_argument("--precision", default=precision, help=f"auto, float32 or bf16 (default: {precision})")
+TASK = ("--dataset", "--root", "--split", "--rotations", "--way", "--shot", "--query", "--allow-overlap", "--seed")
+PROCESSES = ("--devices", "--num-nodes", "--strategy")
+ENGINE = ("--engine", "--address", "--workers")
+_SHARED: dict[str, dict[str, Any]] = {
+    "--device": {"default": "auto", "help": "auto (a GPU if there is one), cpu, cuda or mps (default: %(default)s)"},
+    "--precision": {"default": "auto", "help": "auto, float32 or bf16 (default: %(default)s)"},
+    "--set": {"nargs": "+", "action": "extend", "default": [], "metavar": "KEY=VALUE", "help": "change the recipe"},
+    "--json": {"action": "store_true", "help": "print one JSON object"},
+    "--devices": {"type": int, "help": "processes per machine (default: 1, or as set by torchrun)"},
+    "--num-nodes": {"type": int, "help": "machines (default: 1, or as set by torchrun)"},
+    "--strategy": {"default": "auto", "help": "auto, or ddp: gradients averaged over processes"},
+    "--engine": {"choices": ["ray"], "help": "run on a Ray cluster (tapnet[ray])"},
+    "--address": {"help": "the Ray cluster: auto or host:port (default: RAY_ADDRESS, else local cores)"},
+    "--workers": {"type": int, "help": "Ray workers (default: one per GPU, or per core if there is none)"},
+    "--dataset": {"help": "default: the dataset of the checkpoint's recipe"},
+    "--root": {"help": "folder of the prepared datasets"},
+    "--split": {"default": "test", "help": "the split to take classes from (default: test)"},
+    "--rotations": {"type": int, "help": "4: images rotated by 90, 180, 270 degrees are classes; 1: not"},
+    "--way": {"type": int, "default": 5, "help": "classes per episode (default: 5)"},
+    "--shot": {"type": int, "default": 5, "help": "labeled images per class (default: 5)"},
+    "--query": {"type": int, "default": 15, "help": "images to classify per class (default: 15)"},
+    "--allow-overlap": {"action": "store_true", "help": "allow classes of the backbone's pretraining"},
+    "--seed": {"type": int, "default": 0, "help": "the seed of the episodes (default: 0)"},
+    "--episodes": {"type": int, "default": 2000, "help": "how many episodes (default: 2000)"},
+    "--no-class-interval": {"action": "store_true", "help": "leave out the interval over classes: faster"},
+    "--labels": {
+        "type": input_path,
+        "metavar": "FILE",
+        "help": "a .csv or .jsonl file of paths and classes, in place of folders",
+    },
+    "--network": {"help": "path to the task's checkpoint, if it moved"},
+    "--reject": {"type": _reject, "default": 0.0},
+    "--lose": {
+        "type": share,
+        "metavar": "SHARE",
+        "help": "share of the images of known classes that --reject auto may lose (default: 5%%)",
+    },
+}
 
 
-def add_set(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change the recipe")
+def add_shared(parser: argparse.ArgumentParser, *flags: str, **changes: Any) -> None:
+    """Add options that other commands have, too, with changes of their defaults, types or help."""
+    for flag in flags:
+        parser.add_argument(flag, **_SHARED[flag] | changes)
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+def listing(heading: str, entries: Mapping[str, str]) -> str:
+    """Return names with what they are, one per line, below a heading."""
+    width = max(map(len, entries)) + 2
+    return f"{heading}:\n" + "".join(f"  {name:<{width}}{summary}\n" for name, summary in entries.items())
 
 
-def add_processes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--devices", type=int, help="processes per machine (default: 1, or as set by torchrun)")
-    parser.add_argument("--num-nodes", type=int, help="machines (default: 1, or as set by torchrun)")
-    parser.add_argument("--strategy", default="auto", help="auto, or ddp: gradients averaged over processes")
+def command(*words: object) -> str:
+    """Return a command line to copy, quoted for a shell."""
+    return shlex.join(["tapnet", *map(str, words)])
 
 
 def processes(args: argparse.Namespace, meta_batch: int | None = None) -> AbstractContextManager[Fabric]:
-    """Return a context with the processes that the options of `add_processes` ask for.
+    """Return a context with the processes that the options `PROCESSES` ask for.
 
     Raise UserError before any is started if they cannot share the episodes of a step, `meta_batch`, evenly.
     """
@@ -143,13 +179,6 @@ def processes(args: argparse.Namespace, meta_batch: int | None = None) -> Abstra
     return launched(device, resolve_precision(args.precision, device), layout)
 
 
-def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Add the options of commands that can run on a cluster."""
-    parser.add_argument("--engine", choices=["ray"], help="run on a Ray cluster (tapnet[ray])")
-    parser.add_argument("--address", help="the Ray cluster: auto or host:port (default: RAY_ADDRESS, else local cores)")
-    parser.add_argument("--workers", type=int, help="Ray workers (default: one per GPU, or per core if there is none)")
-
-
 def check_engine(args: argparse.Namespace) -> None:
     """Raise UserError if options of a cluster are used without one."""
     if args.engine is None and (args.address or args.workers is not None):
@@ -158,36 +187,11 @@ def check_engine(args: argparse.Namespace) -> None:
         raise UserError(f"Expected --workers to be at least 1, got {args.workers}.")
 
 
-def add_episodes(parser: argparse.ArgumentParser, several: bool = False) -> None:
-    """Add the options of episodes to evaluate on; with `several`, --way and --shot take more than one number."""
-    add_task(parser, several)
-    parser.add_argument("--episodes", type=int, default=2000, help="how many episodes (default: 2000)")
-
-
-def add_task(parser: argparse.ArgumentParser, several: bool = False) -> None:
-    parser.add_argument("--dataset", help="default: the dataset of the checkpoint's recipe")
-    parser.add_argument("--root", help="folder of the prepared datasets")
-    parser.add_argument("--split", default="test", help="the split to take classes from (default: test)")
-    parser.add_argument("--rotations", type=int, help="4: images rotated by 90, 180, 270 degrees are classes; 1: not")
-    kind, five = (numbers, [5]) if several else (int, 5)
-    ways, shots = (", or several: 5,20", ", or several: 1,5") if several else ("", "")
-    parser.add_argument("--way", type=kind, default=five, help=f"classes per episode (default: 5{ways})")
-    parser.add_argument("--shot", type=kind, default=five, help=f"labeled images per class (default: 5{shots})")
-    parser.add_argument("--query", type=int, default=15, help="images to classify per class (default: 15)")
-    parser.add_argument("--allow-overlap", action="store_true", help="allow classes of the backbone's pretraining")
-    parser.add_argument("--seed", type=int, default=0, help="the seed of the episodes (default: 0)")
-
-
 def episode_spec(args: argparse.Namespace) -> EpisodeSpec:
-    """Return the episodes by the options of `add_episodes`."""
+    """Return the episodes by the options `TASK` and --episodes."""
     from tapnet.data.episodes import EpisodeSpec
 
     return EpisodeSpec(args.way, args.shot, args.query, args.episodes, args.seed)
-
-
-def add_labels(parser: argparse.ArgumentParser) -> None:
-    words = "a .csv or .jsonl file of paths and classes, in place of folders"
-    parser.add_argument("--labels", type=input_path, metavar="FILE", help=words)
 
 
 def labeled_images(folder: Path | None, labels: Path | None) -> LabeledFolder:
@@ -200,31 +204,6 @@ def labeled_images(folder: Path | None, labels: Path | None) -> LabeledFolder:
         return class_folders(folder)
     got = "both" if folder else "neither"
     raise UserError(f"Expected a folder of classes or --labels FILE, got {got}.")
-
-
-def add_network(parser: argparse.ArgumentParser, device: bool = True) -> None:
-    """Add the options of commands that open a task."""
-    parser.add_argument("--network", help="path to the task's checkpoint, if it moved")
-    if device:
-        parser.add_argument("--device", default="cpu", help="cpu (default), cuda, mps or auto")
-
-
-def add_rejection(parser: argparse.ArgumentParser, words: str) -> None:
-    parser.add_argument("--reject", type=_reject, default=0.0, help=words)
-    words = "share of the images of known classes that --reject auto may lose (default: 5%%)"
-    parser.add_argument("--lose", type=share, metavar="SHARE", help=words)
-
-
-def _reject(text: str) -> float | str:
-    """Parse --reject: a probability, which may be a percentage, or "auto"."""
-    if text == "auto":
-        return text
-    try:
-        value = float(text.removesuffix("%"))
-    except ValueError:
-        words = f"expected a probability such as 0.6 or 60%, or auto, got {text!r}"
-        raise argparse.ArgumentTypeError(words) from None
-    return value / 100 if text.endswith("%") or value > 1 else value
 
 
 def check_lose(args: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -89,31 +90,27 @@ def episode_progress() -> Iterator[Callable[[str], Advance]]:
 
 
 class ImageProgress:
-    """Shows how many images were read, and names those that could not be read."""
+    """Shows on a terminal how many images were read, and names those that could not be read."""
 
     def __init__(self) -> None:
         self.broken = 0
-        self._bar: Progress | None = None
+        self._bar = progress_bar("images")
 
     @contextmanager
     def bar(self, total: int) -> Iterator[None]:
-        """Show a bar on stderr, if that is a terminal, which `advance` moves."""
-        with progress_bar("images") as self._bar:
-            self._bar.add_task("", total=total)
+        """Show the bar, which `advance` moves."""
+        self._bar.add_task("", total=total)
+        with self._bar:
             yield
-        self._bar = None
 
     def advance(self, count: int = 1) -> None:
         """Count images that were read."""
-        if self._bar is not None:
-            self._bar.advance(self._bar.task_ids[0], count)
+        self._bar.advance(self._bar.task_ids[0], count)
 
     def unreadable(self, image: ImageInput, reason: str) -> None:
         """Name an image that could not be read."""
-        from tapnet.inference.images import name_of
-
         self.broken += 1
-        ERRORS.print(f"{name_of(image)}: {reason}")
+        ERRORS.print(f"{image!s}: {reason}")
 
     def finish(self, images: Skipped | LabeledFolder) -> None:
         """Print what was left out; exit with code 1 if an image could not be read."""
@@ -130,34 +127,19 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], bold: Se
     Names may be folded; numbers never are: if the terminal is narrower than the other columns, the table is wider than
     the terminal. In a file or a pipe nothing is folded.
     """
-    names = [printable(row[0]) for row in rows]
-    widths = [
-        max(len(part) for part in (*heading.split(), *(line for cell in cells for line in cell.split("\n"))))
-        for heading, *cells in zip(headings, *rows, strict=True)
-    ]
+    names = [printable(name) for name, *_ in rows]
+    columns = zip(headings, *rows, strict=True)
+    widths = [max(map(len, [*heading.split(), *"\n".join(cells).split("\n")])) for heading, *cells in columns]
     others = sum(width + _FRAME for width in widths[1:]) + _FRAME + 1
     terminal = Console().width if sys.stdout.isatty() else sys.maxsize
-    first = min(max(map(len, (headings[0], *names))), max(terminal - others, _LEAST))
+    widths[0] = min(max(map(len, (headings[0], *names))), max(terminal - others, _LEAST))
     table = Table()
-    for number, (heading, width) in enumerate(zip(headings, [first, *widths[1:]], strict=True)):
-        table.add_column(heading, width=width, justify="left" if number == 0 else "right")
-    for number, (name, row) in enumerate(zip(names, rows, strict=True)):
-        table.add_row(Text(_fold(name, first)), *map(Text, row[1:]), style="bold" if number in bold else "")
-    Console(width=first + others, highlight=False).print(table)
-
-
-def _fold(name: str, width: int) -> str:
-    """Return a name in lines of at most `width`, broken after hyphens, slashes and spaces if there are any."""
-    lines = [""]
-    for part in re.findall(r"[^-/ _]*[-/ _]?", name):
-        while len(part) > width:
-            room = width - len(lines[-1])
-            lines[-1], part = lines[-1] + part[:room], part[room:]
-            lines.append("")
-        if len(lines[-1] + part.rstrip()) > width:
-            lines.append("")
-        lines[-1] += part
-    return "\n".join(line.rstrip() for line in lines if line.strip())
+    for number, (heading, width) in enumerate(zip(headings, widths, strict=True)):
+        table.add_column(heading, width=width, justify="right" if number else "left")
+    for number, (name, (_, *cells)) in enumerate(zip(names, rows, strict=True)):
+        folded = textwrap.fill(name, widths[0])  # after hyphens, too
+        table.add_row(*map(Text, (folded, *cells)), style="bold" if number in bold else "")
+    Console(width=widths[0] + others, highlight=False).print(table)
 
 
 def print_prose(text: str, indent: int = 0) -> None:
@@ -184,18 +166,18 @@ class PredictionWriter:
     """
 
     def __init__(self, stream: TextIO, form: str, top: int, reject: float | str, classes: Iterable[str]) -> None:
-        self.stream, self.form, self.top, self.reject = stream, form, top, reject
+        self.stream, self.form, self.top, self.reject, self.separator = stream, form, top, reject, "\n"
         self.widest = max(len(printable(name)) for name in (*classes, "class"))
         self.first = self.widest + (len("unknown (nearest: )") if reject else 0)  # the width of a table's first column
         self.line = {"table": self._table, "csv": self._csv}.get(form, self._json)
-        self.written = 0
         self.stream.write(self._heading())
 
     def write(self, batch: Sequence[Prediction]) -> None:
         for prediction in batch:
-            separator = ",\n" if self.written else "\n"
-            self.stream.write((separator if self.form == "json" else "") + self.line(prediction))
-            self.written += 1
+            if self.form == "json":
+                self.stream.write(self.separator)
+                self.separator = ",\n"
+            self.stream.write(self.line(prediction))
         self.stream.flush()
 
     def close(self) -> None:
@@ -207,29 +189,21 @@ class PredictionWriter:
         if self.form == "table":
             more = "".join(f"  {'next':<{self.widest}}  {'':>6}" for _ in ranks)
             return f"{'class':<{self.first}}  {'prob.':>6}{more}  file\n"
-        beside = [
-            *(["best_guess"] if self.reject else []),
-            "probability",
-            *(["score"] if self.reject == "auto" else []),
-        ]
+        best = ["best_guess"] if self.reject else []
         further = [f"{name}_{rank}" for rank in ranks for name in ("class", "probability")]
-        return {"csv": _csv_line(["file", "class", *beside, *further]), "json": "["}.get(self.form, "")
+        return {"csv": _csv_line(["file", "class", *best, "probability", *further]), "json": "["}.get(self.form, "")
 
     def _table(self, prediction: Prediction) -> str:
         """Class, or "unknown" and the nearest class; probability; further classes with theirs; file."""
-        names = [printable(name) for name, _ in prediction.ranked]
-        best = f"{prediction.label} (nearest: {names[0]})" if prediction.rejected else names[0]
-        padded = f"{best:<{self.first}}", *(f"{name:<{self.widest}}" for name in names[1:])
-        values = (f"{100 * value:5.1f}%" for _, value in prediction.ranked)
-        cells = "  ".join(f"{name}  {value}" for name, value in zip(padded, values, strict=True))
-        return f"{cells}  {normalize_name(str(prediction.image))}\n"
+        first, *others = (printable(name) for name, _ in prediction.ranked)
+        first = f"{prediction.label} (nearest: {first})" if prediction.rejected else first
+        padded = f"{first:<{self.first}}", *(f"{name:<{self.widest}}" for name in others)
+        cells = (f"{name}  {100 * value:5.1f}%" for name, (_, value) in zip(padded, prediction.ranked, strict=True))
+        return f"{'  '.join(cells)}  {normalize_name(str(prediction.image))}\n"
 
     def _row(self, prediction: Prediction) -> dict[str, Any]:
-        row: dict[str, Any] = {"class": prediction.label}
-        if self.reject:
-            row["best_guess"] = prediction.best
-        row["probability"] = round(prediction.probability, 6)
-        return row
+        best = {"best_guess": prediction.best} if self.reject else {}
+        return {"class": prediction.label, **best, "probability": round(prediction.probability, 6)}
 
     def _csv(self, prediction: Prediction) -> str:
         more = (cell for pair in prediction.ranked[1:] for cell in pair)

@@ -11,17 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tapnet.cli.evaluate import candidate, evaluation_data
-from tapnet.cli.options import (
-    add_device,
-    add_engine,
-    add_json,
-    add_set,
-    add_task,
-    check_engine,
-    episode_spec,
-    listing,
-    output_folder,
-)
+from tapnet.cli.options import ENGINE, TASK, add_shared, check_engine, episode_spec, listing, output_folder
 from tapnet.cli.output import ERRORS, OUT, percent, print_prose, print_table
 from tapnet.cli.runs import train_on_cluster
 from tapnet.cli.train import train_with_progress
@@ -32,7 +22,6 @@ from tapnet.text import difference, half_width
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from tapnet.checkpoint import Header
     from tapnet.data.episodes import EpisodeSpec
     from tapnet.evaluation.candidates import Candidate
     from tapnet.paper.ablations import Ablation
@@ -90,14 +79,11 @@ def add_ablate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="the ablation; without one, list them")
     parser.add_argument("--checkpoint", help="variants of a trained network: a run, a file or a bundled name")
     parser.add_argument("--recipe", help="variants that are trained, by this recipe")
-    add_set(parser)
     parser.add_argument("--out", type=output_folder, help="folder of the trained runs (default: runs/ablate-NAME)")
-    add_task(parser)
-    parser.add_argument("--episodes", type=int, help="how many (default: 2000, or fewer where each takes long)")
-    add_json(parser)
     parser.add_argument("--record", type=output_folder, metavar="DIR", help="record the result in DIR/ablations")
-    add_device(parser, precision="auto")
-    add_engine(parser)
+    words = "how many (default: 2000, or fewer where each takes long)"
+    add_shared(parser, "--episodes", default=None, help=words)
+    add_shared(parser, "--set", *TASK, "--json", "--device", "--precision", *ENGINE)
 
 
 def run_ablate(args: argparse.Namespace) -> None:
@@ -115,10 +101,10 @@ def run_ablate(args: argparse.Namespace) -> None:
     if args.episodes is None:
         args.episodes = ablation.episodes
     task = episode_spec(args)
-    header, base, rows = (_measure if args.checkpoint else _train_and_measure)(ablation, args, task)
+    base, rows = (_measure if args.checkpoint else _train_and_measure)(ablation, args, task)
     recorded_task = asdict(task) | ({"way": None} if ablation.varies_way else {})
     rows_as_dicts, overlap = [asdict(row) for row in rows], base.overlap.as_dict()
-    result = ablation_result(args.name, header, base.evaluator, recorded_task, rows_as_dicts, overlap)
+    result = ablation_result(args.name, base.header, base.evaluator, recorded_task, rows_as_dicts, overlap)
     if args.json:
         print(json.dumps(result))
     else:
@@ -139,45 +125,33 @@ def _check_options(ablation: Ablation, args: argparse.Namespace) -> None:
     check_engine(args)
 
 
-def _measure(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) -> tuple[Header, Candidate, list[Row]]:
-    """Return the header of the checkpoint, the checkpoint with its evaluator, and the rows."""
+def _measure(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) -> tuple[Candidate, list[Row]]:
+    """Return the checkpoint, and one row for each variant of it."""
     assert ablation.measure is not None
-    opened = candidate(args.checkpoint, _in_float32(args))
-    return opened.header, opened, ablation.measure(opened.evaluator, task)
+    base = candidate(args.checkpoint, args, "float32")
+    return base, ablation.measure(base.evaluator, task)
 
 
-def _train_and_measure(
-    ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec
-) -> tuple[Header, Candidate, list[Row]]:
-    """Train the variants; return the same as `_measure`, for the first of them."""
+def _train_and_measure(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) -> tuple[Candidate, list[Row]]:
+    """Train the variants; return the first of them, with the recipe that they vary, and the rows."""
     from tapnet.paper.ablations.trained import check_measurable, measure_runs, recipes_by_folder, train_variants
     from tapnet.recipe import load_recipe
 
     assert ablation.recipes is not None
     recipe = load_recipe(args.recipe, args.set)
-    train = partial(
-        train_with_progress,
-        device=args.device,
-        precision=args.precision,
-        quiet=args.json,
-        again="the same command",
-        test=False,
-    )
+    how = {"device": args.device, "precision": args.precision, "quiet": args.json, "again": "the same command"}
     recipes = ablation.recipes(recipe)
     check_measurable(recipes, evaluation_data(args).load(recipe.data), task)
     out = args.out or Path("runs") / f"ablate-{args.name}"
     if args.engine:
         train_on_cluster(recipes_by_folder(recipes), out, args)
-    folders = train_variants(recipes, out, train, partial(print, file=sys.stderr))
-    candidates = {variant: candidate(str(folder), _in_float32(args)) for variant, folder in folders.items()}
+    log = partial(print, file=sys.stderr)
+    folders = train_variants(recipes, out, partial(train_with_progress, **how, test=False), log)
+    candidates = {variant: candidate(str(folder), args, "float32") for variant, folder in folders.items()}
     evaluators = {variant: opened.evaluator for variant, opened in candidates.items()}
-    base = next(iter(candidates.values()))
-    return replace(base.header, recipe=recipe), base, measure_runs(evaluators, task, recipe.training.episodes)
-
-
-def _in_float32(args: argparse.Namespace) -> argparse.Namespace:
-    """Return the options for an evaluation in float32; --precision is that of training."""
-    return argparse.Namespace(**vars(args) | {"precision": "float32"})
+    first = next(iter(candidates.values()))
+    base = replace(first, header=replace(first.header, recipe=recipe))
+    return base, measure_runs(evaluators, task, recipe.training.episodes)
 
 
 def _print_list(ablations: dict[str, Ablation]) -> None:
@@ -237,27 +211,19 @@ def run_table(args: argparse.Namespace) -> None:
     print(filled.title)
     ours = [number for number, (name, *_) in enumerate(filled.rows) if name.endswith(_OURS)]
     print_table(filled.headings, filled.rows, bold=ours)
-    for title, lines in (
-        ("Notes:", filled.notes),
-        ("Run:", filled.runs),
-        ("Not run; each with its command:", filled.commands),
-    ):
+    sections = {"Notes:": filled.notes, "Run:": filled.runs, "Not run; each with its command:": filled.commands}
+    for title, lines in sections.items():
         if lines:
             print(title, *(f"  {line}" for line in lines), sep="\n")
 
 
 def add_figure_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _FIGURES + _FIGURE_EXAMPLES
-    parser.add_argument(
-        "name", nargs="?", choices=FIGURES, metavar="NAME", help="see below; without one, list the figures"
-    )
-    parser.add_argument(
-        "source",
-        nargs="?",
-        help="the folder of a run; for `projection` also a checkpoint; for the figures of ablations a recorded result",
-    )
+    parser.add_argument("name", nargs="?", choices=FIGURES, metavar="NAME", help="see below; without one, list them")
+    words = "the folder of a run; for `projection` also a checkpoint; for the figures of ablations a recorded result"
+    parser.add_argument("source", nargs="?", help=words)
     parser.add_argument("--out", type=output_folder, default=Path("figures"), help="folder for NAME.png and NAME.svg")
-    add_task(parser)
+    add_shared(parser, *TASK)
     parser.set_defaults(device="cpu", precision="float32")
 
 
@@ -287,24 +253,22 @@ def _draw(name: str, source: Path, args: argparse.Namespace) -> Figure:
     from tapnet.paper.rivals_figure import rivals_figure
     from tapnet.paper.trajectories import reference_trajectories
 
-    match name:
-        case "projection":
-            evaluator = candidate(args.source, args).evaluator
-            return projection_figure(evaluator.method, evaluator.images, args.way, args.shot, args.query, args.seed)
-        case "reference-distance":
-            return reference_distance(source)
-        case "reference-trajectories":
-            return reference_trajectories(source)
-        case "dimension":
-            return dimension_figure(read_ablation(source))
-        case "episode-composition":
-            return episode_composition_figure(read_ablation(source))
-        case "learning-curve":
-            return learning_curve(source)
-        case _:
-            if not source.is_dir():
-                raise NotFoundError(f"There is no folder {source}: expected one that `--record` has filled.")
-            return rivals_figure(read_results(source), args.way, args.shot)
+    if name == "projection":
+        evaluator = candidate(args.source, args).evaluator
+        return projection_figure(evaluator.method, evaluator.images, args.way, args.shot, args.query, args.seed)
+    if name == "rivals":
+        if not source.is_dir():
+            raise NotFoundError(f"There is no folder {source}: expected one that `--record` has filled.")
+        return rivals_figure(read_results(source), args.way, args.shot)
+    if name in ("dimension", "episode-composition"):
+        draw = dimension_figure if name == "dimension" else episode_composition_figure
+        return draw(read_ablation(source))
+    of_runs = {
+        "reference-distance": reference_distance,
+        "reference-trajectories": reference_trajectories,
+        "learning-curve": learning_curve,
+    }
+    return of_runs[name](source)
 
 
 def add_import_chainer_arguments(parser: argparse.ArgumentParser) -> None:
@@ -327,7 +291,5 @@ def run_import_chainer(args: argparse.Namespace) -> None:
     recipe = checkpoint.header.recipe
     channels, height, width = checkpoint.header.image_shape
     bias = " with a bias" if "reference_bias" in checkpoint.weights else ""
-    OUT.print(
-        f"{args.out / BEST}: {recipe.backbone.name} for images of {channels}×{height}×{width}, {recipe.training.way} "
-        f"references{bias}.\nTry: tapnet evaluate {args.out}"
-    )
+    network = f"{recipe.backbone.name} for images of {channels}×{height}×{width}, {recipe.training.way} references"
+    OUT.print(f"{args.out / BEST}: {network}{bias}.\nTry: tapnet evaluate {args.out}")

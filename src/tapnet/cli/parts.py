@@ -7,14 +7,10 @@ import sys
 import time
 from contextlib import nullcontext
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from tapnet.cli.output import ERRORS, progress
 from tapnet.errors import UserError
 from tapnet.text import pluralize
-
-if TYPE_CHECKING:
-    from tapnet.jobs.batch import BatchPrediction
 
 _NAMED = 20  # unreadable images named on the terminal; the part files have all of them
 _LOG_SECONDS = 30
@@ -32,22 +28,12 @@ def write_parts(args: argparse.Namespace) -> None:
         import_ray()
     names = "network", "column", "top", "reject", "lose", "retry_unreadable"
     job = plan_batch(args.task, args.images, args.out, **{name: getattr(args, name) for name in names})
-    if done := job.total - job.remaining:
-        ERRORS.print(f"{args.out} holds {done:,} of {pluralize(job.total, 'image')} already.")
-    unreadable = _run(job, args)
-    for line in job.skipped.lines():
-        ERRORS.print(line)
-    if unreadable:
-        ERRORS.print(f"{pluralize(unreadable, 'image')} could not be read: the column reason says why.")
-        raise SystemExit(1)
-
-
-def _run(job: BatchPrediction, args: argparse.Namespace) -> int:
-    """Show progress until all parts are written; return how many images could not be read."""
-    done = unreadable = 0
+    if already := job.total - job.remaining:
+        ERRORS.print(f"{args.out} holds {already:,} of {pluralize(job.total, 'image')} already.")
     parts = job.run_on_ray(args.address, args.workers, args.device) if args.engine else job.run(args.device)
+    done = unreadable = 0
     try:
-        with progress("images") if sys.stderr.isatty() else nullcontext(_Log()) as show:
+        with progress("images") if sys.stderr.isatty() else nullcontext(Log()) as show:
             for part in parts:
                 for file, reason in part.unreadable[: max(0, _NAMED - unreadable)]:
                     ERRORS.print(f"{file}: {reason}")
@@ -59,10 +45,14 @@ def _run(job: BatchPrediction, args: argparse.Namespace) -> int:
         raise KeyboardInterrupt(words) from None
     if done:
         ERRORS.print(f"{pluralize(done, 'image')}: {args.out}")
-    return unreadable
+    for line in job.skipped.lines():
+        ERRORS.print(line)
+    if unreadable:
+        ERRORS.print(f"{pluralize(unreadable, 'image')} could not be read: the column reason says why.")
+        raise SystemExit(1)
 
 
-class _Log:
+class Log:
     """Prints every now and then how many images are done and how long the rest will take, if there is no terminal."""
 
     first, began, printed = 0, 0.0, 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from tapnet import inference
 from tapnet.cli import options
 from tapnet.cli.output import ERRORS, ImageProgress, text_sink
 from tapnet.errors import UserError
+from tapnet.inference.folders import copy_into_class
 from tapnet.inference.task_path import check_task_path
 from tapnet.text import pluralize
 
@@ -28,6 +29,7 @@ _EXAMPLES = """examples:
 """
 _FORMS = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".txt": "table"}  # no image is overwritten by mistake
 _PARQUET = ".parquet"
+_LISTS = (".txt", ".list", ".lst", _PARQUET)
 
 
 def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,18 +43,15 @@ def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
     words = "write to this file: .csv, .json (one list), .jsonl (lines) or .txt, or to this folder: .parquet"
     add("--out", type=_output, help=words)
     add("--top", type=int, default=1, help="how many classes of each image (default: 1)")
-    words = (
-        'the class is "unknown" below this probability, or by the examples of the task: auto; the best guess is kept'
-    )
-    options.add_rejection(parser, words)
+    words = 'the class is "unknown" below this probability, or by the examples of the task: auto; best guesses are kept'
+    options.add_shared(parser, "--reject", help=words)
     words = "least certain first; nothing is written before all images are read"
     add("--sort", choices=["confidence"], help=words)
     add("--sort-into", type=options.output_folder, metavar="DIR", help="copy each image into DIR/CLASS/")
-    options.add_network(parser)
     add("--column", metavar="NAME", help="the column of paths or bytes in Parquet files")
     add("--retry-unreadable", action="store_true", help="try images again that could not be read (--out .parquet)")
-    options.add_engine(parser)
-    parser.set_defaults(device=None)
+    add("--device", help="cpu (default; of a cluster its GPUs), cuda, mps or auto")
+    options.add_shared(parser, "--lose", "--network", *options.ENGINE)
 
 
 def _source(text: str) -> str:
@@ -86,8 +85,6 @@ def run_predict(args: argparse.Namespace) -> None:
     _check_outside(args.sort_into, args.images)
     form = _form(args)
 
-    from tapnet.inference.folders import copy_into_class
-
     predictor = inference.open_predictor(args.task, args.network, args.device or "cpu")
     predictor.check_options(args.top, args.reject, args.lose)
     if args.reject == "auto":
@@ -116,22 +113,17 @@ def run_predict(args: argparse.Namespace) -> None:
     shown.finish(skipped)
 
 
-def _find_images(args: argparse.Namespace, skipped: Skipped) -> tuple[int, Iterator[ImageInput]]:
-    """Return how many images there are, and the images, listed again as they are read."""
-    lists = (".txt", ".list", ".lst", _PARQUET)
-    if not any(
-        "://" in name or name.lower().endswith(lists) or any(Path(name).glob("*.parquet")) for name in args.images
-    ):
-        return sum(1 for _ in inference.find_images(args.images, skipped)), inference.find_images(args.images)
+def _find_images(args: argparse.Namespace, skipped: Skipped) -> tuple[int, Iterable[ImageInput]]:
+    """Return how many images there are, and the images: in files and folders, or also in lists, tables and buckets."""
+    if any("://" in name or name.lower().endswith(_LISTS) or any(Path(name).glob("*.parquet")) for name in args.images):
+        from tapnet.jobs.sources import read_chunks
 
-    from tapnet.jobs.sources import read_chunks
-
-    total = 0
-    for chunk in read_chunks(args.images, args.column, skipped):
-        total += len(chunk)
-        if args.sort_into and (elsewhere := chunk.not_local()):
+        chunks = list(read_chunks(args.images, args.column, skipped))
+        if args.sort_into and (elsewhere := next(filter(None, (chunk.not_local() for chunk in chunks)), None)):
             raise UserError(f"--sort-into copies files of this machine, got {elsewhere}: leave it out.")
-    return total, (image for chunk in read_chunks(args.images, args.column) for image in chunk.images())
+        return sum(map(len, chunks)), (image for chunk in chunks for image in chunk.images())
+    images = list(inference.find_images(args.images, skipped))
+    return len(images), images
 
 
 def _form(args: argparse.Namespace) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -40,8 +40,7 @@ def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
     add("file", type=Path, help="a YAML file with recipes, changes, a grid, seeds or a list of runs")
     add("--out", type=options.output_folder, help="folder of the run folders (default: as in the file)")
     add("--list", action="store_true", help="print the runs without training")
-    options.add_device(parser, precision="auto")
-    options.add_engine(parser)
+    options.add_shared(parser, "--device", "--precision", *options.ENGINE)
 
 
 def run_sweep(args: argparse.Namespace) -> None:
@@ -79,18 +78,19 @@ def train_on_cluster(recipes: dict[str, Recipe], out: Path, args: argparse.Names
             raise UserError(f"{outcome.name} failed: {outcome.reason}")
 
 
-def _train(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace, test: bool) -> Iterable[Outcome]:
-    """Train one run after the other or, with --engine, on the cluster; yield how each ended."""
+def _train(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace, test: bool) -> Iterator[Outcome]:
+    """Train one run after the other or, with --engine, on the cluster; yield how each ended.
+
+    On the cluster one bar shows the episodes of all runs; on Ctrl-C they save their state and end.
+    """
     from tapnet.jobs.sweep import train_one_by_one
 
-    if args.engine:
-        return _train_on_ray(recipes, out, args, test) if recipes else ()
-    how = {"device": args.device, "precision": args.precision, "again": "the same command", "test": test}
-    return train_one_by_one(recipes, out, partial(train_with_progress, **how))
-
-
-def _train_on_ray(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace, test: bool) -> Iterator[Outcome]:
-    """Train with one bar over the episodes of all runs; on Ctrl-C they save their state and end."""
+    if not args.engine:
+        how = {"device": args.device, "precision": args.precision, "again": "the same command", "test": test}
+        yield from train_one_by_one(recipes, out, partial(train_with_progress, **how))
+        return
+    if not recipes:
+        return
     from tapnet.jobs.on_ray import train_on_ray
 
     folders = [out / name for name in recipes]
@@ -120,7 +120,7 @@ def _summaries(folders: Sequence[Path]) -> list[RunSummary]:
 def add_runs_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Resume one that is not finished: tapnet train --resume RUN"
     parser.add_argument("folder", nargs="?", type=Path, default=Path("runs"), help="where to look (default: runs)")
-    parser.add_argument("--json", action="store_true", help="print a JSON array")
+    options.add_shared(parser, "--json", help="print a JSON array")
 
 
 def run_runs(args: argparse.Namespace) -> None:
@@ -165,10 +165,10 @@ def run_recipes(_: argparse.Namespace) -> None:
     recipes = {path.stem: load_recipe(str(path)) for path in bundled_recipes()}
     width = max(map(len, recipes))
     for dataset in dict.fromkeys([*DATASETS, *(recipe.data.name for recipe in recipes.values())]):
-        names = [name for name, recipe in recipes.items() if recipe.data.name == dataset]
-        if names:
+        of_dataset = [(name, recipe) for name, recipe in recipes.items() if recipe.data.name == dataset]
+        if of_dataset:
             OUT.print(dataset, style="bold")
-        for name in sorted(names, key=lambda name: (recipes[name].method.name != "tapnet", name)):
-            recipe, training = recipes[name], recipes[name].training
+        for name, recipe in sorted(of_dataset, key=lambda entry: (entry[1].method.name != "tapnet", entry[0])):
+            training = recipe.training
             task = f"{training.episodes:>9,} episodes, {training.way}-way {training.shot}-shot"
             OUT.print(f"  {name:<{width}} {task}, {recipe.method.name} with {recipe.backbone.name}")

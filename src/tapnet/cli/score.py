@@ -35,12 +35,11 @@ def add_score_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog, add = _SCORE_EXAMPLES, parser.add_argument
     add("task", type=options.input_path, help="a task file, or an .onnx file made by `tapnet export`")
     add("folder", type=options.input_path, nargs="?", help="one folder of images per class, named as in the task")
-    options.add_labels(parser)
     add("--out", type=options.output_file(*options.FIGURES), help="also save the confusion matrix as a figure")
-    options.add_json(parser)
     words = "also what rejecting below this probability, or with auto by the examples of the task, does"
-    options.add_rejection(parser, words)
-    options.add_network(parser)
+    options.add_shared(parser, "--reject", help=words)
+    options.add_shared(parser, "--lose", "--labels", "--json", "--network")
+    options.add_shared(parser, "--device", default="cpu")
 
 
 def run_score(args: argparse.Namespace) -> None:
@@ -54,10 +53,8 @@ def run_score(args: argparse.Namespace) -> None:
         how = shown.unreadable, shown.advance, args.reject, args.lose
         result = inference.score(predictor, folder.classes, *how)
     if result.fitted:
-        ERRORS.print(
-            f"{result.fitted} of {pluralize(len(result.predictions), 'image')} were examples of the task: new ones may "
-            "do worse."
-        )
+        of_all = f"{result.fitted} of {pluralize(len(result.predictions), 'image')}"
+        ERRORS.print(f"{of_all} were examples of the task: new ones may do worse.")
     if args.json:
         print_json(result.as_dict())
     else:
@@ -69,13 +66,11 @@ def run_score(args: argparse.Namespace) -> None:
 
 
 def _print_score(result: Score) -> None:
-    confusion = result.confusion
+    confusion, mistakes = result.confusion, result.mistakes()
     low, high = map(percent, confusion.interval)
     scope = "" if result.fitted else ", for further images of these classes"
-    OUT.print(
-        f"Accuracy {percent(confusion.accuracy)} of {pluralize(confusion.total, 'image')} (95% interval {low} to "
-        f"{high}{scope})"
-    )
+    images = pluralize(confusion.total, "image")
+    OUT.print(f"Accuracy {percent(confusion.accuracy)} of {images} (95% interval {low} to {high}{scope})")
     for name, accuracy in sorted(result.class_accuracies().items(), key=lambda row: row[1]):
         count = int(confusion.counts[confusion.classes.index(name)].sum())
         OUT.print(f"  {percent(accuracy):>7} of {pluralize(count, 'image')}: {name}")
@@ -87,7 +82,6 @@ def _print_score(result: Score) -> None:
             for number, name, counts in zip(numbers, confusion.classes, confusion.counts, strict=True)
         ]
         print_table(("class", *numbers), matrix)
-    mistakes = result.mistakes()
     for mistake in mistakes[:_MISTAKES]:
         OUT.print(f"  {mistake.truth} taken for {mistake.predicted} ({percent(mistake.probability)}): {mistake.image}")
     if len(mistakes) > _MISTAKES:
@@ -110,7 +104,7 @@ def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
     add("image", type=options.input_path, help="the image to explain")
     out = options.output_file(*options.FIGURES)
     add("--out", type=out, default="why.png", help="the figure to save (default: why.png)")
-    options.add_network(parser, device=False)
+    options.add_shared(parser, "--network")
 
 
 def run_explain(args: argparse.Namespace) -> None:
@@ -132,7 +126,7 @@ def add_info_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _INFO_EXAMPLES
     words = "a task, checkpoint, ONNX file, run folder or bundled network"
     parser.add_argument("file", type=options.input_path, help=words)
-    options.add_json(parser)
+    options.add_shared(parser, "--json")
 
 
 def run_info(args: argparse.Namespace) -> None:

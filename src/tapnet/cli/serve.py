@@ -42,30 +42,23 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     from tapnet.web.settings import Limits
 
     limits = Limits()
-    parser.epilog = _EXAMPLES
-    parser.add_argument(
-        "--store", default="tapnet-store", help="folder of the tasks, or postgresql://… (default: tapnet-store)"
-    )
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1); others need --token"
-    )
-    parser.add_argument("--port", type=int, default=8000, help="0 for any that is free (default: 8000)")
-    parser.add_argument(
-        "--token", default=os.environ.get("TAPNET_TOKEN"), help="what clients must send (default: $TAPNET_TOKEN)"
-    )
-    parser.add_argument(
-        "--allow-host", action="append", default=[], metavar="NAME", help="a name of this server besides its address"
-    )
-    parser.add_argument("--workers", type=int, default=1, help="server processes (default: 1)")
-    parser.add_argument("--threads", type=int, default=8, help="requests worked on at a time (default: 8)")
-    parser.add_argument("--network", action="append", default=[], help="a network besides the bundled ones")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, mps or auto (default: cpu)")
-    parser.add_argument("--no-open", action="store_true", help="do not open the page in a browser")
+    parser.epilog, add = _EXAMPLES, parser.add_argument
+    words = "folder of the tasks, or postgresql://… (default: tapnet-store)"
+    add("--store", default="tapnet-store", help=words)
+    words = "address to listen on (default: 127.0.0.1); others need --token"
+    add("--host", default="127.0.0.1", help=words)
+    add("--port", type=int, default=8000, help="0 for any that is free (default: 8000)")
+    add("--token", default=os.environ.get("TAPNET_TOKEN"), help="what clients must send (default: $TAPNET_TOKEN)")
+    words = "a name of this server besides its address"
+    add("--allow-host", action="append", default=[], metavar="NAME", help=words)
+    add("--workers", type=int, default=1, help="server processes (default: 1)")
+    add("--threads", type=int, default=8, help="requests worked on at a time (default: 8)")
+    add("--network", action="append", default=[], help="a network besides the bundled ones")
+    add("--device", default="cpu", help="cpu, cuda, mps or auto (default: cpu)")
+    add("--no-open", action="store_true", help="do not open the page in a browser")
     for name, (flag, words) in _LIMITS.items():
         default = getattr(limits, name)
-        parser.add_argument(
-            flag, dest=name, type=type(default), default=default, metavar="N", help=f"{words} (default: {default})"
-        )
+        add(flag, dest=name, type=type(default), default=default, metavar="N", help=f"{words} (default: {default})")
 
 
 def run_serve(args: argparse.Namespace) -> None:

@@ -8,9 +8,8 @@ import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
     from tapnet.recipe import Recipe
     from tapnet.training import Point, Step
-    from tapnet.training.run_folder import RunFolder
 
 _EXAMPLES = """examples:
   tapnet train quickdraw
@@ -39,17 +37,11 @@ _EXAMPLES = """examples:
   tapnet train quickdraw --devices 2 --set training.meta_batch=2
 """
 
-_VALIDATES_ON_TEST = (
-    "WARNING: validation uses test classes (validation.split=test). They choose the checkpoint, so there will be no "
-    "test result."
-)
-
 
 def add_train_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog, add = _EXAMPLES, parser.add_argument
     add("recipe", nargs="?", help="a YAML file or the name of a bundled recipe (`tapnet recipes`)")
     add("--out", type=options.output_folder, help="folder of the run (default: runs/NAME)")
-    options.add_set(parser)
     add("--method", metavar="NAME", help="train this method in place of the recipe's")
     add("--resume", type=Path, metavar="DIR", help="resume a run; with --set, also a finished one")
     words = "initialize from this: a file, a run or a bundled name"
@@ -57,8 +49,7 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
     add("--frozen-backbone", action="store_true", help="train all but the backbone, on cached features")
     add("--no-test", action="store_true", help="do not evaluate on test classes at the end")
     add("--tensorboard", action="store_true", help="write the curve for TensorBoard, too")
-    options.add_device(parser, precision="auto")
-    options.add_processes(parser)
+    options.add_shared(parser, "--set", "--device", "--precision", *options.PROCESSES)
 
 
 def run_train(args: argparse.Namespace) -> None:
@@ -66,9 +57,8 @@ def run_train(args: argparse.Namespace) -> None:
     from tapnet.training.run_folder import RunFolder
 
     if args.recipe is None and args.resume is None:
-        raise UserError(
-            "Expected a recipe to start a run, or --resume DIR to resume one; `tapnet recipes` lists the recipes."
-        )
+        words = "Expected a recipe to start a run, or --resume DIR to resume one; `tapnet recipes` lists the recipes."
+        raise UserError(words)
     recipe = _new_recipe(args) if args.resume is None else _resumed_recipe(args)
     if recipe is None:
         print(f"{args.resume} is finished.\nTry: {options.command('evaluate', args.resume)}")
@@ -79,7 +69,8 @@ def run_train(args: argparse.Namespace) -> None:
         best = train_with_progress(recipe, folder, *how, fabric, tensorboard=args.tensorboard, test=test)
         if hardware.rank() == 0:
             if test:
-                print(_test_result(RunFolder(folder)))
+                run = RunFolder(folder)
+                print(run.metadata().get("not_tested") or _test_result(run.evaluation()[0]))
             split = () if test else ("--split", "val")
             print(f"Best checkpoint: {best}\nTry: {options.command('evaluate', folder, *split)}")
 
@@ -115,11 +106,7 @@ def _resumed_recipe(args: argparse.Namespace) -> Recipe | None:
     return None if done and (args.resume / EVALUATION).exists() else recipe
 
 
-def _test_result(run: RunFolder) -> str:
-    """Return a line with the accuracy on test classes in the run folder, or the reason why there is none."""
-    if reason := run.metadata().get("not_tested"):
-        return str(reason)
-    result = run.evaluation()[0]
+def _test_result(result: dict[str, Any]) -> str:
     accuracy = f"{100 * result['accuracy']:.2f}% {half_width(result['ci95'])} over episodes"
     return f"Test classes, {result['way']}-way {result['shot']}-shot: {accuracy}"
 
@@ -142,28 +129,38 @@ def train_with_progress(
 
     console = Console(quiet=quiet or hardware.rank() > 0)
     log = _tensorboard(folder) if tensorboard and hardware.rank() == 0 else None
-    progress = _progress(console)
+    progress = Progress(
+        BarColumn(bar_width=12),
+        TextColumn("{task.completed}/{task.total}"),
+        _Speed(),
+        TextColumn("loss {task.fields[loss]}  validation {task.fields[validation]}"),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+        console=console,
+    )
     bar = progress.add_task("training", total=recipe.training.episodes, loss="—", validation="—")
     with ExitStack() as shown:
 
         def begin(done: int, lineage: list[str]) -> None:
             lines = ["; ".join([_describe(recipe), *([] if done else lineage)])]
             if recipe.validation.split == "test":
-                lines.append(_VALIDATES_ON_TEST)
+                lines.append(
+                    "WARNING: validation uses test classes (validation.split=test). They choose the checkpoint, so "
+                    "there will be no test result."
+                )
             console.print(*lines, sep="\n", highlight=False, soft_wrap=not console.is_terminal)
             progress.update(bar, completed=done)
             shown.enter_context(progress)
 
         def watch(step: Step) -> None:
             progress.update(bar, completed=step.episode, loss=f"{step.loss:.2f}")
-            if step.point:
-                accuracy = f"{100 * step.point.validation_accuracy:.2f}%"
+            if point := step.point:
+                accuracy = f"{100 * point.validation_accuracy:.2f}%"
                 progress.update(bar, validation=accuracy)
-                accuracy += f" {half_width(step.point.validation_ci95)}"
-                line = f"  episode {step.episode:>6}   loss {step.point.loss:.3f}   validation {accuracy}"
-                progress.console.print(line, highlight=False)
+                line = f"  episode {step.episode:>6}   loss {point.loss:.3f}   validation {accuracy}"
+                progress.console.print(f"{line} {half_width(point.validation_ci95)}", highlight=False)
                 if log:
-                    log(step.point)
+                    log(point)
 
         try:
             return train(recipe, folder, device, precision, resume, watch, fabric=fabric, started=begin, test=test)
@@ -189,17 +186,16 @@ def _tensorboard(folder: Path) -> Callable[[Point], None]:
     except ModuleNotFoundError:
         raise UserError(f"--tensorboard needs TensorBoard: {install_hint('tensorboard')}.") from None
 
-    @cache
-    def opened() -> SummaryWriter:  # not before the first point: a run that fails to start leaves no files
-        return SummaryWriter(str(folder / "tensorboard"))
+    opened: list[SummaryWriter] = []  # not before the first point: a run that fails to start leaves no files
 
     def log(point: Point) -> None:
-        writer = opened()
+        if not opened:
+            opened.append(SummaryWriter(str(folder / "tensorboard")))
         values = asdict(point)
         for name, value in (values.pop("diagnostics") | values).items():
             if name != "episode":
-                writer.add_scalar(name, value, point.episode)
-        writer.flush()
+                opened[0].add_scalar(name, value, point.episode)
+        opened[0].flush()
 
     return log
 
@@ -209,15 +205,3 @@ class _Speed(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         return Text(f"{task.speed:.1f} episodes/s" if task.speed else "— episodes/s", no_wrap=True)
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        BarColumn(bar_width=12),
-        TextColumn("{task.completed}/{task.total}"),
-        _Speed(),
-        TextColumn("loss {task.fields[loss]}  validation {task.fields[validation]}"),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-        console=console,
-    )
