@@ -25,12 +25,12 @@ def test_everything_imports_and_prepare_train_fit_and_predict_run_without_posix_
                 importlib.import_module(module.name)
         from PIL import Image
         from tapnet.data import DATASETS
-        from tapnet.data.packing import Callbacks, PackOptions, prepare
+        from tapnet.data.packing import PackOptions, prepare
         folder = Path({str(tmp_path)!r})
         for number, name in enumerate(("cat", "cat", "dog", "dog")):
             (folder / "images" / name).mkdir(parents=True, exist_ok=True)
             Image.linear_gradient("L").rotate(40 * number).save(folder / "images" / name / f"{{number}}.png")
-        packed = prepare(DATASETS["folder"], folder / "images", folder / "root", PackOptions(size=8), Callbacks())
+        packed = prepare(DATASETS["folder"], folder / "images", folder / "root", PackOptions(size=8))
         assert len(packed.pixels) == 4
         from tapnet.cli import main
         changes = ["training.episodes=1", "training.way=5", "method.options.num_references=5"]

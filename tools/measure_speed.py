@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from tapnet.data.preprocessing import Preprocessing
-from tapnet.data.source import Unreadable
+from tapnet.data.preprocessing import Preprocessing, Unreadable
 from tapnet.hardware import describe
 from tapnet.inference import class_folders, fit, load_network
 from tapnet.inference.images import Example, ImageInput, read_images

@@ -6,9 +6,11 @@ import csv
 import difflib
 import io
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 _STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _LATEX = {
     "%": r"\%",
     "_": r"\_",
@@ -56,6 +58,22 @@ def one_line(error: BaseException) -> str:
 def printable(text: str) -> str:
     """Return a text in which characters that steer a terminal or turn its direction are escaped, as \\u001b."""
     return _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def normalize_name(text: str) -> str:
+    """Return a name as it is stored and printed: on one line, in valid Unicode, with composed accents.
+
+    Some file systems store an accent as a character of its own, and Linux allows any bytes in a name, those that steer
+    a terminal among them.
+    """
+    valid = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return _CONTROL.sub(lambda control: repr(control[0])[1:-1], unicodedata.normalize("NFC", valid))
+
+
+def abbreviate(names: Sequence[str], shown: int = 5) -> str:
+    """Return the first few names and how many more there are, as one text."""
+    more = f" and {len(names) - shown:,} more" if len(names) > shown else ""
+    return ", ".join(normalize_name(name) for name in names[:shown]) + more
 
 
 def did_you_mean(text: str, choices: Iterable[str]) -> str:

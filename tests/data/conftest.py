@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from tapnet.data import DATASETS
-from tapnet.data.packing import Callbacks, PackOptions, prepare
+from tapnet.data.packing import PackOptions, prepare
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
@@ -80,9 +80,7 @@ def pack(tmp_path):
     """`pack(dataset, path, **options)` prepares a dataset in a root of its own and gives what was packed."""
 
     def run(dataset, path, /, root=None, log=lambda _: None, progress=lambda _done, _all: None, **options):
-        return prepare(
-            DATASETS[dataset], path, root or tmp_path / "root", PackOptions(**options), Callbacks(log, progress)
-        )
+        return prepare(DATASETS[dataset], path, root or tmp_path / "root", PackOptions(**options), log, progress)
 
     return run
 
@@ -92,6 +90,6 @@ def reds():
     """The red value of each packed image of a class."""
 
     def values(packed, name):
-        return [int(packed.pixels[row, 0, 0, 0]) for row in packed.rows_of(name)]
+        return [int(packed.pixels[row, 0, 0, 0]) for row in packed.rows_by_class[name]]
 
     return values

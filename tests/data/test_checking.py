@@ -1,7 +1,7 @@
 import pytest
 
 from tapnet.data import DATASETS
-from tapnet.data.checking import check
+from tapnet.data.inspection import check
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ import pytest
 
 from tapnet.cli import main
 from tapnet.data import DATASETS
-from tapnet.data.dataset import Remote
-from tapnet.data.downloading import download
+from tapnet.data.dataset import download
 
 CONTENT = bytes(range(256)) * 4000
 MD5 = hashlib.md5(CONTENT).hexdigest()
@@ -28,7 +27,7 @@ class Server(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def remote(self, name="images.zip", md5=MD5):
-        return Remote(f"http://127.0.0.1:{self.server_port}/{name}", md5)
+        return f"http://127.0.0.1:{self.server_port}/{name}", md5
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -57,41 +56,41 @@ def quiet(_done, _all):
 
 
 def test_download_gives_the_whole_file(server, tmp_path):
-    assert download(server.remote(), tmp_path, quiet).read_bytes() == CONTENT
+    assert download(*server.remote(), tmp_path, quiet).read_bytes() == CONTENT
     assert [path.name for path in tmp_path.iterdir()] == ["images.zip"]
 
 
 def test_download_reports_progress_up_to_the_end(server, tmp_path):
     seen = []
-    download(server.remote(), tmp_path, lambda done, total: seen.append((done, total)))
+    download(*server.remote(), tmp_path, lambda done, total: seen.append((done, total)))
     assert seen[-1] == (len(CONTENT), len(CONTENT))
 
 
 def test_download_does_not_fetch_what_is_there(server, tmp_path):
     (tmp_path / "images.zip").write_bytes(CONTENT)
-    download(server.remote(), tmp_path, quiet)
+    download(*server.remote(), tmp_path, quiet)
     assert server.asked == []
 
 
 def test_download_wrong_checksum_is_refused_and_deleted(server, tmp_path):
     with pytest.raises(ValueError, match="another content than was published"):
-        download(server.remote(md5="0" * 32), tmp_path, quiet)
+        download(*server.remote(md5="0" * 32), tmp_path, quiet)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_download_that_was_cut_off_leaves_nothing_and_can_be_repeated(server, tmp_path):
     server.cut = 300_000
     with pytest.raises(ConnectionError, match="again"):
-        download(server.remote(), tmp_path, quiet)
+        download(*server.remote(), tmp_path, quiet)
     assert list(tmp_path.iterdir()) == []
     server.cut = None
-    assert download(server.remote(), tmp_path, quiet).read_bytes() == CONTENT
+    assert download(*server.remote(), tmp_path, quiet).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/images.zip", "http://no-such-host.invalid/images.zip"])
 def test_download_without_a_network_says_what_to_do(tmp_path, url):
     with pytest.raises(ConnectionError, match=r"could not be fetched .*tapnet data prepare"):
-        download(Remote(url, MD5), tmp_path, quiet)
+        download(url, MD5, tmp_path, quiet)
 
 
 def test_download_omniglot_fetches_and_prepares_it(server, tmp_path, make, monkeypatch, capsys):
@@ -100,7 +99,7 @@ def test_download_omniglot_fetches_and_prepares_it(server, tmp_path, make, monke
         "images_evaluation": {"images_evaluation/Gurmukhi/character42/1_01.png": make.png(9)},
     }
     server.files = {f"/{name}.zip": make.zip(tmp_path / name, files).read_bytes() for name, files in drawings.items()}
-    remotes = tuple(
+    remotes = dict(
         server.remote(f"{name}.zip", hashlib.md5(server.files[f"/{name}.zip"]).hexdigest()) for name in drawings
     )
     monkeypatch.setitem(DATASETS, "omniglot", replace(DATASETS["omniglot"], downloads=remotes))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
-from tapnet.data import load_dataset, staging
+from tapnet.data import load_dataset, packing
 from tapnet.data import packed as packed_module
 from tapnet.data.packed import open_packed, sha256_of
 from tapnet.data.preprocessing import Preprocessing
@@ -183,7 +183,7 @@ def test_prepare_packs_an_array_file_again_that_changed_since_it_stopped(pack, t
     assert (pack("mini-imagenet", tmp_path / "npz", size=8).pixels == 2).all()
 
 
-@pytest.mark.parametrize("name", ["state.bin", "versions.bin", "images.npy", "plan.txt"])
+@pytest.mark.parametrize("name", ["state.bin", "images.npy", "plan.txt"])
 @pytest.mark.parametrize("keep", [0, 100])
 def test_prepare_starts_anew_when_its_own_files_are_cut_short(pack, many, tmp_path, name, keep):
     with pytest.raises(Stop):
@@ -240,22 +240,22 @@ def full(*_):
 
 @pytest.mark.parametrize("call", ["posix_fallocate", "write", "fsync"])
 def test_prepare_full_disk_is_one_clear_sentence(pack, pets, monkeypatch, tmp_path, call):
-    monkeypatch.setattr(staging.os, call, full)
+    monkeypatch.setattr(packing.os, call, full)
     with pytest.raises(OSError, match=r"The disk is full: .*choose another folder"):
         pack("folder", pets, size=8)
     assert not (tmp_path / "root" / "folder").exists()
 
 
 def test_prepare_asks_for_room_before_it_starts(pack, pets, monkeypatch):
-    usage = staging.shutil.disk_usage("/")
-    monkeypatch.setattr(staging.shutil, "disk_usage", lambda _: usage._replace(free=100))
+    usage = packing.shutil.disk_usage("/")
+    monkeypatch.setattr(packing.shutil, "disk_usage", lambda _: usage._replace(free=100))
     with pytest.raises(OSError, match="The disk is full"):
         pack("folder", pets, size=8)
 
 
 def test_prepare_resumes_after_a_full_disk(pack, many, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(staging.os, "write", full)
+        patch.setattr(packing.os, "write", full)
         with pytest.raises(OSError, match="full"):
             pack("folder", many, size=8)
     assert len(pack("folder", many, size=8).pixels) == 300
@@ -268,7 +268,7 @@ def test_prepare_memory_stays_small_for_an_npz_of_any_size(tmp_path):
         from pathlib import Path
         import numpy as np
         from tapnet.data import DATASETS
-        from tapnet.data.packing import Callbacks, PackOptions, prepare
+        from tapnet.data.packing import PackOptions, prepare
 
         peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         folder = Path({str(tmp_path)!r})
@@ -279,7 +279,7 @@ def test_prepare_memory_stays_small_for_an_npz_of_any_size(tmp_path):
                 for _ in range(200):
                     file.write(bytes(1000 * 1000 * 3))
         before = peak()
-        packed = prepare(DATASETS["mini-imagenet"], folder, folder / "root", PackOptions(size=1), Callbacks())
+        packed = prepare(DATASETS["mini-imagenet"], folder, folder / "root", PackOptions(size=1))
         assert len(packed.pixels) == 200
         print((peak() - before) // 1024)
     """

@@ -10,11 +10,22 @@ from hypothesis import strategies as st
 from PIL import EpsImagePlugin, Image, ImageOps
 
 from tapnet.data import preprocessing as preprocessing_module
-from tapnet.data.preprocessing import FORMATS, Preprocessing, decode, quiet_decoders, readable_formats, with_image
-from tapnet.data.source import TooLarge, Unreadable
+from tapnet.data.preprocessing import (
+    FORMATS,
+    Preprocessing,
+    TooLarge,
+    Unreadable,
+    quiet_decoders,
+    readable_formats,
+    with_image,
+)
 
 readable_formats()  # registers what can save HEIF
 COLOR, GREY = Preprocessing(8, 8, 3), Preprocessing(8, 8, 1)
+
+
+def decode(raw, preprocessing):
+    return with_image(raw, preprocessing.apply, preprocessing.sufficient_side)
 
 
 def encoded(image, form="PNG", **options):

@@ -3,7 +3,7 @@ import pytest
 
 from tapnet.data import load_dataset
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
-from tapnet.data.preview import contact_sheet, episode_sheet
+from tapnet.data.inspection import contact_sheet, episode_sheet
 
 
 @pytest.fixture(scope="module")

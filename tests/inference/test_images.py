@@ -7,8 +7,7 @@ import pytest
 from PIL import Image
 
 from tapnet.data import load_dataset
-from tapnet.data.preprocessing import Preprocessing
-from tapnet.data.source import TooLarge, Unreadable
+from tapnet.data.preprocessing import Preprocessing, TooLarge, Unreadable
 from tapnet.inference import images
 from tapnet.inference.images import read_image, read_images
 

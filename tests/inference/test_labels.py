@@ -3,9 +3,9 @@ import sys
 
 import pytest
 
-from tapnet.data.source import normalize_name
 from tapnet.errors import UserError
 from tapnet.inference import read_labels
+from tapnet.text import normalize_name
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from tapnet.data import Dataset
-    from tapnet.data.checking import Finding
+    from tapnet.data.inspection import Finding
     from tapnet.data.packing import PackOptions
 
 _EXAMPLES = """examples:
@@ -115,7 +115,7 @@ def _describe(folder: Path, dataset: Dataset | None) -> tuple[str, str]:
     images, published = manifest.rows - len(manifest.left_out), dataset and dataset.images
     part = "" if published in (None, images) else f" (published: {published:,})"
     state = f"{pluralize(images, 'image')} of {_size(manifest.preprocessing.shape)}{part}, ready in {folder}"
-    return state, f"{summary}{pluralize(len(packed.classes), 'class')}, prepared from {manifest.source}"
+    return state, f"{summary}{pluralize(len(packed.rows_by_class), 'class')}, prepared from {manifest.source}"
 
 
 def _size(shape: tuple[int, int, int]) -> str:
@@ -144,12 +144,12 @@ def _pack_options(args: argparse.Namespace) -> PackOptions:
 
 
 def _pack(args: argparse.Namespace, dataset: Dataset, path: Path) -> None:
-    from tapnet.data.checking import differences, summarize
-    from tapnet.data.packing import Callbacks, prepare
+    from tapnet.data.inspection import differences, summarize
+    from tapnet.data.packing import prepare
 
     try:
         with progress("packing") as advance:
-            packed = prepare(dataset, path, data_root(args.root), _pack_options(args), Callbacks(print, advance))
+            packed = prepare(dataset, path, data_root(args.root), _pack_options(args), print, advance)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("Stopped; the same command resumes from here.") from None
     manifest = packed.manifest
@@ -171,7 +171,7 @@ def _print_findings(findings: Sequence[Finding], title: str) -> None:
 
 def _check(args: argparse.Namespace) -> None:
     from tapnet.data import DATASETS, open_dataset
-    from tapnet.data.checking import check
+    from tapnet.data.inspection import check
 
     packed = open_dataset(args.name, args.root)
     with progress("comparing images") as advance:
@@ -181,13 +181,13 @@ def _check(args: argparse.Namespace) -> None:
 
 def _download(args: argparse.Namespace) -> None:
     from tapnet.data import DATASETS
-    from tapnet.data.downloading import download
+    from tapnet.data.dataset import download
     from tapnet.data.packing import name_for
 
     dataset, root = _preparable(args.name), data_root(args.root)
     if not dataset.downloads:
         downloadable = [name for name, other in DATASETS.items() if other.downloads]
-        formats = "\n".join(f"  • {form.description}" for form in dataset.formats)
+        formats = "\n".join(f"  • {form}" for form in dataset.formats)
         OUT.print(f"{dataset.origin}\nFormats that can be read:\n{formats}")
         raise UserError(
             f"{args.name} cannot be downloaded from here: get it from where it is kept, then run "
@@ -196,15 +196,15 @@ def _download(args: argparse.Namespace) -> None:
     name_for(dataset, root, _pack_options(args))  # what cannot be prepared is not downloaded
     folder = root / "downloads" / args.name
     with progress("downloading") as advance:
-        for remote in dataset.downloads:
-            print(f"Fetching {remote.url}")
-            download(remote, folder, advance)
+        for url, md5 in dataset.downloads.items():
+            print(f"Fetching {url}")
+            download(url, md5, folder, advance)
     _pack(args, dataset, folder)
 
 
 def _show(args: argparse.Namespace) -> None:
     from tapnet.data import load_dataset
-    from tapnet.data.preview import contact_sheet, episode_sheet, fitting_sampler
+    from tapnet.data.inspection import contact_sheet, episode_sheet, fitting_sampler
 
     for option in ("classes", "images"):
         if getattr(args, option) < 1:

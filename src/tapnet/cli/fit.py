@@ -147,7 +147,7 @@ def run_add(args: argparse.Namespace) -> None:
 
 def _images_to_add(args: argparse.Namespace) -> LabeledFolder:
     """Return the images by class, from a file of labels, --class or the names of their folders."""
-    from tapnet.data.source import normalize_name
+    from tapnet.text import normalize_name
 
     if args.labels and not args.images and args.name is None:
         return inference.read_labels(args.labels)

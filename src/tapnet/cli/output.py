@@ -19,8 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from tapnet.data.source import normalize_name
-from tapnet.text import csv_table, latex_table, pluralize, printable
+from tapnet.text import csv_table, latex_table, normalize_name, pluralize, printable
 
 if TYPE_CHECKING:
     from tapnet.inference.folders import LabeledFolder, Skipped

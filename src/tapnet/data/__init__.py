@@ -7,10 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tapnet.data.catalog import DATASETS
-from tapnet.data.catalog.others import FOLDER
 from tapnet.data.dataset import Dataset
-from tapnet.data.image_set import ImageSet
-from tapnet.data.packed import Packed, is_packed, open_packed
+from tapnet.data.packed import ImageSet, Packed, is_packed, open_packed
 from tapnet.errors import UserError
 from tapnet.paths import data_root
 
@@ -39,7 +37,7 @@ def load_dataset(
         rotations = rotations.get(split)
     packed = open_dataset(name, root)
     if rotations is None:
-        rotations = DATASETS.get(packed.manifest.dataset, FOLDER).rotations.get(split, 1)
+        rotations = DATASETS.get(packed.manifest.dataset, DATASETS["folder"]).rotations.get(split, 1)
     return replace(packed.image_set(split, rotations), one_rotation_per_class=one_rotation_per_class)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from tapnet.data.episodes import Episode, EpisodeSampler, EpisodeSpec
-from tapnet.data.image_set import ImageSet
+from tapnet.data.packed import ImageSet
 
 _CPU = torch.device("cpu")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -10,30 +11,16 @@ from importlib.resources import files
 from pathlib import Path
 
 from tapnet.data.packed import Packed, is_packed, open_packed
+from tapnet.data.readers import SPLITS, Log, Source, Splits
 from tapnet.data.readers.files import FileTree, open_file_tree
-from tapnet.data.source import SPLITS, Log, Source, Splits, abbreviate
 from tapnet.errors import NotFoundError, UserError
 from tapnet.paths import data_root
-from tapnet.text import pluralize
+from tapnet.text import abbreviate, pluralize
 
 MULTI_FILE = (".csv", ".npz", ".pickle", ".pkl")  # forms of several files in one folder
 SHARES = {"train": 0.64, "val": 0.16}  # of the classes, as in miniImageNet; the rest is test
-
-
-@dataclass(frozen=True)
-class Format:
-    """A form in which a dataset is handed out: its description, and the function that reads it."""
-
-    description: str
-    read: Callable[[FileTree, Splits, Log], Source | None]
-
-
-@dataclass(frozen=True)
-class Remote:
-    """A file at a public address, with its published MD5."""
-
-    url: str
-    md5: str
+TIMEOUT = 30.0
+Reader = Callable[[FileTree, Splits, Log], Source | None]
 
 
 @dataclass(frozen=True)
@@ -47,8 +34,8 @@ class Dataset:
     splits: Splits = field(default_factory=dict)  # the classes of each split, in the order of their labels
     images: int | None = None  # in the published set
     images_per_class: int | None = None
-    formats: tuple[Format, ...] = ()
-    downloads: tuple[Remote, ...] = ()
+    formats: Mapping[str, Reader] = field(default_factory=dict)  # description of a form: the function that reads it
+    downloads: Mapping[str, str] = field(default_factory=dict)  # address of a file: its published MD5
     filter: str = "lanczos"
     published_filter: str = ""  # what is known of how the published images were resized
     ink: str | None = None  # of drawings: bright or dark when packed
@@ -76,22 +63,20 @@ class Dataset:
         one_of_several = path.is_file() and path.suffix.lower() in MULTI_FILE
         tree = FileTree(path.parent, focus=path.name) if one_of_several else open_file_tree(path)
         log_once = cache(log)  # a pickle is read once for its classes and again for its images
-        for candidate in self.formats:
-            source = candidate.read(tree, self.splits, log_once)
-            if source is None:
-                continue
-            source = source if self.refine is None else self.refine(source)
-            source.version = tree.version
-            if not len(source):
-                raise UserError(f"{path} was recognized as {source.format}, but it holds no image.")
-            counts = f"{pluralize(len(source.classes), 'class')}, {pluralize(len(source), 'image')}"
-            log(f"Recognized {path} as {source.format}: {counts}.")
-            return source
-        names = abbreviate(tree.names, 3) or "nothing"
-        raise UserError(
-            f"{path} is not a known form of {self.name}; it holds {names}. Expected one of: "
-            f"{'; '.join(candidate.description for candidate in self.formats)}."
-        )
+        source = next(filter(None, (read(tree, self.splits, log_once) for read in self.formats.values())), None)
+        if source is None:
+            names = abbreviate(tree.names, 3) or "nothing"
+            raise UserError(
+                f"{path} is not a known form of {self.name}; it holds {names}. Expected one of: "
+                f"{'; '.join(self.formats)}."
+            )
+        source = source if self.refine is None else self.refine(source)
+        source.version = tree.version
+        if not source.names:
+            raise UserError(f"{path} was recognized as {source.format}, but it holds no image.")
+        counts = f"{pluralize(len(source.classes), 'class')}, {pluralize(len(source.names), 'image')}"
+        log(f"Recognized {path} as {source.format}: {counts}.")
+        return source
 
     def split_classes(self, source: Source, seed: int) -> dict[str, tuple[str, ...]]:
         """Return the classes of each split: by the published lists, else as the files declare, else by the seed."""
@@ -119,3 +104,42 @@ def listed_splits(name: str, *more: str) -> dict[str, tuple[str, ...]]:
         lines = (folder / f"{split}.{ending}").read_text("utf-8").splitlines()
         lists[split] = tuple(line.partition(",")[0] for line in lines)
     return lists
+
+
+class _Progress:
+    """What pooch takes for a progress bar."""
+
+    def __init__(self, report: Callable[[int, int], None]) -> None:
+        self.report, self.total, self.done = report, 0, 0
+
+    def update(self, count: int) -> None:
+        self.done += count
+        self.report(self.done, max(self.total, self.done))
+
+    def reset(self) -> None:
+        self.done = 0
+
+    def close(self) -> None:
+        pass
+
+
+def download(url: str, md5: str, folder: Path, progress: Callable[[int, int], None]) -> Path:
+    """Return the path of the complete, checked file in `folder`; what is there already is not fetched again.
+
+    Raise ConnectionError if it cannot be fetched, UserError if it has another checksum.
+    """
+    import pooch  # takes a third of a second
+    from requests import RequestException
+
+    pooch.get_logger().setLevel(logging.WARNING)
+    fetch = pooch.HTTPDownloader(progressbar=_Progress(progress), timeout=TIMEOUT)
+    name = url.rpartition("/")[2]
+    try:
+        return Path(pooch.retrieve(url, f"md5:{md5}", name, folder, downloader=fetch))
+    except (RequestException, OSError) as error:
+        raise ConnectionError(
+            f"{url} could not be fetched ({error}). Run the same command again when there is a network, "
+            f"or fetch {name} elsewhere, put it into a folder and run `tapnet data prepare` on that."
+        ) from None
+    except ValueError as error:
+        raise UserError(f"{url} has another content than was published, try again: {error}") from None

@@ -1,5 +1,6 @@
-"""A packed dataset on disk: `images.npy`, `manifest.json`, `rows.txt` and `verified.json` in a folder of its name.
+"""A packed dataset on disk, and one split of it in use.
 
+A folder holds `images.npy`, `manifest.json`, `rows.txt` and `verified.json`:
 `images.npy` is one uint8 array (rows, height, width, channels), class after class, opened as a memory map; the manifest
 says what each row is; `rows.txt` names the file that each row came from; `verified.json` records size and time of
 `images.npy` when its digest was last checked.
@@ -20,10 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tapnet.data.episodes import Indices
-from tapnet.data.image_set import ImageSet
+from tapnet.data.episodes import EpisodeSampler, EpisodeSpec, Indices
 from tapnet.data.preprocessing import Preprocessing
-from tapnet.data.source import Splits, abbreviate
+from tapnet.data.readers import Splits
 from tapnet.errors import NotFoundError, UserError
 from tapnet.paths import write_atomically
 
@@ -92,34 +92,32 @@ class Packed:
             if path.stat().st_size < math.prod(wanted):  # reading beyond its end would kill the process
                 raise UserError(f"cut off: {path.stat().st_size:,} bytes of at least {math.prod(wanted):,} are there")
             pixels: NDArray[np.uint8] = np.load(path, mmap_mode="r", allow_pickle=False)
+            if pixels.shape != wanted or pixels.dtype != np.uint8:
+                raise UserError(f"expected uint8 {wanted}, got {pixels.dtype} {pixels.shape}")
         except (OSError, ValueError, EOFError) as error:
             raise UserError(f"{path} cannot be read ({error}): prepare it again.", parameter="overwrite") from None
-        if pixels.shape != wanted or pixels.dtype != np.uint8:
-            raise UserError(
-                f"Expected uint8 {wanted} in {path}, got {pixels.dtype} {pixels.shape}: prepare it again.",
-                parameter="overwrite",
-            )
-        self.check_unchanged()
+        try:
+            verified = json.loads((self.folder / VERIFIED).read_text("utf-8"))
+        except (OSError, ValueError):
+            verified = None
+        if verified != self._stamp():
+            self.verify()
+            self.record_verified()
         return pixels
 
-    def check_unchanged(self) -> None:
-        """Raise UserError if the images are not those that were packed.
-
-        Their sha-256 is computed only if the size or time of the file has changed since the last check.
-        """
-        stamp = self._stamp()
-        if self._verified() != stamp:
-            self.check_digest(_sha256_at(self.folder / IMAGES, stamp["size"], stamp["mtime_ns"]))
-            self.record_verified()
-
-    def check_digest(self, found: str) -> None:
-        """Raise UserError if this sha-256 is not that of the images that were packed."""
-        if found != self.manifest.sha256:
+    def verify(self) -> None:
+        """Raise UserError if the images are not those that were packed, by their sha-256."""
+        if (digest := self.digest()) != self.manifest.sha256:
             raise UserError(
                 f"The images in {self.folder} are damaged or were replaced: expected sha-256 {self.manifest.sha256}, "
-                f"got {found}. Prepare them again.",
+                f"got {digest}. Prepare them again.",
                 parameter="overwrite",
             )
+
+    def digest(self) -> str:
+        """Return the sha-256 of the images as they are now."""
+        stamp = self._stamp()
+        return _sha256_at(self.folder / IMAGES, stamp["size"], stamp["mtime_ns"])
 
     def record_verified(self) -> None:
         """Record that the images, as they are now, are those that were packed."""
@@ -130,35 +128,14 @@ class Packed:
         status = (self.folder / IMAGES).stat()
         return {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "sha256": self.manifest.sha256}
 
-    def _verified(self) -> Any:
-        try:
-            return json.loads((self.folder / VERIFIED).read_text("utf-8"))
-        except (OSError, ValueError):
-            return None
-
     @cached_property
-    def starts(self) -> dict[str, int]:
-        """The first row of each class."""
+    def rows_by_class(self) -> dict[str, Indices]:
+        """The rows that hold an image, for each class that has any."""
+        blank = np.array(sorted(map(int, self.manifest.left_out)), dtype=np.int64)
         ends = np.cumsum(list(self.manifest.classes.values()), dtype=np.int64)
-        return {name: int(end) - count for (name, count), end in zip(self.manifest.classes.items(), ends, strict=True)}
-
-    @cached_property
-    def classes(self) -> set[str]:
-        """The classes that have an image."""
-        return {name for name in self.manifest.classes if len(self.rows_of(name))}
-
-    def rows_of(self, name: str) -> Indices:
-        """Return the rows of a class that hold an image."""
-        rows = np.arange(self.manifest.classes[name], dtype=np.int64) + self.starts[name]
-        return rows[~np.isin(rows, self._blank)] if len(self._blank) else rows
-
-    @cached_property
-    def _blank(self) -> Indices:
-        return np.array(sorted(map(int, self.manifest.left_out)), dtype=np.int64)
-
-    def digest(self) -> str:
-        """Return the sha-256 of the images as they are now."""
-        return sha256_of(self.folder / IMAGES)
+        parts = np.split(np.arange(self.manifest.rows, dtype=np.int64), ends[:-1])
+        used = (part[~np.isin(part, blank)] if len(blank) else part for part in parts)
+        return {name: rows for name, rows in zip(self.manifest.classes, used, strict=True) if len(rows)}
 
     def row_names(self) -> list[str]:
         """Return the name of the file that each row came from."""
@@ -171,13 +148,13 @@ class Packed:
         choices = {**manifest.splits, "trainval": both, "all": tuple(manifest.classes)}
         if split not in choices:
             raise UnknownSplitError(f"Dataset {manifest.name!r} has the splits {', '.join(choices)}, got {split!r}.")
-        rows = {name: found for name in choices[split] if len(found := self.rows_of(name))}
+        rows = {name: self.rows_by_class[name] for name in choices[split] if name in self.rows_by_class}
         if not rows:
             raise UnknownSplitError(
                 f"The packed {manifest.name} has no class of split {split!r}: its source was incomplete."
             )
         all_rows = np.concatenate(list(rows.values()))
-        labels = np.repeat(np.arange(len(rows), dtype=np.int64), [len(found) for found in rows.values()])
+        labels = np.repeat(np.arange(len(rows), dtype=np.int64), list(map(len, rows.values())))
         fingerprint = hashlib.sha256(manifest.sha256.encode() + all_rows.tobytes() + labels.tobytes()).hexdigest()
         return ImageSet(
             name=manifest.name,
@@ -202,17 +179,6 @@ def is_packed(folder: Path) -> bool:
     return (folder / MANIFEST).is_file()
 
 
-def check_replaceable(folder: Path) -> None:
-    """Raise UserError if a packed dataset in the place of this folder would delete files of other kinds."""
-    names = [path.name for path in (folder.iterdir() if folder.is_dir() else [folder]) if path.exists()]
-    others = [name for name in names if name not in (IMAGES, MANIFEST, ROWS, VERIFIED) and not name.startswith(".")]
-    if others:
-        raise UserError(
-            f"{folder} holds what is not a prepared dataset and would be deleted ({abbreviate(sorted(others), 3)}): "
-            "give another name, or another folder for prepared datasets."
-        )
-
-
 @cache
 def _sha256_at(path: Path, size: int, mtime_ns: int) -> str:  # noqa: ARG001
     return sha256_of(path)
@@ -222,3 +188,78 @@ def sha256_of(path: Path) -> str:
     """Return the sha-256 of a file, read piece by piece."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ImageSet:
+    """Images (count, height, width, channels) of uint8, perhaps memory-mapped, and the class of each.
+
+    `rows` are the rows of `pixels` that belong to this split, so that a split of a packed file copies nothing.
+    `rotations` = 4 adds the rotations by 90, 180 and 270 degrees as classes of their own: position `t * len(rows) + i`
+    is row i rotated t times, its label `t * len(names) + class`. They are rotated when gathered, never stored.
+    """
+
+    name: str
+    split: str
+    pixels: NDArray[np.uint8]
+    rows: Indices
+    row_labels: Indices
+    names: tuple[str, ...]
+    fingerprint: str  # sha-256 of pixels, rows and labels, recorded with results
+    rotations: int = 1
+    one_rotation_per_class: bool = False  # whether an episode takes at most one rotation of a class
+    preprocessing: Preprocessing | None = None  # how files became pixels, if known
+
+    def __post_init__(self) -> None:
+        if len(self.rows) != len(self.row_labels):
+            raise UserError(f"Expected {len(self.rows)} labels, one per row, got {len(self.row_labels)}.")
+        if self.rotations not in (1, 4):
+            raise UserError(f"`rotations` is 1 (as drawn) or 4 (with rotations), got {self.rotations}.")
+        if self.rotations == 4 and self.pixels.shape[1] != self.pixels.shape[2]:
+            raise UserError(f"Only square images can be rotated, got {self.pixels.shape[1:3]}.")
+
+    def __repr__(self) -> str:
+        return f"<ImageSet {self.name}/{self.split}: {len(self)} images of {len(self.class_names)} classes>"
+
+    def __len__(self) -> int:
+        return self.rotations * len(self.rows)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(channels, height, width), as networks expect it."""
+        height, width, channels = self.pixels.shape[1:]
+        return channels, height, width
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        if self.rotations == 1:
+            return self.names
+        return tuple(f"{name} ({90 * quarter}°)" for quarter in range(4) for name in self.names)
+
+    @cached_property
+    def labels(self) -> Indices:
+        """The class of every position, rotations included."""
+        shifts = np.arange(self.rotations, dtype=np.int64)[:, None] * len(self.names)
+        return (shifts + self.row_labels).reshape(-1)
+
+    @property
+    def groups(self) -> Indices:
+        """For every class, the class of which it is a rotation."""
+        return np.tile(np.arange(len(self.names), dtype=np.int64), self.rotations)
+
+    def episodes(self, way: int, shot: int, query: int, seed: int = 0) -> EpisodeSampler:
+        """Return the sampler of this split's episodes; see `sampler` for an EpisodeSpec."""
+        return self.sampler(EpisodeSpec(way, shot, query, seed=seed))
+
+    def sampler(self, spec: EpisodeSpec) -> EpisodeSampler:
+        return EpisodeSampler(self.labels, spec, groups=self.groups if self.one_rotation_per_class else None)
+
+    def gather(self, indices: Indices) -> NDArray[np.uint8]:
+        """Return the images at these positions, (*indices.shape, height, width, channels), reading no others."""
+        flat = indices.reshape(-1)
+        rotation, row = np.divmod(flat, len(self.rows))
+        images = np.asarray(self.pixels[self.rows[row]])
+        for number in range(1, self.rotations):
+            rotated = rotation == number
+            images[rotated] = np.rot90(images[rotated], number, axes=(1, 2))
+        return images.reshape(*indices.shape, *images.shape[1:])

@@ -11,17 +11,16 @@ import io
 import struct
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
 
-from tapnet.data.source import Raw, TooLarge, Unreadable
 from tapnet.errors import UserError
 
 Pixels = NDArray[np.uint8]
@@ -34,6 +33,7 @@ SUFFIXES = frozenset(
 FILTERS = {resampling.name.lower(): resampling for resampling in Image.Resampling}
 FITS = ("squash", "crop")
 INKS = ("bright", "dark")
+LARGEST_FILE = 100_000_000  # bytes of one encoded image; far beyond any photograph, and small enough to hold
 MOST_PIXELS = 64_000_000  # of one image, more than telephones take; with a copy of it, 500 MB while it is decoded
 JPEG_FACTOR = 4  # a JPEG may have so many times more: it can be decoded at half its width and height
 MOST_ELONGATED = 200  # times longer than wide; squares around longer drawings would take gigabytes
@@ -52,8 +52,20 @@ ORIENTATIONS = {
 }
 SIDEWAYS = tuple(ORIENTATIONS[number] for number in (5, 6, 7, 8))
 _PAPER = 40  # gray levels this close to the background count as background
-_SMALL = 256 * 256  # pixels of a drawing of which many may be in memory
 _one_large_at_a_time = threading.Lock()
+
+
+class Unreadable(NamedTuple):
+    """The reason why an image cannot be read, in place of the image."""
+
+    reason: str
+
+
+class TooLarge(Unreadable):
+    """The image was not decoded, because it has more pixels than allowed."""
+
+
+Raw = bytes | Pixels | Unreadable
 
 
 @dataclass(frozen=True)
@@ -76,14 +88,6 @@ class LoadedImage:
         small = self.image.copy()
         small.thumbnail((side, side), Image.Resampling.LANCZOS)
         return _on_white(self.upright(small)).convert("RGB")
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A drawing that is decoded, but not yet of the requested shape."""
-
-    gray: Pixels
-    loaded: LoadedImage
 
 
 @dataclass(frozen=True)
@@ -144,61 +148,33 @@ class Preprocessing:
             raise UserError(f"Expected the settings of a preprocessing, got {dict(values)} ({error}).") from None
 
     def apply(self, loaded: LoadedImage) -> Pixels:
-        """Return the pixels of an image; the full-size image is copied at most once."""
-        return self.finish([self.prepare(loaded)])[0]
-
-    def prepare(self, loaded: LoadedImage) -> Pixels | Drawing:
-        """Return the pixels of an image; a small drawing is left to `finish`, which takes many at a time."""
-        image = loaded.image
-        if self.centred or self.full_contrast:
-            drawing = Drawing(_as_array(_on_white(image), "L"), loaded)
-            return drawing if drawing.gray.size <= _SMALL else self.finish([drawing])[0]
-        inverted = self.ink is not None and _has_bright_border(image) == (self.ink == "bright")
-        pixels = self._fit(image, loaded)
-        return 255 - pixels if inverted else pixels
-
-    def finish(self, prepared: Sequence[Pixels | Drawing]) -> list[Pixels]:
-        """Return the pixels of what `prepare` returned; drawings of one size are computed together."""
-        finished: dict[int, Pixels] = {}
-        sizes: dict[tuple[int, ...], dict[int, Drawing]] = {}
-        for number, item in enumerate(prepared):
-            if isinstance(item, Drawing):
-                sizes.setdefault(item.gray.shape, {})[number] = item
-            else:
-                finished[number] = item
-        for numbered in sizes.values():
-            drawings = list(numbered.values())
-            grays = np.stack([drawing.gray for drawing in drawings]) if len(drawings) > 1 else drawings[0].gray[None]
-            inks = zip(_bright_inks(grays, self.centred), drawings, strict=True)
-            pixels = np.stack([self._fit(ink, drawing.loaded) for ink, drawing in inks])
-            if self.full_contrast:
-                brightest = pixels.max(axis=(1, 2, 3), keepdims=True)
-                if brightest.min() < 255:
-                    pixels = np.rint(pixels * (255 / np.maximum(brightest, 1))).astype(np.uint8)
-            finished |= zip(numbered, pixels, strict=True)
-        return [finished[number] for number in range(len(prepared))]
+        """Return the pixels of an image."""
+        if self.ink is None:
+            return self._fit(loaded.image, loaded)
+        gray = np.asarray(_as_mode(_on_white(loaded.image), "L"))
+        inverted = _has_bright_border(gray) == (self.ink == "bright")
+        if not (self.centred or self.full_contrast):
+            pixels = self._fit(loaded.image, loaded)
+            return 255 - pixels if inverted else pixels
+        ink = 255 - gray if inverted else gray
+        pixels = self._fit(Image.fromarray(_in_square(ink) if self.centred else ink), loaded)
+        brightest = int(pixels.max())
+        if self.full_contrast and brightest < 255:
+            pixels = np.rint(pixels * (255 / max(brightest, 1))).astype(np.uint8)
+        return pixels
 
     def resizes(self, loaded: LoadedImage) -> bool:
         """Return whether the image has another size than its pixels will have."""
         return loaded.image.size != loaded.stored_size(self.width, self.height)
 
-    def _fit(self, image: Image.Image | Pixels, loaded: LoadedImage) -> Pixels:
+    def _fit(self, image: Image.Image, loaded: LoadedImage) -> Pixels:
         """Return the stored image, or a drawing made of it, resized and upright."""
-        if isinstance(image, np.ndarray):
-            if (*image.shape, 1) == self.shape and loaded.orientation is None:
-                return image[..., None]
-            image = Image.fromarray(image)
         size = loaded.stored_size(self.width, self.height)
         if image.size != size:
             resize = ImageOps.fit if self.fit == "crop" else Image.Image.resize
             image = resize(image, size, FILTERS[self.filter])
         mode = "L" if self.channels == 1 else "RGB"
-        return _as_array(_on_white(loaded.upright(image)), mode).reshape(self.shape)
-
-
-def decode(raw: Raw | Image.Image, preprocessing: Preprocessing) -> Pixels | Unreadable:
-    """Return the pixels of an image, or the reason why it cannot be read; never raise for a damaged image."""
-    return with_image(raw, preprocessing.apply, preprocessing.sufficient_side)
+        return np.asarray(_as_mode(_on_white(loaded.upright(image)), mode)).reshape(self.shape)
 
 
 def with_image(
@@ -322,59 +298,34 @@ def _on_white(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image) if image.mode == "RGBA" else image
 
 
-def _as_array(image: Image.Image, mode: str) -> Pixels:
-    return np.asarray(image if image.mode == mode else image.convert(mode), dtype=np.uint8)
+def _as_mode(image: Image.Image, mode: str) -> Image.Image:
+    return image if image.mode == mode else image.convert(mode)
 
 
-def _has_bright_border(image: Image.Image) -> bool:
-    """Return whether most pixels on the border are bright, without copying the others."""
-    width, height = image.size
-    sides = ((0, 0, width, 1), (0, height - 1, width, height), (0, 0, 1, height), (width - 1, 0, width, height))
-    borders = [_as_array(_on_white(image.crop(side)), "L").ravel() for side in sides]
-    return bool(_are_bright(np.concatenate(borders)[None])[0])
+def _has_bright_border(gray: Pixels) -> bool:
+    """Return whether the median of the gray levels on the border is above 127; `numpy.median` is slow."""
+    border = np.concatenate((gray[0], gray[-1], gray[:, 0], gray[:, -1]))
+    half = len(border) // 2
+    border.partition((half - 1, half))
+    return int(border[half - 1]) + int(border[half]) > 2 * 127
 
 
-def _are_bright(borders: Pixels) -> NDArray[np.bool_]:
-    """Return for each row of gray levels, of even length, whether its median is above 127; `numpy.median` is slow."""
-    half = borders.shape[1] // 2
-    middle = np.partition(borders, (half - 1, half), axis=1)[:, half - 1 : half + 1]
-    return np.asarray(middle.sum(axis=1, dtype=int) > 2 * 127)
-
-
-def _bright_inks(grays: Pixels, centred: bool) -> list[Pixels]:
-    """Return drawings (n, height, width) with bright ink on black; `centred`, their ink in black squares."""
-    borders = np.concatenate((grays[:, 0], grays[:, -1], grays[:, :, 0], grays[:, :, -1]), axis=1)
-    inverted = _are_bright(borders).astype(np.uint8) * 255
-    inks = grays ^ inverted[:, None, None]
-    if not centred:
-        return list(inks)
-    marked = inks > _PAPER
-    return list(map(_in_square, inks, _bounds(np.any(marked, axis=2)), _bounds(np.any(marked, axis=1))))
-
-
-def _bounds(marked: NDArray[np.bool_]) -> list[list[int]]:
-    """Return where the marks of each row (n, length) begin and end; both are 0 where there is none."""
-    start, stop = marked.argmax(axis=1), marked.shape[1] - marked[:, ::-1].argmax(axis=1)
-    bounds: list[list[int]] = np.stack([start, stop * marked.any(axis=1)], axis=1).tolist()
-    return bounds
-
-
-def _in_square(ink: Pixels, rows: Sequence[int], columns: Sequence[int]) -> Pixels:
+def _in_square(ink: Pixels) -> Pixels:
     """Return the bounding box of the ink in the middle of a black square; a drawing without ink as it is.
 
     A box longer than LARGEST_SIDE is reduced to it first, so that the square has a bounded size.
     """
-    if not rows[1]:
+    marked = ink > _PAPER
+    rows, columns = (np.flatnonzero(marked.any(axis=axis)) for axis in (1, 0))
+    if not len(rows):
         return ink
-    box = ink[slice(*rows), slice(*columns)]
+    box = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     if (longest := max(box.shape)) > LARGEST_SIDE:
         height, width = (max(1, side * LARGEST_SIDE // longest) for side in box.shape)
-        box = _as_array(Image.fromarray(box).resize((width, height), Image.Resampling.BOX), "L")
+        box = np.asarray(Image.fromarray(box).resize((width, height), Image.Resampling.BOX))
     height, width = box.shape
-    if height == width:
-        return box
     side = max(height, width)
-    square = np.zeros((side, side), np.uint8)
     top, left = (side - height) // 2, (side - width) // 2
+    square = np.zeros((side, side), np.uint8)
     square[top : top + height, left : left + width] = box
     return square

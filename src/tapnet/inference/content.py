@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tapnet.data.preprocessing import LoadedImage
-from tapnet.data.source import Unreadable
+from tapnet.data.preprocessing import LoadedImage, Unreadable
 from tapnet.errors import UserError
 from tapnet.inference.images import ImageInput, with_input
 from tapnet.text import pluralize

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tapnet.data.source import Unreadable
+from tapnet.data.preprocessing import Unreadable
 from tapnet.inference.adaptation import adapted_head
 from tapnet.inference.images import ImageInput, read_image, unreadable_error
 from tapnet.inference.planes import TaskPlanes, planes_of, projected, projected_centers

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tapnet.data.preprocessing import is_image_name
-from tapnet.data.source import normalize_name
 from tapnet.errors import NotFoundError, UserError
-from tapnet.text import pluralize
+from tapnet.text import normalize_name, pluralize
 
 _SPLITS = frozenset("train training val valid validation test testing".split())  # noqa: SIM905
 _OF_THE_SYSTEM = frozenset({".DS_Store", "Thumbs.db", "desktop.ini"})

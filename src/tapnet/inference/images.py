@@ -24,8 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tapnet.data.preprocessing import Drawing, LoadedImage, Pixels, Preprocessing, quiet_decoders, with_image
-from tapnet.data.source import LARGEST_FILE, Unreadable
+from tapnet.data.preprocessing import (
+    LARGEST_FILE,
+    LoadedImage,
+    Pixels,
+    Preprocessing,
+    Unreadable,
+    quiet_decoders,
+    with_image,
+)
 from tapnet.errors import UserError
 
 T = TypeVar("T")
@@ -68,31 +75,15 @@ def read_image(
     image: ImageInput, preprocessing: Preprocessing, thumbnail: bool = False, most_pixels: int | None = None
 ) -> Example | Unreadable:
     """Return the image as the network takes it, or the reason why not; `TooLarge` if beyond `most_pixels`."""
-    return _read_batch([image], preprocessing, thumbnail, most_pixels)[0]
-
-
-def _read_batch(
-    images: Iterable[ImageInput], preprocessing: Preprocessing, thumbnails: bool, most_pixels: int | None
-) -> list[Example | Unreadable]:
-    decoded = [_decode(image, preprocessing, thumbnails, most_pixels) for image in images]
-    prepared = [each[0] for each in decoded if not isinstance(each, Unreadable)]
-    pixels = iter(preprocessing.finish(prepared))
-    return [each if isinstance(each, Unreadable) else Example(next(pixels), *each[1:]) for each in decoded]
-
-
-def _decode(
-    image: ImageInput, preprocessing: Preprocessing, thumbnail: bool, most_pixels: int | None
-) -> tuple[Pixels | Drawing, str, bytes] | Unreadable:
-    """Return the prepared image, its digest and its thumbnail."""
     raw = _raw(image)
     if isinstance(raw, Unreadable):
         return raw
     digest = hashlib.sha256(raw if isinstance(raw, bytes) else _content(raw)).hexdigest()
 
-    def prepare(loaded: LoadedImage) -> tuple[Pixels | Drawing, str, bytes]:
-        return preprocessing.prepare(loaded), digest, _thumbnail(loaded) if thumbnail else b""
+    def read(loaded: LoadedImage) -> Example:
+        return Example(preprocessing.apply(loaded), digest, _thumbnail(loaded) if thumbnail else b"")
 
-    return with_image(raw, prepare, preprocessing.sufficient_side, most_pixels)
+    return with_image(raw, read, preprocessing.sufficient_side, most_pixels)
 
 
 def read_images(
@@ -111,7 +102,7 @@ def read_images(
     """
 
     def read(batch: list[ImageInput]) -> list[tuple[ImageInput, Example | Unreadable]]:
-        return list(zip(batch, _read_batch(batch, preprocessing, thumbnails, most_pixels), strict=True))
+        return [(image, read_image(image, preprocessing, thumbnails, most_pixels)) for image in batch]
 
     groups = in_batches(images, GROUP)
     first = next(groups, [])

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tapnet.data.source import normalize_name
 from tapnet.errors import NotFoundError, UserError
 from tapnet.inference.folders import LabeledFolder, Skipped
 from tapnet.inference.predictor import UNKNOWN
+from tapnet.text import normalize_name
 
 PATHS, CLASSES = ("path", "file", "filename", "image"), ("label", "class")
 _GUESS = "best_guess"  # a column of predictions of which some were rejected

@@ -17,8 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from tapnet.data.preprocessing import Preprocessing
-from tapnet.data.source import Unreadable
+from tapnet.data.preprocessing import Preprocessing, Unreadable
 from tapnet.errors import UserError
 from tapnet.inference.folders import Skipped
 from tapnet.inference.images import WORKERS, Example, read_images

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tapnet.data.source import LARGEST_FILE
+from tapnet.data.preprocessing import LARGEST_FILE
 from tapnet.errors import NotFoundError, UserError
 from tapnet.inference.images import ImageFile
 from tapnet.paths import write_atomically

@@ -17,8 +17,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tapnet.data.preprocessing import Pixels, image_size
-from tapnet.data.source import TooLarge, Unreadable
+from tapnet.data.preprocessing import Pixels, TooLarge, Unreadable, image_size
 from tapnet.errors import UserError
 from tapnet.inference import choose_network, load_network
 from tapnet.inference.examples import Examples

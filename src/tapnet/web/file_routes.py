@@ -13,8 +13,7 @@ import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 from PIL import Image
 
-from tapnet.data.preprocessing import image_size
-from tapnet.data.source import Unreadable
+from tapnet.data.preprocessing import Unreadable, image_size
 from tapnet.inference import export, read_task, write_task
 from tapnet.inference.images import THUMBNAIL, Example, read_image
 from tapnet.inference.method_choice import choose_method

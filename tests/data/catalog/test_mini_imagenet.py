@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from tapnet.data import DATASETS, load_dataset
-from tapnet.data.catalog.imagenet import _published
-from tapnet.data.checking import check
+from tapnet.data.catalog import mini_imagenet_numbers
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
-from tapnet.data.packing import Callbacks, PackOptions, prepare
+from tapnet.data.inspection import check
+from tapnet.data.packing import PackOptions, prepare
 
 
 @pytest.fixture(scope="module")
 def packed(shared, tmp_path_factory):
     folder = tmp_path_factory.mktemp("mini")
-    return prepare(DATASETS["mini-imagenet"], shared / "mini-imagenet-sample.zip", folder, PackOptions(), Callbacks())
+    return prepare(DATASETS["mini-imagenet"], shared / "mini-imagenet-sample.zip", folder, PackOptions())
 
 
 @pytest.mark.parametrize(
@@ -43,11 +43,11 @@ def test_mini_imagenet_sample_is_told_from_the_published_set(packed):
 
 
 def test_mini_imagenet_list_names_600_images_of_each_class():
-    assert set(_published()) == DATASETS["mini-imagenet"].classes
-    assert all(len(set(numbers)) == 600 and max(numbers) <= 1300 for numbers in _published().values())
+    assert set(mini_imagenet_numbers()) == DATASETS["mini-imagenet"].classes
+    assert all(len(set(numbers)) == 600 and max(numbers) <= 1300 for numbers in mini_imagenet_numbers().values())
 
 
 def test_mini_imagenet_sample_is_of_the_listed_images(packed):
     rows = (packed.folder / "rows.txt").read_text().splitlines()
-    assert all(int(row[-12:-4]) in _published()[row[:9]] for row in rows)
+    assert all(int(row[-12:-4]) in mini_imagenet_numbers()[row[:9]] for row in rows)
     assert np.unique(rows).size == 2400

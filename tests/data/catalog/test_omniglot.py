@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from tapnet.data import DATASETS, load_dataset
-from tapnet.data.packing import Callbacks, PackOptions, prepare
+from tapnet.data.packing import PackOptions, prepare
 
 
 @pytest.fixture(scope="module")
 def root(shared, tmp_path_factory):
     folder = tmp_path_factory.mktemp("omniglot")
-    prepare(DATASETS["omniglot"], shared / "omniglot", folder, PackOptions(), Callbacks())
+    prepare(DATASETS["omniglot"], shared / "omniglot", folder, PackOptions())
     return folder
 
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from tapnet.data import load_dataset
-from tapnet.data.catalog.drawings import QUICKDRAW, bundled_drawings
-from tapnet.data.checking import check
+from tapnet.data.catalog.quickdraw import QUICKDRAW, bundled_drawings
+from tapnet.data.inspection import check
 
 
 @pytest.mark.parametrize(("split", "classes"), [("train", 240), ("val", 45), ("test", 60), ("trainval", 285)])

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tapnet.data.preprocessing import Unreadable
 from tapnet.data.readers import files as files_module
 from tapnet.data.readers.files import open_file_tree
-from tapnet.data.source import Unreadable
 from tapnet.errors import UserError
 
 FILES = {"a/one.txt": b"1", "a/b/two.txt": b"22", "ümlaut/three.txt": b"3" * 30}

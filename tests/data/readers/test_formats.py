@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from tapnet.data.catalog.imagenet import _published
+from tapnet.data.catalog import mini_imagenet_numbers
 from tapnet.errors import UserError
 
 TRAIN, VAL, TEST = "n01532829", "n01855672", "n01930112"  # one class of each split of miniImageNet
@@ -166,7 +166,7 @@ def test_ilsvrc_tar_gives_the_600_images_that_were_published(pack, make, tmp_pat
     path = make.tar(tmp_path / "ILSVRC2012_img_train.tar", ilsvrc(make, tmp_path, [TRAIN, "n01440764"], 1300))
     packed = pack("mini-imagenet", path, size=4)
     assert dict(packed.manifest.classes) == {TRAIN: 600}
-    assert reds(packed, TRAIN) == [(number - 1) % 256 for number in _published()[TRAIN]]
+    assert reds(packed, TRAIN) == [(number - 1) % 256 for number in mini_imagenet_numbers()[TRAIN]]
 
 
 def test_ilsvrc_folder_of_an_incomplete_class_is_taken_whole_and_says_so(pack, make, tmp_path):

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from tapnet.data.preprocessing import Raw
+from tapnet.data.readers import SPLITS, Log, Source, Splits, sort_classes
 from tapnet.data.readers.files import FileTree, clear_damage_errors
-from tapnet.data.source import SPLITS, Log, Raw, Source, Splits, sort_classes
 from tapnet.errors import UserError
 
 BEST_COMPRESSION = 1100  # to one; deflate cannot do better than 1032

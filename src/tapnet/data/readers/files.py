@@ -21,7 +21,7 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import IO
 
-from tapnet.data.source import LARGEST_FILE, Raw, Unreadable
+from tapnet.data.preprocessing import LARGEST_FILE, Raw, Unreadable
 from tapnet.errors import NotFoundError, UserError
 
 INNER = re.compile(r"(^|/)(n\d{8}\.tar|images_(background|evaluation)\.zip)$")

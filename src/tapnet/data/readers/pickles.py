@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 import numpy as np
 import psutil
 
+from tapnet.data.preprocessing import Raw, Unreadable
+from tapnet.data.readers import Log, Source, Splits
 from tapnet.data.readers.arrays import as_images, npz_rows, npz_shapes, row_name, row_source, split_of, white_level
 from tapnet.data.readers.files import FileTree
 from tapnet.data.readers.unpickling import Array, RefusedError, RestrictedUnpickler, as_text
-from tapnet.data.source import Log, Raw, Source, Splits, Unreadable
 from tapnet.errors import UserError
 
 T = TypeVar("T", int, str)

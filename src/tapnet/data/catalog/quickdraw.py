@@ -1,4 +1,4 @@
-"""Omniglot, and Quick, Draw!, which is inside the package, so that everything works before any download."""
+"""Quick, Draw!, which is inside the package, so that everything works before any download."""
 
 from __future__ import annotations
 
@@ -12,35 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tapnet import __version__
-from tapnet.data.dataset import Dataset, Format, Remote, listed_splits
+from tapnet.data.dataset import Dataset, listed_splits
 from tapnet.data.packed import Manifest, Packed
 from tapnet.data.preprocessing import Preprocessing
-from tapnet.data.readers.folders import folders_by_class
-
-OMNIGLOT_HOME = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"
-OMNIGLOT = Dataset(
-    name="omniglot",
-    summary="1,623 handwritten characters, 20 drawings each",
-    row_shape=(28, 28, 1),
-    origin="https://github.com/brendenlake/omniglot (MIT licence); `tapnet data download omniglot` fetches it.",
-    splits=listed_splits("omniglot", "background", "evaluation"),
-    images=32_460,
-    images_per_class=20,
-    formats=(
-        Format(
-            "the folder that holds images_background.zip and images_evaluation.zip, or the folders extracted from them "
-            "(ALPHABET/characterNN/*.png)",
-            folders_by_class,
-        ),
-    ),
-    downloads=(
-        Remote(f"{OMNIGLOT_HOME}/images_background.zip", "68d2efa1b9178cc56df9314c21c6e718"),
-        Remote(f"{OMNIGLOT_HOME}/images_evaluation.zip", "6b91aef0f799c5bb55b94e3f2daec811"),
-    ),
-    published_filter="28×28 is usual, the filter is not; most codes use Lanczos or bilinear",
-    ink="bright",
-    rotations={"train": 4, "trainval": 4, "background": 4},
-)
 
 PER_CLASS = 100
 SHA256 = "eecfdcd62679875bc0be776fef543a452649be11351101b25aeffa4712da17ef"  # printed by tools/build_quickdraw.py
@@ -50,14 +24,13 @@ class QuickDraw(Dataset):
     """The bundled drawings, which need no preparation; `root` is ignored."""
 
     def open(self, root: Path | None = None) -> Packed:  # noqa: ARG002
-        names = sorted(self.classes)
         manifest = Manifest(
             name=self.name,
             dataset=self.name,
             source="the file in the package",
             preprocessing=Preprocessing(*self.row_shape, ink=self.ink, centred=True, full_contrast=True),
             resized=0,
-            classes=dict.fromkeys(names, PER_CLASS),
+            classes=dict.fromkeys(sorted(self.classes), PER_CLASS),
             splits=self.splits,
             left_out={},
             notes=(),
@@ -75,7 +48,7 @@ class Bundled(Packed):
         return bundled_drawings()
 
     def digest(self) -> str:
-        return hashlib.sha256(_packed()).hexdigest()
+        return hashlib.sha256(_compressed()).hexdigest()
 
     def row_names(self) -> list[str]:
         return [f"{name} {number}" for name, count in self.manifest.classes.items() for number in range(count)]
@@ -84,14 +57,14 @@ class Bundled(Packed):
 @cache
 def bundled_drawings() -> NDArray[np.uint8]:
     """Return all drawings, (34500, 28, 28, 1), bright ink on black, classes in sorted order."""
-    pairs = np.frombuffer(lzma.decompress(_packed()), dtype=np.uint8)
+    pairs = np.frombuffer(lzma.decompress(_compressed()), dtype=np.uint8)
     levels = np.stack([pairs >> 4, pairs & 15], axis=1)
     pixels = (levels * np.uint8(17)).reshape(-1, 28, 28, 1)
     pixels.setflags(write=False)
     return pixels
 
 
-def _packed() -> bytes:
+def _compressed() -> bytes:
     return (files("tapnet.data.catalog") / "files" / "quickdraw.xz").read_bytes()
 
 
