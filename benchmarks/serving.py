@@ -190,7 +190,7 @@ def _server() -> Iterator[tuple[int, str, psutil.Process]]:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
     with tempfile.TemporaryDirectory() as store:
-        flags = ["--store", store, "--port", str(port), "--no-open", "--rate", "1000000"]
+        flags = ["--store", store, "--port", str(port), "--no-open"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen([sys.executable, "-m", "tapnet", "serve", *flags], env=environment)
         try:

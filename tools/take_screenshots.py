@@ -15,8 +15,7 @@ ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
 sys.path.insert(0, str(ROOT / "tests" / "web"))
 
-import browser  # noqa: E402
-from web_server import serving  # noqa: E402
+from web_server import CHROMIUM_FLAGS, find_chromium, serving  # noqa: E402
 
 CAT = (  # an outline with ears, eyes, whiskers and a mouth, as shares of the side
     [(0.5, 0.83), (0.4, 0.8), (0.28, 0.68), (0.25, 0.5), (0.22, 0.2), (0.38, 0.33)],
@@ -60,7 +59,7 @@ def opened(page: Page, address: str) -> Page:
 def main() -> None:
     store = tempfile.mkdtemp()
     with serving(store) as (address, _), sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=browser.find(), args=browser.FLAGS)
+        chromium = driver.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_FLAGS)
         wide = opened(chromium.new_page(viewport={"width": 1440, "height": 1060}), address)
         draw(wide, CAT)
         wide.screenshot(path=FIGURES / "web.png")

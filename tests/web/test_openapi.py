@@ -28,7 +28,7 @@ SEARCH = settings(
 
 @pytest.fixture
 def described(tmp_path):
-    app = create_app(Settings(store=str(tmp_path / "store"), limits=Limits(rate=1e6, tasks=100_000)))
+    app = create_app(Settings(store=str(tmp_path / "store"), limits=Limits(tasks=100_000)))
     return schemathesis.openapi.from_asgi("/v1/openapi.json", app, headers=HOST)
 
 

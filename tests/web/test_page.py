@@ -3,16 +3,15 @@
 import base64
 import re
 
-import browser
 import httpx
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 from playwright.sync_api import expect, sync_playwright
-from web_server import drawing, files, png, serving, short_folder
+from web_server import CHROMIUM_FLAGS, drawing, files, find_chromium, png, serving, short_folder
 
-from tapnet.web.server_routes import STATIC
+from tapnet.web.app import STATIC
 
 WAIT = 20_000  # milliseconds, on a busy machine
 HUNDRED_STEPS = 100
@@ -29,7 +28,7 @@ def chromium():
     with pytest.MonkeyPatch.context() as patch, short_folder() as folder:
         patch.setenv("TMPDIR", folder)
         with sync_playwright() as driver:
-            running = driver.chromium.launch(executable_path=browser.find(), args=browser.FLAGS)
+            running = driver.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_FLAGS)
             yield running
             running.close()
 

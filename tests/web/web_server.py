@@ -1,7 +1,8 @@
-"""A server for the tests: drawings to send, and `tapnet serve` in a process of its own."""
+"""What the web tests share: drawings to send, `tapnet serve` in a process of its own, and a browser."""
 
 import io
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,6 +14,13 @@ from pathlib import Path
 import httpx
 import numpy as np
 from PIL import Image, ImageDraw
+
+BASE = "http://127.0.0.1:8000"
+CHROMIUM_FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update"),
+    *("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"),
+]
 
 
 def short_folder():
@@ -53,13 +61,12 @@ def free_port():
 
 
 @contextmanager
-def serving(store, *flags, port=None):
+def serving(store, *flags):
     """`tapnet serve` in a process of its own; yields its address and the process."""
-    port = port or free_port()
+    port = free_port()
     command = [sys.executable, "-m", "tapnet", "serve", "--no-open", "--store", str(store), "--port", str(port), *flags]
-    process = subprocess.Popen(
-        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     address = f"http://127.0.0.1:{port}"
     try:
         wait_until_up(address, process)
@@ -86,3 +93,29 @@ def wait_until_up(address, process, seconds=180):
         except httpx.TransportError:
             time.sleep(0.1)
     raise AssertionError("The server did not answer in time.")
+
+
+def find_chromium():
+    """Return the path of a Chromium; install one if there is none. Raise RuntimeError with what to do if that fails."""
+    if path := os.environ.get("TAPNET_CHROMIUM") or _installed_chromium():
+        return path
+    if not os.geteuid() and shutil.which("apt-get"):
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        for command in ("apt-get update", "apt-get install --yes --no-install-recommends chromium"):
+            subprocess.run(command.split(), capture_output=True, check=False, env=environment)
+        if path := _installed_chromium():
+            return path
+    from playwright.sync_api import sync_playwright
+
+    subprocess.run([sys.executable, "-m", "playwright", "install", "chromium"], capture_output=True, check=False)
+    with sync_playwright() as driver:
+        if Path(driver.chromium.executable_path).exists():
+            return driver.chromium.executable_path
+    raise RuntimeError(
+        "The tests of the page need Chromium, and none was found or could be installed: run `apt-get install chromium` "
+        "as root, or `python -m playwright install chromium`."
+    )
+
+
+def _installed_chromium():
+    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -9,7 +9,6 @@ import sys
 import threading
 import webbrowser
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tapnet.cli.output import OUT
@@ -25,15 +24,13 @@ _EXAMPLES = """examples:
   tapnet serve --store postgresql://user@db/tapnet --workers 4
 """
 _LIMITS = {  # fields of `Limits`
-    "upload_bytes": ("--max-upload-bytes", "most bytes of one request"),
+    "upload_bytes": ("--max-upload-bytes", "most bytes of one request with images or a task file"),
     "pixels": ("--max-pixels", "most pixels of one image"),
     "images": ("--max-images", "most images of one request"),
     "tasks": ("--max-tasks", "most tasks in the store"),
     "classes": ("--max-classes", "most classes of one task"),
     "examples": ("--max-examples", "most examples of one task"),
     "connections": ("--max-connections", "most connections at a time, in each worker"),
-    "rate": ("--rate", "requests per second and client"),
-    "body_seconds": ("--body-seconds", "seconds to send a request, headers included"),
     "queue": ("--queue", "requests that may wait for the network"),
 }
 
@@ -51,6 +48,8 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add("--token", default=os.environ.get("TAPNET_TOKEN"), help="what clients must send (default: $TAPNET_TOKEN)")
     words = "a name of this server besides its address"
     add("--allow-host", action="append", default=[], metavar="NAME", help=words)
+    words = "a proxy whose X-Forwarded-For and X-Forwarded-Proto are believed"
+    add("--trusted-proxy", action="append", default=[], metavar="ADDRESS", help=words)
     add("--workers", type=int, default=1, help="server processes (default: 1)")
     add("--threads", type=int, default=8, help="requests worked on at a time (default: 8)")
     add("--network", action="append", default=[], help="a network besides the bundled ones")
@@ -81,14 +80,16 @@ def run_serve(args: argparse.Namespace) -> None:
         import uvicorn
 
         from tapnet.web.app import create_app
-        from tapnet.web.protocol import PunctualProtocol
+        from tapnet.web.security import BoundedHeaders
     except ModuleNotFoundError as error:
         raise UserError(f"Serving needs {error.name}: pip install 'tapnet[web]'.") from None
     settings = replace(settings, port=_check_startable(settings))
     options: dict[str, Any] = {
         "host": settings.host,
         "port": settings.port,
-        "http": partial(PunctualProtocol, seconds=settings.limits.body_seconds),
+        "http": BoundedHeaders,
+        "proxy_headers": bool(args.trusted_proxy),
+        "forwarded_allow_ips": args.trusted_proxy,
         "limit_concurrency": settings.limits.connections,
         "log_level": "warning",
         "server_header": False,

@@ -1,46 +1,61 @@
-"""The application: everything put together. `create_app` for tests and embedding, `from_environment` for workers."""
+"""The application: everything put together, and the routes of the server itself: health, metrics, the page, logging in.
+
+`create_app` is for tests and embedding, `from_environment` for worker processes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from importlib.resources import files
+from typing import Annotated
+from urllib.parse import parse_qs
 
 from anyio import to_thread
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.openapi.utils import get_openapi
+from fastapi.responses import FileResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.middleware import Middleware
 
 from tapnet import __version__
-from tapnet.web import answer_routes, file_routes, server_routes, task_routes
+from tapnet.data.preprocessing import readable_formats
+from tapnet.web import answer_routes, task_routes
+from tapnet.web.batcher import Batcher
+from tapnet.web.bodies import About, Status
 from tapnet.web.database import Database
-from tapnet.web.engine import Engine
-from tapnet.web.metrics import CountRequests, Metrics
-from tapnet.web.problems import ProblemBody, describe_problems, install_handlers
-from tapnet.web.security import Gate
-from tapnet.web.services import Services
+from tapnet.web.engine import Engine, Services, ServicesDep
+from tapnet.web.metrics import Metrics
+from tapnet.web.problems import Problem, ProblemBody, describe_problems, install_handlers
+from tapnet.web.security import COOKIE, Gate, TokenCheck, client_of
 from tapnet.web.settings import Settings
 from tapnet.web.store import Store
 
-EVERYWHERE = describe_problems(400, 401, 403, 404, 405, 408, 413, 421, 422, 429, 500, 503)
+STATIC = files("tapnet.web") / "static"
+EVERYWHERE = describe_problems(400, 401, 403, 404, 405, 409, 413, 415, 421, 422, 429, 431, 500, 503)
 DESCRIPTION = (
     "Teach a classifier of images by a few examples, and ask it. Errors are `application/problem+json` with one "
     "sentence in `detail`."
 )
+PAGES = {"/": "index.html", "/login": "login.html", "/favicon.ico": "icon.svg"}
+server = APIRouter()
 
 
 def create_app(settings: Settings) -> FastAPI:
     """Return the application; its store is opened now, so that a wrong address is an error at once."""
     store, metrics = Store(Database(settings.database), settings.limits), Metrics()
+    token = TokenCheck(settings.token) if settings.token else None
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         to_thread.current_default_thread_limiter().total_tokens = settings.threads  # that wait for the store
-        engine = Engine(settings, store)
-        app.state.services = Services(settings, store, engine, metrics)
-        await engine.run(lambda: engine.model("drawings"))
+        engine = Engine(settings, store, metrics)
+        batcher = Batcher(engine.pool, partial(answer_routes.answer_questions, engine))
+        app.state.services = Services(store, engine, batcher, token)
+        await engine.run(partial(engine.model, "drawings"))
         yield
-        engine.close()
+        engine.pool.shutdown()  # what was accepted is finished
         store.database.close()
 
     app = FastAPI(
@@ -52,14 +67,20 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
         openapi_url="/v1/openapi.json",
         responses=EVERYWHERE,
-        middleware=[Middleware(CountRequests, metrics=metrics), Middleware(Gate, settings=settings)],
+        middleware=[Middleware(Gate, settings=settings, metrics=metrics, token=token)],
     )
     install_handlers(app)
-    routers = answer_routes.router, file_routes.router, task_routes.router, server_routes.router, server_routes.pages
-    for router in routers:
+    for router in (answer_routes.router, task_routes.router, server):
         app.include_router(router)
-    app.mount("/static", StaticFiles(directory=str(server_routes.STATIC)), name="static")
-    app.openapi_schema = _description(app, settings)
+    for path, name in PAGES.items():
+        app.add_route(path, partial(_page, name=name))
+    app.mount("/static", StaticFiles(directory=str(STATIC)), name="static")
+    described = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    described["components"]["schemas"]["ProblemBody"] = ProblemBody.model_json_schema()
+    if token is not None:
+        described["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        described["security"] = [{"token": []}]
+    app.openapi_schema = described
     return app
 
 
@@ -68,11 +89,57 @@ def from_environment() -> FastAPI:
     return create_app(Settings.from_environment())
 
 
-def _description(app: FastAPI, settings: Settings) -> dict[str, object]:
-    described = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-    schemas = described["components"]["schemas"]
-    schemas["ProblemBody"] = ProblemBody.model_json_schema()
-    if settings.token is not None:
-        described["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        described["security"] = [{"token": []}]
-    return described
+@server.get("/v1/health")
+async def health() -> Status:
+    """Say that the server runs."""
+    return Status(status="ok")
+
+
+@server.get("/v1/ready")
+def ready(services: ServicesDep) -> Status:
+    """Say whether the server can answer: its store opens, and requests do not pile up."""
+    if services.engine.waiting >= services.engine.settings.limits.queue:
+        raise Problem(503, "Too many requests wait.", retry_after=1)
+    services.store.list_tasks(limit=1, offset=0)
+    return Status(status="ready")
+
+
+@server.get("/v1/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+async def show_metrics(services: ServicesDep) -> Response:
+    """Get counters in the text format of Prometheus."""
+    metrics = services.engine.metrics
+    metrics.waiting.set(services.engine.waiting)
+    return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@server.get("/v1/about")
+async def about(services: ServicesDep) -> About:
+    """Get the version, networks, image formats and limits of the server."""
+    return About(
+        version=__version__,
+        networks=services.engine.networks,
+        formats=list(readable_formats()),
+        limits=services.engine.settings.limits,
+    )
+
+
+@server.get("/v1/drawing", response_class=Response, responses={200: {"content": {"image/png": {}}}})
+def drawing(name: Annotated[str, Query(max_length=100)] = "") -> Response:
+    """Get one of the bundled drawings at random, as a PNG file: of the thing named, or of any."""
+    return Response(task_routes.random_drawing(name), media_type="image/png")
+
+
+async def _page(_: Request, name: str) -> Response:
+    return FileResponse(str(STATIC / name))
+
+
+@server.post("/login", include_in_schema=False)
+async def login(request: Request, services: ServicesDep) -> Response:
+    """Set the cookie of somebody who knows the token, or show the form again."""
+    form, token = parse_qs((await request.body()).decode("utf-8", "replace")), services.token
+    if token is None or not token.accepts(form.get("token", [""])[0], client_of(request.scope)):
+        return RedirectResponse("/login?wrong", 303)
+    response = RedirectResponse("/", 303)
+    secure = request.url.scheme == "https"
+    response.set_cookie(COOKIE, token.session, httponly=True, samesite="strict", secure=secure)
+    return response

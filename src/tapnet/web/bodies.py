@@ -1,25 +1,30 @@
-"""What requests and answers hold: the schemas of the OpenAPI description."""
+"""What requests and answers hold: the schemas of the OpenAPI description, and images in forms or in JSON."""
 
 from __future__ import annotations
 
-import unicodedata
+import base64
+import io
+import re
+from dataclasses import dataclass
 from typing import Annotated, Any
 
+from fastapi import Depends, Request
+from multipart import MultipartError, MultipartParser, parse_options_header
 from pydantic import AfterValidator, BaseModel, Field
+from pydantic_core import from_json
 
-from tapnet.web.records import StoredClass, StoredTask, Summary
+from tapnet.web.problems import Problem
 from tapnet.web.settings import Limits
 
 LONGEST_NAME = 100
 MOST_DIMENSIONS = 100_000
+_OTHER_FIELDS = 16  # of a form, besides the images
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def clean_name(text: str) -> str:
     """Return a name as it is shown, on one line; raise ValueError if nothing is left of it."""
-    spaced = "".join(" " if unicodedata.category(letter) in ("Cc", "Zl", "Zp") else letter for letter in text)
-    if any(unicodedata.category(letter) == "Cs" for letter in spaced):
-        raise ValueError("expected text, got half of a character (a lone surrogate)")
-    name = " ".join(spaced.split())
+    name = " ".join(_CONTROL.sub(" ", text).split())
     if not name:
         raise ValueError("expected a name, got nothing but spaces")
     return name
@@ -32,9 +37,7 @@ class NewTask(BaseModel, extra="forbid"):
     """A task to create; with `example` it is not empty, but has five drawings of each of five things."""
 
     name: Name = "Untitled"
-    network: str | None = Field(
-        None, description="One of the server's networks; chosen by the first examples if left out."
-    )
+    network: str | None = Field(None, description="One of the server's; chosen by the first examples if left out.")
     method: str | None = Field(None, description="Chosen as `tapnet fit` does if left out.")
     example: bool = False
 
@@ -53,38 +56,60 @@ class NewClass(BaseModel, extra="forbid"):
     name: Name
 
 
+class ExampleBody(BaseModel):
+    """An example; its thumbnail is at `/v1/tasks/{task}/examples/{id}/thumbnail`."""
+
+    id: str
+    sha256: str
+
+
+class ClassBody(BaseModel):
+    """A class and its examples, in the order in which they were added."""
+
+    id: str
+    name: str
+    examples: list[ExampleBody]
+
+
 class TaskBody(BaseModel):
-    """A task as it is now; `revision` counts its changes."""
+    """A task as it was at one revision, which counts its changes."""
 
     id: str
     name: str
     network: str | None
+    network_sha256: str | None
     method: str | None
     projection_dim: int | None
     revision: int
     created: float
     updated: float
-    classes: tuple[StoredClass, ...]
+    classes: list[ClassBody]
     can_undo: bool
     can_redo: bool
 
-    @classmethod
-    def of(cls, task: StoredTask) -> TaskBody:
-        return cls.model_validate(vars(task) | {"network": task.network or task.asked_network})
+
+class TaskSummary(BaseModel):
+    """A task in a list, with the numbers of its classes and examples."""
+
+    id: str
+    name: str
+    classes: int
+    examples: int
+    revision: int
+    created: float
+    updated: float
 
 
 class TaskList(BaseModel):
     """A page of the tasks, the last changed first."""
 
-    tasks: list[Summary]
+    tasks: list[TaskSummary]
     total: int
 
 
-class ListedExample(BaseModel):
+class ListedExample(ExampleBody):
     """An example in a list, with where to find its thumbnail."""
 
-    id: str
-    sha256: str
     class_id: str
     class_name: str
     thumbnail: str
@@ -125,20 +150,14 @@ class Predictions(BaseModel):
     predictions: list[PredictionBody]
 
 
-class Point(BaseModel):
+class PointBody(BaseModel):
     """Where something lies in the embedding space, and where the method compares it; both in two dimensions."""
 
     embedding: tuple[float, float]
     projection: tuple[float, float]
 
-    @classmethod
-    def of(cls, pair: Any, index: int) -> Point:
-        """From coordinates (n, 2) in both planes."""
-        rounded = [tuple(round(float(value), 5) for value in plane[index]) for plane in pair]
-        return cls(embedding=rounded[0], projection=rounded[1])
 
-
-class Neighbor(BaseModel):
+class NeighborBody(BaseModel):
     """An example near the image; `similarity` is the cosine of their angle."""
 
     id: str
@@ -149,9 +168,9 @@ class Neighbor(BaseModel):
 class ExplanationBody(PredictionBody):
     """An answer, the examples nearest to the image, and where it lies."""
 
-    nearest: list[Neighbor]
+    nearest: list[NeighborBody]
     reason: str = Field(description="Why the answer is not the class of the nearest example; empty if it is.")
-    point: Point
+    point: PointBody
     revision: int
 
 
@@ -160,7 +179,7 @@ class ExamplePoint(BaseModel):
 
     id: str
     label: int
-    point: Point
+    point: PointBody
 
 
 class LeaveOneOutBody(BaseModel):
@@ -185,7 +204,7 @@ class MapBody(BaseModel):
     dimensions: int = Field(description="The largest projection_dim; 0 if the method has no projection.")
     exact: bool
     examples: list[ExamplePoint]
-    centers: list[Point]
+    centers: list[PointBody]
     leave_one_out: LeaveOneOutBody | None
 
 
@@ -202,3 +221,84 @@ class About(BaseModel):
     networks: list[str]
     formats: list[str]
     limits: Limits
+
+
+def _described(**schemas: dict[str, Any]) -> dict[str, Any]:
+    """Return what OpenAPI says of a body of these types."""
+    content = {kind: {"schema": schema} for kind, schema in schemas.items()}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def _images(item: dict[str, str], **options: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": ["images"],
+        "properties": {"images": {"type": "array", "items": item}},
+    } | options
+
+
+_FILE = {"type": "string", "format": "binary"}
+_BASE64 = {"type": "string", "format": "byte", "contentEncoding": "base64"}  # for OpenAPI 3.0 and 3.1
+IMAGES_BODY = _described(
+    **{"multipart/form-data": _images(_FILE), "application/json": _images(_BASE64, additionalProperties=False)}
+)
+FILE_BODY = _described(**{"application/octet-stream": _FILE})
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A request with images, as it came; names of files are never used."""
+
+    content_type: str
+    body: bytes
+
+    def images(self, limits: Limits) -> list[bytes]:
+        """Return the image files; raise `Problem` if there is none, or too many. Takes time: not for the event loop."""
+        kind, options = parse_options_header(self.content_type)
+        if kind == "multipart/form-data":
+            images = self._from_form(options.get("boundary", ""), limits)
+        elif kind == "application/json":
+            images = self._from_json(limits)
+        else:
+            raise Problem(415, f"Expected multipart/form-data or application/json, got {kind or 'no content type'}.")
+        if not images:
+            raise Problem(422, "Expected at least one image under `images`, got none.")
+        _check_number(len(images), limits)
+        if not all(images):
+            raise Problem(422, "An image is empty: expected the bytes of an image file.")
+        return images
+
+    def _from_form(self, boundary: str, limits: Limits) -> list[bytes]:
+        size = len(self.body)
+        most = {"part_limit": limits.images + _OTHER_FIELDS, "spool_limit": size + 1, "memory_limit": size + 1}
+        try:  # within these limits nothing is written to disk
+            parts = MultipartParser(io.BytesIO(self.body), boundary, size, **most)
+            return [part.raw for part in parts if part.name == "images" and part.filename is not None]
+        except (MultipartError, ValueError) as error:
+            raise Problem(400, f"The form cannot be read: {str(error).rstrip('.')}.") from None
+
+    def _from_json(self, limits: Limits) -> list[bytes]:
+        try:
+            body = from_json(self.body)
+        except ValueError:
+            raise Problem(400, "The body is not JSON.") from None
+        images = body["images"] if isinstance(body, dict) and list(body) == ["images"] else None
+        if not isinstance(images, list):
+            raise Problem(422, 'Expected {"images": ["…"]} with files in base64.')
+        _check_number(len(images), limits)  # before anything is said about millions of items
+        try:
+            return [base64.b64decode(text.partition("base64,")[2] or text, validate=True) for text in images]
+        except (AttributeError, ValueError):  # not text at all, or not in base64
+            raise Problem(422, "An image is not in base64.") from None
+
+
+def _check_number(images: int, limits: Limits) -> None:
+    if images > limits.images:
+        raise Problem(413, f"Expected at most {limits.images} images in one request, got {images}.")
+
+
+async def upload_of(request: Request) -> Upload:
+    return Upload(request.headers.get("content-type", ""), await request.body())
+
+
+Uploaded = Annotated[Upload, Depends(upload_of)]

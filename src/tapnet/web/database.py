@@ -1,31 +1,93 @@
-"""Connections to SQLite or PostgreSQL, with transactions that mean the same in both."""
+"""The tables of the store, in SQLite or PostgreSQL, and transactions that mean the same in both."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import sqlalchemy as sa
 from filelock import FileLock
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Boolean, Column, Connection, Float, ForeignKey, Integer, LargeBinary, String, Table, Text
 from sqlalchemy.exc import OperationalError
 
 from tapnet.errors import UserError
-from tapnet.web.schema import migrate
 
+VERSION = 1  # of the tables
+_LOCK = 7_402_019  # of PostgreSQL, while tables are created
 _WRITES = "tapnet_writes"
+
+metadata = sa.MetaData()
+
+schema_version = Table("schema_version", metadata, Column("version", Integer, primary_key=True))
+
+tasks = Table(
+    "tasks",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("network", Text),  # NULL: chosen by what the first examples look like
+    Column("network_sha256", Text),  # NULL as long as there is no example
+    Column("method", Text),  # NULL: that of the network
+    Column("projection_dim", Integer),
+    Column("revision", Integer, nullable=False),  # counts changes
+    Column("created", Float, nullable=False),
+    Column("updated", Float, nullable=False),
+)
+
+classes = Table(
+    "classes",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("task_id", ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("name", Text, nullable=False),
+    Column("position", Integer, nullable=False),
+    Column("present", Boolean, nullable=False),  # false: deleted, but the deletion can be undone
+)
+
+examples = Table(
+    "examples",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("task_id", ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False),
+    Column("class_id", ForeignKey("classes.id", ondelete="CASCADE"), nullable=False),
+    Column("sha256", String(64), nullable=False),
+    Column("features", LargeBinary, nullable=False),  # float32, as the network gave them
+    Column("thumbnail", LargeBinary, nullable=False),  # a small JPEG
+    Column("position", Integer, nullable=False),
+    Column("present", Boolean, nullable=False),
+    sa.Index("examples_of_task", "task_id", "position"),
+)
+
+changes = Table(
+    "changes",
+    metadata,
+    Column("task_id", ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("content", Text, nullable=False),  # JSON, written and read by the store
+    Column("undone", Boolean, nullable=False),
+)
 
 
 class Database:
-    """A database of the newest schema; several processes, and with PostgreSQL machines, may have it open."""
+    """A database with these tables; several processes, and with PostgreSQL machines, may have it open."""
 
     def __init__(self, address: str) -> None:
-        self.engine = _sqlite(address) if address.startswith("sqlite") else _postgresql(address)
-        one_state = {"isolation_level": "REPEATABLE READ"} if self.engine.dialect.name == "postgresql" else {}
-        self._reading = self.engine.execution_options(**one_state)
+        """Open the database, with new tables if it is empty; raise UserError if that fails or it has other tables."""
+        sqlite = address.startswith("sqlite")
+        self.engine = (
+            _sqlite(address)
+            if sqlite
+            else sa.create_engine(
+                address, pool_pre_ping=True, pool_size=8, max_overflow=8, isolation_level="READ COMMITTED"
+            )
+        )
+        self._reading = self.engine if sqlite else self.engine.execution_options(isolation_level="REPEATABLE READ")
         self._writing = self.engine.execution_options(**{_WRITES: True})
+        # One process at a time opens an SQLite file: switching to WAL does not wait for others, it fails.
+        alone = FileLock(f"{address.removeprefix('sqlite:///')}.lock") if sqlite else nullcontext()
         try:
-            with _alone(address), self.write() as connection:
-                migrate(connection)
+            with alone, self.write() as connection:
+                _create_tables(connection)
         except OperationalError as error:
             reason = str(error.orig).strip().splitlines()[0]
             self.close()
@@ -46,25 +108,31 @@ class Database:
         self.engine.dispose()
 
 
-def _alone(address: str) -> AbstractContextManager[Any]:
-    """Inside, no other process opens the same SQLite file: switching to WAL does not wait for others, it fails."""
-    return FileLock(f"{address.removeprefix('sqlite:///')}.lock") if address.startswith("sqlite") else nullcontext()
+def _create_tables(connection: Connection) -> None:
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+    metadata.create_all(connection)
+    version = connection.execute(sa.select(schema_version.c.version)).scalar()
+    if version is None:
+        connection.execute(schema_version.insert().values(version=VERSION))
+    elif version != VERSION:
+        raise UserError(
+            f"The store has version {version}, this tapnet takes {VERSION}: use the tapnet that made it, or another "
+            "store.",
+            parameter="store",
+        )
 
 
-def _postgresql(address: str) -> Engine:
-    return create_engine(address, pool_pre_ping=True, pool_size=8, max_overflow=8, isolation_level="READ COMMITTED")
+def _sqlite(address: str) -> sa.Engine:
+    engine = sa.create_engine(address, connect_args={"timeout": 30, "check_same_thread": False})
 
-
-def _sqlite(address: str) -> Engine:
-    engine = create_engine(address, connect_args={"timeout": 30, "check_same_thread": False})
-
-    @event.listens_for(engine, "connect")
+    @sa.event.listens_for(engine, "connect")
     def set_up(connection: Any, _: Any) -> None:
         connection.isolation_level = None  # transactions begin below, not where the driver thinks best
         for pragma in ("busy_timeout=30000", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}")
 
-    @event.listens_for(engine, "begin")
+    @sa.event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         writes = connection.get_execution_options().get(_WRITES, False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

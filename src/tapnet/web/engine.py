@@ -11,42 +11,45 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
-from typing import TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import numpy as np
+from fastapi import Depends, Path, Request
 from numpy.typing import NDArray
 
 from tapnet.data.preprocessing import Pixels, TooLarge, Unreadable, image_size
 from tapnet.errors import UserError
 from tapnet.inference import choose_network, load_network
 from tapnet.inference.examples import Examples
-from tapnet.inference.explanation import Explanation, explain_features
 from tapnet.inference.images import Example, read_images
 from tapnet.inference.leave_one_out import LeaveOneOut, leave_one_out
+from tapnet.inference.networks import EmbeddingModel
 from tapnet.inference.planes import TaskPlanes, task_planes
-from tapnet.inference.predictor import Reject
 from tapnet.inference.task import Task, fit_task
 from tapnet.inference.task_predictor import TaskPredictor
 from tapnet.paths import bundled_checkpoints
-from tapnet.web.batching import BatchedModel, Batcher
+from tapnet.web.bodies import TaskBody
+from tapnet.web.metrics import Metrics
 from tapnet.web.problems import Problem
-from tapnet.web.records import NewExample, StoredTask
+from tapnet.web.security import TokenCheck
 from tapnet.web.settings import Settings
-from tapnet.web.store import Store
+from tapnet.web.store import NewExample, Store
+
+if TYPE_CHECKING:
+    from tapnet.web.answer_routes import Question
+    from tapnet.web.batcher import Batcher
 
 T = TypeVar("T")
-Coordinates = NDArray[np.float64]
-_CACHED = 32  # fitted tasks kept in memory
+_CACHED = 32  # loaded tasks kept in memory
 
 
 @dataclass(frozen=True)
-class Fitted:
+class LoadedTask:
     """A task fitted to its stored examples; `example_ids` are in the order of the task's examples."""
 
-    stored: StoredTask
+    stored: TaskBody
     task: Task
-    model: BatchedModel
+    model: EmbeddingModel
     example_ids: tuple[str, ...]
 
     @cached_property
@@ -61,24 +64,18 @@ class Fitted:
     def predictor(self) -> TaskPredictor:
         return TaskPredictor(self.task, self.model)
 
-    def explain(self, pixels: Pixels, reject: Reject) -> tuple[Explanation, tuple[Coordinates, Coordinates], bool]:
-        """Return why an image is classified as it is, where it lies in the two planes, and whether it is rejected."""
-        features = self.model.embed([pixels])
-        rejected = bool(self.predictor.answer_features(features, reject)[1][0])
-        return explain_features(self.task, self.planes.head, features, pixels), self.planes.locate(features), rejected
-
 
 class Engine:
-    """The networks of a server, a pool of threads that use them, and the tasks that were fitted last."""
+    """The networks of a server, a pool of threads that use them, and the tasks that were loaded last."""
 
-    def __init__(self, settings: Settings, store: Store) -> None:
-        self.settings, self.store = settings, store
-        self.batcher = Batcher()
+    def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
+        self.settings, self.store, self.metrics = settings, store, metrics
         self.waiting = 0
         self.pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="request")
-        self._fitted: OrderedDict[str, Fitted] = OrderedDict()
-        self._lock = threading.Lock()
-        self._models: dict[str, BatchedModel] = {}
+        self._tasks: OrderedDict[str, LoadedTask] = OrderedDict()
+        self._models: dict[str, EmbeddingModel] = {}
+        self._lock = threading.Lock()  # of both
+        self._network = threading.Lock()  # one thread at a time runs a network, on all cores that it may use
 
     async def run(self, call: Callable[[], T]) -> T:
         """Return what a call returns, made in the pool; raise a problem if too many wait for it."""
@@ -96,28 +93,23 @@ class Engine:
         finally:
             self.waiting -= 1
 
-    def close(self) -> None:
-        """Finish what was accepted, then stop."""
-        self.pool.shutdown()
-        self.batcher.close()
-
     @property
     def networks(self) -> list[str]:
         """The networks that clients may name; no other name is ever looked up."""
         return [*bundled_checkpoints(), *self.settings.networks]
 
-    def model(self, name: str) -> BatchedModel:
-        """Return a network by a name in `networks`; raise UserError for any other."""
+    def check_network(self, name: str) -> None:
+        """Raise UserError unless this is one of `networks`."""
         if name not in self.networks:
             raise UserError(f"This server has the networks {', '.join(self.networks)}, got {name!r}.")
+
+    def model(self, name: str) -> EmbeddingModel:
+        """Return a network by a name in `networks`; raise UserError for any other."""
+        self.check_network(name)
         with self._lock:
             if name not in self._models:
-                self._models[name] = BatchedModel.of(load_network(name, self.settings.device), self.batcher)
+                self._models[name] = load_network(name, self.settings.device)
             return self._models[name]
-
-    def methods(self, name: str) -> list[str]:
-        """Return the methods that a network can be fitted by, its own first."""
-        return list(self.model(name).offered_methods(way=2))
 
     def check_method(self, network: str | None, method: str | None, dim: int | None) -> None:
         """Raise UserError if a task of this network cannot be fitted by this method with this projection."""
@@ -128,72 +120,95 @@ class Engine:
         if dim is not None and not 1 <= dim <= most:
             raise UserError(f"Expected `projection_dim` from 1 to {most}, got {dim}.")
 
-    def read(self, images: list[bytes], model: BatchedModel, thumbnails: bool = False) -> list[Example]:
+    def read(self, images: list[bytes], model: EmbeddingModel, thumbnails: bool = False) -> list[Example]:
         """Return images as the network takes them; raise a problem if one is too large or cannot be read."""
-        pixels = self.settings.limits.pixels
-        read = list(read_images(images, model.image_preprocessing, thumbnails, 0, pixels))  # to the end, to clean up
-        return [_readable(example, number, images) for number, (_, example) in enumerate(read)]
+        most = self.settings.limits.pixels
+        read = list(read_images(images, model.image_preprocessing, thumbnails, workers=0, most_pixels=most))
+        examples = []
+        for number, (_, example) in enumerate(read, start=1):
+            which = "The image" if len(images) == 1 else f"Image {number}"
+            if isinstance(example, TooLarge):
+                raise Problem(413, f"{which} has {example.reason}: reduce it.")
+            if isinstance(example, Unreadable):
+                raise Problem(422, f"{which} cannot be read: {example.reason}.")
+            examples.append(example)
+        return examples
 
-    def embed(self, images: list[bytes], network: str | None) -> tuple[BatchedModel, list[NewExample]]:
-        """Return images ready to be stored, and the network; without one it is chosen by what they look like.
+    def embed(self, model: EmbeddingModel, pixels: list[Pixels]) -> NDArray[np.float32]:
+        """Return features (n, *feature_shape), once the network is free."""
+        with self._network:
+            features = model.embed(pixels)
+        self.metrics.images.inc(len(pixels))
+        return features
 
-        Raise a problem if an image is too large or cannot be read.
+    def embed_examples(self, images: list[bytes], network: str | None) -> tuple[EmbeddingModel, list[NewExample]]:
+        """Return the network and images ready to be stored; without a name it is chosen by what they look like.
+
+        Raise a problem if an image is too large, which is not decoded, or cannot be read.
         """
-        model = self.model(network or self._choose(images))
+        if network is None:
+            most, sizes = self.settings.limits.pixels, [image_size(image) for image in images]
+            fits = [not isinstance(size, Unreadable) and math.prod(size) <= most for size in sizes]
+            network = choose_network([image for image, fit in zip(images, fits, strict=True) if fit]).name
+        model = self.model(network)
         examples = self.read(images, model, thumbnails=True)
-        features = model.embed([example.pixels for example in examples])
+        features = self.embed(model, [example.pixels for example in examples])
         return model, [
             NewExample(example.sha256, row.tobytes(), example.thumbnail)
             for example, row in zip(examples, features, strict=True)
         ]
 
-    def _choose(self, images: list[bytes]) -> str:
-        """Return the name of the network for images like these; those that are too large are not decoded."""
-        sizes = [image_size(image) for image in images]
-        small = [not isinstance(each, Unreadable) and math.prod(each) <= self.settings.limits.pixels for each in sizes]
-        return choose_network(list(compress(images, small))).name
-
-    def fitted(self, task_id: str) -> Fitted:
+    def load(self, task_id: str) -> LoadedTask:
         """Return the task fitted to what is stored; kept until the task changes."""
         revision = self.store.revision(task_id)
         with self._lock:
-            found = self._fitted.get(task_id)
-        if found is None or found.stored.revision != revision:
-            found = self._fit(task_id)
+            loaded = self._tasks.get(task_id)
+        if loaded is None or loaded.stored.revision != revision:
+            loaded = self._fit(task_id)
             with self._lock:
-                self._fitted[task_id] = found
-                self._fitted.move_to_end(task_id)
-                while len(self._fitted) > _CACHED:
-                    self._fitted.popitem(last=False)
-        return found
+                self._tasks[task_id] = loaded
+                self._tasks.move_to_end(task_id)
+                while len(self._tasks) > _CACHED:
+                    self._tasks.popitem(last=False)
+        return loaded
 
-    def _fit(self, task_id: str) -> Fitted:
+    def _fit(self, task_id: str) -> LoadedTask:
         stored, features, thumbnails = self.store.task_with_features(task_id)
-        full = sorted((each for each in stored.classes if each.examples), key=lambda each: each.name)
+        full = sorted((one for one in stored.classes if one.examples), key=lambda one: one.name)
         if len(full) < 2:
             raise Problem(409, f"A task answers once 2 classes have an example; this one has {len(full)}.")
         assert stored.network is not None
         model = self.model(stored.network)
         if model.sha256 != stored.network_sha256:
             raise Problem(409, f"The task was taught with another version of the network {stored.network!r}.")
-        rows = [(label, each) for label, one in enumerate(full) for each in one.examples]
+        rows = [(label, example) for label, one in enumerate(full) for example in one.examples]
         shape = model.method.feature_shape
         examples = Examples(
-            np.stack([features[each.id].reshape(shape) for _, each in rows]),
+            np.stack([features[example.id].reshape(shape) for _, example in rows]),
             np.array([label for label, _ in rows], np.int64),
-            tuple(each.sha256 for _, each in rows),
-            tuple(thumbnails[each.id] for _, each in rows),
+            tuple(example.sha256 for _, example in rows),
+            tuple(thumbnails[example.id] for _, example in rows),
         )
         projects = stored.projection_dim is not None and model.method_named(stored.method).max_projection_dim > 0
         options = {"projection_dim": stored.projection_dim} if projects else {}
-        task = fit_task([each.name for each in full], examples, model, stored.method, options)
-        return Fitted(stored, task, model, tuple(each.id for _, each in rows))
+        task = fit_task([one.name for one in full], examples, model, stored.method, options)
+        return LoadedTask(stored, task, model, tuple(example.id for _, example in rows))
 
 
-def _readable(example: Example | Unreadable, number: int, images: list[bytes]) -> Example:
-    which = "The image" if len(images) == 1 else f"Image {number + 1}"
-    if isinstance(example, TooLarge):
-        raise Problem(413, f"{which} has {example.reason}: reduce it.")
-    if isinstance(example, Unreadable):
-        raise Problem(422, f"{which} cannot be read: {example.reason}.")
-    return example
+@dataclass(frozen=True)
+class Services:
+    """What the routes of one server share."""
+
+    store: Store
+    engine: Engine
+    batcher: Batcher[Question, bytes]
+    token: TokenCheck | None
+
+
+async def services_of(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+ServicesDep = Annotated[Services, Depends(services_of)]
+Id = Annotated[str, Path(pattern="^[0-9a-f]{1,32}$", examples=["9f86d081884c7d65"])]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
 SHARED = "PROMETHEUS_MULTIPROC_DIR"  # a folder in which worker processes add up their counters
 
@@ -28,6 +27,12 @@ class Metrics:
             multiprocess_mode="livesum",
         )
 
+    def count(self, scope: Scope, status: int, seconds: float) -> None:
+        """Count an answer by the pattern of its path, not the path: ids would make a metric each."""
+        route = str(getattr(scope.get("route"), "path", "other"))
+        self.requests.labels(scope["method"], route, str(status)).inc()
+        self.seconds.labels(route).observe(seconds)
+
     def text(self) -> bytes:
         """Return the exposition format."""
         if SHARED not in os.environ:
@@ -35,33 +40,3 @@ class Metrics:
         together = CollectorRegistry()
         MultiProcessCollector(together)  # type: ignore[no-untyped-call]
         return generate_latest(together)
-
-
-class CountRequests:
-    """Counts every answer, those of the checks before the application included."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self.app, self.metrics = app, metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self.app(scope, receive, send)
-        began, status = time.perf_counter(), 500
-
-        async def counting(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self.app(scope, receive, counting)
-        finally:
-            route = _route(scope)
-            self.metrics.requests.labels(scope["method"], route, str(status)).inc()
-            self.metrics.seconds.labels(route).observe(time.perf_counter() - began)
-
-
-def _route(scope: Scope) -> str:
-    """Return the pattern of the path, not the path: ids would make a metric each."""
-    return str(getattr(scope.get("route"), "path", "other"))

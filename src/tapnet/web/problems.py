@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 from sqlalchemy import exc
 from starlette.exceptions import HTTPException
 
@@ -33,22 +33,27 @@ class Problem(Exception):
 
     def __init__(self, status: int, detail: str, retry_after: int | None = None) -> None:
         super().__init__(detail)
-        self.status, self.detail, self.retry_after = status, detail, retry_after
+        self.status, self.detail = status, detail
+        self.headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
+
+    def response(self, headers: dict[str, str] | None = None) -> JSONResponse:
+        """Return the error as it is sent, with further headers."""
+        body = ProblemBody(title=HTTPStatus(self.status).phrase, status=self.status, detail=self.detail)
+        return JSONResponse(body.model_dump(), self.status, self.headers | (headers or {}), MEDIA_TYPE)
 
 
-def problem_response(
-    status: int, detail: str, retry_after: int | None = None, headers: dict[str, str] | None = None
-) -> JSONResponse:
-    """Return the error as a response."""
-    headers = dict(headers or {})
-    if retry_after is not None:
-        headers["Retry-After"] = str(retry_after)
-    body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
-    return JSONResponse(body, status, headers, MEDIA_TYPE)
+def missing(what: str, name: str) -> Problem:
+    """Return the problem that there is no task, class or example of that id."""
+    return Problem(404, f"There is no {what} {name!r}.")
+
+
+def first_fault(error: RequestValidationError | ValidationError) -> str:
+    """Return what is wrong with the first invalid value, as a sentence."""
+    return str(error.errors()[0]["msg"]).removeprefix("Value error, ") + "."
 
 
 def describe_problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return what OpenAPI says of these errors, for the argument `responses` of a router."""
+    """Return what OpenAPI says of these errors, for the argument `responses` of an application."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemBody"}}}
     return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
 
@@ -60,8 +65,7 @@ def install_handlers(app: FastAPI) -> None:
         problem = _as_problem(request, error)
         if problem.status in (500, 503) and problem is not error:
             log.error("%s %s: %s", request.method, request.url.path, problem.detail, exc_info=error)
-        headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
-        return problem_response(problem.status, problem.detail, problem.retry_after, headers)
+        return problem.response(dict(error.headers or {}) if isinstance(error, HTTPException) else None)
 
     kinds = Problem, UserError, RequestValidationError, HTTPException, exc.OperationalError, exc.TimeoutError, Exception
     for kind in kinds:
@@ -75,7 +79,10 @@ def _as_problem(request: Request, error: Exception) -> Problem:
         case UserError():
             return Problem(422, str(error))
         case RequestValidationError():
-            return _as_invalid(error)
+            where, *fields = map(str, error.errors()[0]["loc"])
+            if where == "path":
+                return missing(fields[0].removesuffix("_id"), error.errors()[0]["input"])
+            return Problem(422, ": ".join(filter(None, (".".join(fields), first_fault(error)))))
         case HTTPException(status_code=404):
             return Problem(404, f"There is nothing at {request.url.path}.")
         case HTTPException():
@@ -84,13 +91,3 @@ def _as_problem(request: Request, error: Exception) -> Problem:
             return Problem(503, "The store does not answer: try again.", retry_after=5)
         case _:
             return Problem(500, "The server made a mistake; its log says more.")
-
-
-def _as_invalid(error: RequestValidationError) -> Problem:
-    """Return the problem with the first invalid field: 404 for an invalid id in the path, else 422."""
-    first = error.errors()[0]
-    where, *fields = map(str, first["loc"])
-    if where == "path":
-        return Problem(404, f"There is no {fields[0].removesuffix('_id')} {first['input']!r}.")
-    message = str(first["msg"]).removeprefix("Value error, ")
-    return Problem(422, f"{'.'.join(fields)}: {message}." if fields else f"{message}.")

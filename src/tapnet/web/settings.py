@@ -12,22 +12,19 @@ from pydantic import TypeAdapter
 from tapnet.errors import UserError
 
 ENVIRONMENT = "TAPNET_SERVE"  # by which worker processes get the settings
-LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
 @dataclass(frozen=True)
 class Limits:
     """How much one client may ask for; each is a flag of `tapnet serve`."""
 
-    upload_bytes: int = 20_000_000  # of one request
+    upload_bytes: int = 20_000_000  # of one request with images or a task file
     pixels: int = 40_000_000  # of one image
     images: int = 100  # of one request
     tasks: int = 1000
     classes: int = 100  # of one task
     examples: int = 2000  # of one task
-    rate: float = 200.0  # requests per second and client
     queue: int = 64  # requests for the network that may wait
-    body_seconds: float = 30.0  # to send a request
     connections: int = 500  # at a time
 
     def __post_init__(self) -> None:
@@ -56,10 +53,8 @@ class Settings:
         if self.threads < 1:
             raise UserError(f"Expected at least 1 thread, got {self.threads}.", parameter="threads")
         if not self.is_local and not self.token:
-            raise UserError(
-                f"Listening on {self.host} lets other machines in: give a token that they have to know.",
-                parameter="token",
-            )
+            message = f"Listening on {self.host} lets other machines in: give a token that they have to know."
+            raise UserError(message, parameter="token")
         if self.token is not None and len(self.token) < 8:
             raise UserError(
                 f"Expected a token of 8 characters or more, got {len(self.token)}: `openssl rand -hex 16` makes one.",
@@ -77,9 +72,8 @@ class Settings:
         Another site's name that was made to resolve to this machine does not; beyond this machine any address does,
         because no site's name is an address.
         """
-        name = header.rsplit(":", 1)[0] if not header.endswith("]") else header
-        name = name.lower()
-        if name in LOCAL_NAMES or name in self.allow_hosts or name == self.host:
+        name = (header if header.endswith("]") else header.rsplit(":", 1)[0]).lower()
+        if name in ("127.0.0.1", "localhost", "[::1]", self.host, *self.allow_hosts):
             return True
         return not self.is_local and _is_address(name.strip("[]"))
 
@@ -95,11 +89,11 @@ class Settings:
     @property
     def database(self) -> str:
         """The address of the database; a folder is made if there is none."""
-        if "://" in self.store:
-            if not self.store.startswith(("postgresql://", "postgresql+psycopg://")):
-                scheme = self.store.split("://")[0]
+        scheme, separator, rest = self.store.partition("://")
+        if separator:
+            if scheme not in ("postgresql", "postgresql+psycopg"):
                 raise UserError(f"Expected a folder or postgresql://…, got {scheme}://….", parameter="store")
-            return self.store.replace("postgresql://", "postgresql+psycopg://", 1)
+            return f"postgresql+psycopg://{rest}"
         folder = Path(self.store)
         try:
             folder.mkdir(parents=True, exist_ok=True)

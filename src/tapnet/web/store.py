@@ -1,29 +1,43 @@
 """Tasks in a database: every method is one transaction, and what it returned is on disk.
 
-Changes of one task are made one after another: each first takes the task's row and counts up its revision.
+Changes of one task are made one after another: each first takes the task's row and counts up its revision. A change
+shows or hides rows (`present`), or renames a class; it is kept as JSON with what takes it back. Nothing else is ever
+undone, and rows that no kept change can bring back are deleted.
 """
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, delete, func, select, update
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, Table, delete, func, select, update
 
-from tapnet.web import journal
-from tapnet.web.database import Database
-from tapnet.web.problems import Problem
-from tapnet.web.records import NewExample, StoredTask, Summary
-from tapnet.web.schema import classes, examples, schema_version, tasks
+from tapnet.web.bodies import ClassBody, ExampleBody, TaskBody, TaskSummary
+from tapnet.web.database import Database, changes, classes, examples, schema_version, tasks
+from tapnet.web.problems import Problem, missing
 from tapnet.web.settings import Limits
-from tapnet.web.task_rows import class_name, count_rows, insert_class, insert_examples, missing, stored_task
 
-_SETTINGS = ("name", "method", "projection_dim")
+KEPT = 200  # changes of one task
+
+
+@dataclass(frozen=True)
+class NewExample:
+    """An image that was read and embedded, ready to be stored."""
+
+    sha256: str
+    features: bytes = field(repr=False)
+    thumbnail: bytes = field(repr=False)
+
+
+class NetworkChanged(Exception):
+    """The task got examples of another network in the meantime: embed these again, with that one."""
 
 
 class Store:
@@ -32,221 +46,253 @@ class Store:
     def __init__(self, database: Database, limits: Limits) -> None:
         self.database, self.limits = database, limits
 
-    def check(self) -> None:
-        """Raise an error unless the database answers."""
-        with self.database.read() as connection:
-            connection.execute(select(func.count()).select_from(tasks).where(tasks.c.id == "")).scalar()
-
-    def create_task(self, name: str, network: str | None = None, method: str | None = None) -> StoredTask:
-        """Return a new task without classes."""
+    def create_task(self, content: Sequence[tuple[str, Sequence[NewExample]]] = (), **columns: Any) -> TaskBody:
+        """Return a new task with these columns; `content` has for each class its name and examples."""
+        now, task_id = time.time(), secrets.token_hex(8)
         with self.database.write() as connection:
-            return stored_task(connection, self._insert_task(connection, name, network, method))
-
-    def import_task(
-        self,
-        name: str,
-        network: str,
-        sha256: str,
-        method: str | None,
-        dim: int | None,
-        content: Sequence[tuple[str, Any]],
-    ) -> StoredTask:
-        """Return a new task with everything in it; `content` has for each class its name and its `NewExample`s."""
-        with self.database.write() as connection:
-            task_id = self._insert_task(connection, name, network, method)
-            values = {"network": network, "network_sha256": sha256, "projection_dim": dim}
-            connection.execute(update(tasks).where(tasks.c.id == task_id).values(**values))
-            self._check_room(connection, task_id, sum(len(each) for _, each in content))
+            connection.execute(select(schema_version).with_for_update())  # one at a time, so that the limit holds
+            count = connection.execute(select(func.count()).select_from(tasks)).scalar_one()
+            if count >= self.limits.tasks:
+                raise Problem(409, f"The server keeps {self.limits.tasks} tasks, and has {count}: delete one first.")
+            connection.execute(tasks.insert().values(**columns, id=task_id, revision=1, created=now, updated=now))
+            self._check_room(connection, task_id, sum(len(new) for _, new in content))
             if len(content) > self.limits.classes:
                 raise Problem(409, f"A task may have {self.limits.classes} classes, the file has {len(content)}.")
-            for name_of_class, new in content:
-                class_id = insert_class(connection, task_id, name_of_class)
-                insert_examples(connection, task_id, class_id, new)
-            return stored_task(connection, task_id)
+            for name, new in content:
+                _insert_examples(connection, task_id, _insert_class(connection, task_id, name), new)
+            return _task(connection, task_id)
 
-    def list_tasks(self, limit: int, offset: int) -> tuple[list[Summary], int]:
+    def list_tasks(self, limit: int, offset: int) -> tuple[list[TaskSummary], int]:
         """Return a page of the tasks, the last changed first, and how many there are."""
+        counts = (_count(table, tasks.c.id).label(table.name) for table in (classes, examples))
+        page = select(tasks, *counts).order_by(tasks.c.updated.desc(), tasks.c.id).limit(limit).offset(offset)
         with self.database.read() as connection:
             total = connection.execute(select(func.count()).select_from(tasks)).scalar_one()
-            order = tasks.c.updated.desc(), tasks.c.id
-            rows = connection.execute(select(tasks).order_by(*order).limit(limit).offset(offset)).all()
-            ids = [row.id for row in rows]
-            in_classes, in_examples = (count_rows(connection, table, ids) for table in (classes, examples))
-            found = [
-                Summary(
-                    id=row.id,
-                    name=row.name,
-                    classes=in_classes.get(row.id, 0),
-                    examples=in_examples.get(row.id, 0),
-                    revision=row.revision,
-                    created=row.created,
-                    updated=row.updated,
-                )
-                for row in rows
-            ]
-            return found, total
+            return [TaskSummary(**row._mapping) for row in connection.execute(page)], total
 
-    def get_task(self, task_id: str) -> StoredTask:
+    def get_task(self, task_id: str) -> TaskBody:
         with self.database.read() as connection:
-            return stored_task(connection, task_id)
+            return _task(connection, task_id)
 
     def revision(self, task_id: str) -> int:
         """Return the number of changes of a task."""
         with self.database.read() as connection:
-            found = connection.execute(select(tasks.c.revision).where(tasks.c.id == task_id)).scalar()
-        if found is None:
+            revision = connection.execute(select(tasks.c.revision).where(tasks.c.id == task_id)).scalar()
+        if revision is None:
             raise missing("task", task_id)
-        return int(found)
+        return int(revision)
 
-    def change_settings(self, task_id: str, values: dict[str, Any]) -> StoredTask:
+    def change_settings(self, task_id: str, values: dict[str, Any]) -> TaskBody:
         """Set the name, method or projection dimension of a task."""
-        with self._change(task_id) as connection:
-            chosen = {key: value for key, value in values.items() if key in _SETTINGS}
-            if chosen:
-                connection.execute(update(tasks).where(tasks.c.id == task_id).values(**chosen))
-            return stored_task(connection, task_id)
+        with self._change(task_id, **values) as connection:
+            return _task(connection, task_id)
 
     def delete_task(self, task_id: str) -> None:
         with self.database.write() as connection:
             if not connection.execute(delete(tasks).where(tasks.c.id == task_id)).rowcount:
                 raise missing("task", task_id)
 
-    def add_class(self, task_id: str, name: str) -> StoredTask:
+    def add_class(self, task_id: str, name: str) -> TaskBody:
         with self._change(task_id) as connection:
-            self._check_name(connection, task_id, name)
-            count = count_rows(connection, classes, [task_id]).get(task_id, 0)
+            _check_class_name(connection, task_id, name)
+            count = connection.execute(select(_count(classes, task_id))).scalar_one()
             if count >= self.limits.classes:
                 raise Problem(409, f"A task may have {self.limits.classes} classes, and this one has {count}.")
-            class_id = insert_class(connection, task_id, name)
-            journal.record(connection, task_id, journal.show(class_ids=[class_id]))
-            return stored_task(connection, task_id)
+            class_id = _insert_class(connection, task_id, name)
+            _record(connection, task_id, {"present": True, "classes": [class_id], "examples": []})
+            return _task(connection, task_id)
 
-    def rename_class(self, task_id: str, class_id: str, name: str) -> StoredTask:
+    def rename_class(self, task_id: str, class_id: str, name: str) -> TaskBody:
         with self._change(task_id) as connection:
-            before = class_name(connection, task_id, class_id)
-            self._check_name(connection, task_id, name, besides=class_id)
+            before = _class_name(connection, task_id, class_id)
+            _check_class_name(connection, task_id, name, besides=class_id)
             if name != before:
                 connection.execute(update(classes).where(classes.c.id == class_id).values(name=name))
-                journal.record(connection, task_id, journal.rename(class_id, before, name))
-            return stored_task(connection, task_id)
+                _record(connection, task_id, {"class": class_id, "before": before, "after": name})
+            return _task(connection, task_id)
 
-    def delete_class(self, task_id: str, class_id: str) -> StoredTask:
-        """Delete a class with its examples; `undo` brings both back."""
+    def delete_class(self, task_id: str, class_id: str) -> TaskBody:
+        """Delete a class with its examples; undoing that brings both back."""
         with self._change(task_id) as connection:
-            class_name(connection, task_id, class_id)
+            _class_name(connection, task_id, class_id)
             of_class = select(examples.c.id).where(examples.c.class_id == class_id, examples.c.present)
-            gone = list(connection.execute(of_class).scalars())
-            connection.execute(update(classes).where(classes.c.id == class_id).values(present=False))
-            connection.execute(update(examples).where(examples.c.id.in_(gone)).values(present=False))
-            journal.record(connection, task_id, journal.hide([class_id], gone))
-            return stored_task(connection, task_id)
+            hidden = list(connection.execute(of_class).scalars())
+            _show_or_hide(connection, task_id, False, [class_id], hidden)
+            _record(connection, task_id, {"present": False, "classes": [class_id], "examples": hidden})
+            return _task(connection, task_id)
 
     def add_examples(
         self, task_id: str, class_id: str, network: str, sha256: str, new: Sequence[NewExample]
-    ) -> tuple[StoredTask, list[str]]:
+    ) -> tuple[TaskBody, list[str]]:
         """Add images to a class, as embedded by a network; return the task and the ids of those it did not have.
 
         Raise `NetworkChanged` if the task has examples of another network by now, and `Problem` if another class has
         one of the images.
         """
         with self._change(task_id) as connection:
-            name = class_name(connection, task_id, class_id)
-            row = connection.execute(select(tasks.c.network_sha256).where(tasks.c.id == task_id)).one()
-            owners = (
-                select(examples.c.sha256, classes.c.name)
-                .join(classes, classes.c.id == examples.c.class_id)
-                .where(examples.c.task_id == task_id, examples.c.present)
-            )
-            there = {each[0]: each[1] for each in connection.execute(owners)}
-            kept = select(func.count()).select_from(examples).where(examples.c.task_id == task_id)
-            if row.network_sha256 != sha256 and connection.execute(kept).scalar():  # deleted ones may come back, too
+            name = _class_name(connection, task_id, class_id)
+            this, of_task = tasks.c.id == task_id, examples.c.task_id == task_id
+            known = connection.execute(select(tasks.c.network_sha256).where(this)).scalar()
+            kept = select(examples.c.id).where(of_task).limit(1)  # deleted ones may come back, too
+            if known != sha256 and connection.execute(kept).scalar():
                 raise NetworkChanged
-            connection.execute(
-                update(tasks).where(tasks.c.id == task_id).values(network=network, network_sha256=sha256)
-            )
-            if taken := [there[each.sha256] for each in new if there.get(each.sha256, name) != name]:
-                raise Problem(409, f"This image is already an example of {taken[0]!r}: delete it there first.")
-            fresh = {each.sha256: each for each in new if each.sha256 not in there}
+            connection.execute(update(tasks).where(this).values(network=network, network_sha256=sha256))
+            owners = select(examples.c.sha256, classes.c.name).where(of_task, examples.c.present).join(classes)
+            owner = {row.sha256: row.name for row in connection.execute(owners)}
+            for example in new:
+                if owner.get(example.sha256, name) != name:
+                    taken = owner[example.sha256]
+                    raise Problem(409, f"This image is already an example of {taken!r}: delete it there first.")
+            fresh = {example.sha256: example for example in new if example.sha256 not in owner}
             self._check_room(connection, task_id, len(fresh))
-            ids = insert_examples(connection, task_id, class_id, list(fresh.values()))
+            ids = _insert_examples(connection, task_id, class_id, list(fresh.values()))
             if ids:
-                journal.record(connection, task_id, journal.show(example_ids=ids))
-            return stored_task(connection, task_id), ids
+                _record(connection, task_id, {"present": True, "classes": [], "examples": ids})
+            return _task(connection, task_id), ids
 
-    def delete_example(self, task_id: str, example_id: str) -> StoredTask:
+    def delete_example(self, task_id: str, example_id: str) -> TaskBody:
         with self._change(task_id) as connection:
-            where = examples.c.task_id == task_id, examples.c.id == example_id, examples.c.present
-            if not connection.execute(update(examples).where(*where).values(present=False)).rowcount:
+            if not _show_or_hide(connection, task_id, False, [], [example_id]):
                 raise missing("example", example_id)
-            journal.record(connection, task_id, journal.hide(example_ids=[example_id]))
-            return stored_task(connection, task_id)
+            _record(connection, task_id, {"present": False, "classes": [], "examples": [example_id]})
+            return _task(connection, task_id)
 
-    def undo(self, task_id: str) -> StoredTask:
-        """Take the last change back."""
-        return self._step(task_id, back=True)
-
-    def redo(self, task_id: str) -> StoredTask:
-        """Make the last change that was undone again."""
-        return self._step(task_id, back=False)
+    def step(self, task_id: str, back: bool) -> TaskBody:
+        """Undo the last change, or redo the last one that was undone."""
+        with self._change(task_id) as connection:
+            order = changes.c.number.desc() if back else changes.c.number.asc()
+            where = changes.c.task_id == task_id, changes.c.undone == (not back)
+            row = connection.execute(select(changes).where(*where).order_by(order).limit(1)).first()
+            if row is None:
+                raise Problem(409, f"There is nothing to {'undo' if back else 'redo'}.")
+            change = json.loads(row.content)
+            if "class" in change:
+                name = change["before" if back else "after"]
+                connection.execute(update(classes).where(classes.c.id == change["class"]).values(name=name))
+            else:
+                present = change["present"] != back
+                _show_or_hide(connection, task_id, present, change["classes"], change["examples"])
+            this = changes.c.task_id == task_id, changes.c.number == row.number
+            connection.execute(update(changes).where(*this).values(undone=back))
+            return _task(connection, task_id)
 
     def thumbnail(self, task_id: str, example_id: str) -> bytes:
         """Return the small JPEG of an example."""
         with self.database.read() as connection:
             where = examples.c.task_id == task_id, examples.c.id == example_id
-            found = connection.execute(select(examples.c.thumbnail).where(*where)).scalar()
-        if found is None:
+            thumbnail = connection.execute(select(examples.c.thumbnail).where(*where)).scalar()
+        if thumbnail is None:
             raise missing("example", example_id)
-        return bytes(found)
+        return bytes(thumbnail)
 
-    def task_with_features(self, task_id: str) -> tuple[StoredTask, dict[str, NDArray[np.float32]], dict[str, bytes]]:
+    def task_with_features(self, task_id: str) -> tuple[TaskBody, dict[str, NDArray[np.float32]], dict[str, bytes]]:
         """Return a task with the flat features and the thumbnails of its examples, by their ids."""
         with self.database.read() as connection:
-            task = stored_task(connection, task_id)
+            task = _task(connection, task_id)
             columns = examples.c.id, examples.c.features, examples.c.thumbnail
             rows = connection.execute(select(*columns).where(examples.c.task_id == task_id, examples.c.present)).all()
         features = {row.id: np.frombuffer(row.features, np.float32) for row in rows}
         return task, features, {row.id: bytes(row.thumbnail) for row in rows}
 
     @contextmanager
-    def _change(self, task_id: str) -> Iterator[Connection]:
-        """Inside, nobody else changes the task."""
+    def _change(self, task_id: str, **values: Any) -> Iterator[Connection]:
+        """Inside, nobody else changes the task; columns of its row may be set."""
         with self.database.write() as connection:
-            values = {"revision": tasks.c.revision + 1, "updated": time.time()}
+            values |= {"revision": tasks.c.revision + 1, "updated": time.time()}
             if not connection.execute(update(tasks).where(tasks.c.id == task_id).values(**values)).rowcount:
                 raise missing("task", task_id)
             yield connection
 
-    def _step(self, task_id: str, back: bool) -> StoredTask:
-        with self._change(task_id) as connection:
-            if not journal.step(connection, task_id, back):
-                raise Problem(409, f"There is nothing to {'undo' if back else 'redo'}.")
-            return stored_task(connection, task_id)
-
-    def _insert_task(self, connection: Connection, name: str, network: str | None, method: str | None) -> str:
-        connection.execute(select(schema_version).with_for_update())  # one at a time, so that the limit holds
-        count = connection.execute(select(func.count()).select_from(tasks)).scalar_one()
-        if count >= self.limits.tasks:
-            raise Problem(409, f"The server keeps {self.limits.tasks} tasks, and has {count}: delete one first.")
-        now, task_id = time.time(), secrets.token_hex(8)
-        values = {"id": task_id, "name": name, "asked_network": network, "method": method}
-        connection.execute(tasks.insert().values(**values, revision=1, created=now, updated=now))
-        return task_id
-
-    def _check_name(self, connection: Connection, task_id: str, name: str, besides: str = "") -> None:
-        """Raise a problem if another class has the name, in upper or lower case."""
-        where = classes.c.task_id == task_id, classes.c.present, classes.c.id != besides
-        for other in connection.execute(select(classes.c.name).where(*where)).scalars():
-            if other.casefold() == name.casefold():
-                raise Problem(409, f"There is already a class {other!r}: choose another name.")
-
     def _check_room(self, connection: Connection, task_id: str, more: int) -> None:
-        count = count_rows(connection, examples, [task_id]).get(task_id, 0)
-        if count + more > self.limits.examples:
-            raise Problem(
-                409,
-                f"A task may have {self.limits.examples} examples; this one has {count}, and {more} more were given.",
-            )
+        most, count = self.limits.examples, connection.execute(select(_count(examples, task_id))).scalar_one()
+        if count + more > most:
+            raise Problem(409, f"A task may have {most} examples; this one has {count}, and {more} more were given.")
 
 
-class NetworkChanged(Exception):
-    """The task got examples of another network in the meantime: embed these again, with that one."""
+def _count(table: Table, task_id: str | ColumnElement[str]) -> ScalarSelect[int]:
+    where = table.c.task_id == task_id, table.c.present
+    return select(func.count()).select_from(table).where(*where).scalar_subquery()
+
+
+def _task(connection: Connection, task_id: str) -> TaskBody:
+    row = connection.execute(select(tasks).where(tasks.c.id == task_id)).first()
+    if row is None:
+        raise missing("task", task_id)
+    columns = examples.c.class_id, examples.c.id, examples.c.sha256
+    where = examples.c.task_id == task_id, examples.c.present
+    by_class: dict[str, list[ExampleBody]] = {}
+    for example in connection.execute(select(*columns).where(*where).order_by(examples.c.position)):
+        by_class.setdefault(example.class_id, []).append(ExampleBody(id=example.id, sha256=example.sha256))
+    of_task = select(classes).where(classes.c.task_id == task_id, classes.c.present).order_by(classes.c.position)
+    rows = connection.execute(of_task)
+    bodies = [ClassBody(id=one.id, name=one.name, examples=by_class.get(one.id, [])) for one in rows]
+    undone = set(connection.execute(select(changes.c.undone).where(changes.c.task_id == task_id).distinct()).scalars())
+    return TaskBody(**row._mapping, classes=bodies, can_undo=False in undone, can_redo=True in undone)
+
+
+def _class_name(connection: Connection, task_id: str, class_id: str) -> str:
+    where = classes.c.task_id == task_id, classes.c.id == class_id, classes.c.present
+    name = connection.execute(select(classes.c.name).where(*where)).scalar()
+    if name is None:
+        raise missing("class", class_id)
+    return str(name)
+
+
+def _check_class_name(connection: Connection, task_id: str, name: str, besides: str = "") -> None:
+    """Raise a problem if another class has the name, in upper or lower case."""
+    where = classes.c.task_id == task_id, classes.c.present, classes.c.id != besides
+    for other in connection.execute(select(classes.c.name).where(*where)).scalars():
+        if other.casefold() == name.casefold():
+            raise Problem(409, f"There is already a class {other!r}: choose another name.")
+
+
+def _next_position(connection: Connection, table: Table, task_id: str) -> int:
+    return (connection.execute(select(func.max(table.c.position)).where(table.c.task_id == task_id)).scalar() or 0) + 1
+
+
+def _insert_class(connection: Connection, task_id: str, name: str) -> str:
+    row = {"id": secrets.token_hex(8), "task_id": task_id, "name": name, "present": True}
+    connection.execute(classes.insert().values(**row, position=_next_position(connection, classes, task_id)))
+    return str(row["id"])
+
+
+def _insert_examples(connection: Connection, task_id: str, class_id: str, new: Sequence[NewExample]) -> list[str]:
+    common = {"task_id": task_id, "class_id": class_id, "present": True}
+    first = _next_position(connection, examples, task_id)
+    rows = [
+        {"id": secrets.token_hex(8), "position": first + number} | common | vars(example)
+        for number, example in enumerate(new)
+    ]
+    if rows:
+        connection.execute(examples.insert(), rows)
+    return [str(row["id"]) for row in rows]
+
+
+def _show_or_hide(
+    connection: Connection, task_id: str, present: bool, class_ids: Sequence[str], example_ids: Sequence[str]
+) -> int:
+    """Return how many rows were hidden and are shown now, or the other way round."""
+    changed = 0
+    for table, ids in ((classes, class_ids), (examples, example_ids)):
+        if ids:
+            where = table.c.task_id == task_id, table.c.id.in_(ids), table.c.present != present
+            changed += connection.execute(update(table).where(*where).values(present=present)).rowcount
+    return changed
+
+
+def _record(connection: Connection, task_id: str, change: dict[str, Any]) -> None:
+    """Remember a change that was made; what had been undone before it cannot be redone any more."""
+    of_task = changes.c.task_id == task_id
+    forgotten = connection.execute(delete(changes).where(of_task, changes.c.undone)).rowcount
+    number = (connection.execute(select(func.max(changes.c.number)).where(of_task)).scalar() or 0) + 1
+    forgotten += connection.execute(delete(changes).where(of_task, changes.c.number <= number - KEPT)).rowcount
+    values = {"task_id": task_id, "number": number, "content": json.dumps(change), "undone": False}
+    connection.execute(changes.insert().values(**values))
+    if not forgotten:
+        return
+    kept = [json.loads(text) for text in connection.execute(select(changes.c.content).where(of_task)).scalars()]
+    for table, key in ((examples, "examples"), (classes, "classes")):
+        named = {row_id for change in kept for row_id in change.get(key, ())}
+        hidden = connection.execute(select(table.c.id).where(table.c.task_id == task_id, ~table.c.present)).scalars()
+        for row_id in sorted(set(hidden) - named):
+            connection.execute(delete(table).where(table.c.id == row_id))

@@ -1,177 +1,279 @@
-"""Tasks, their classes and examples: create, list, get, change, delete, undo."""
+"""Tasks, their classes and examples: create, also from a task file, list, get, change, delete, undo."""
 
 from __future__ import annotations
 
+import io
+import random
+import re
+import tempfile
 from functools import partial
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+import numpy as np
+from fastapi import APIRouter, Query, Request, Response
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+from pydantic import TypeAdapter, ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from tapnet.web.bodies import Added, ExampleList, ListedExample, NewClass, NewTask, TaskBody, TaskChange, TaskList
-from tapnet.web.example import NAME, example_images
-from tapnet.web.problems import Problem, describe_problems
-from tapnet.web.records import StoredTask
-from tapnet.web.services import Id, Parts, Services
-from tapnet.web.store import NetworkChanged
-from tapnet.web.uploads import IMAGES_BODY, Upload, Uploaded
+from tapnet.data import load_dataset
+from tapnet.data.preprocessing import Unreadable, image_size
+from tapnet.inference import read_task
+from tapnet.inference.images import THUMBNAIL, Example, read_image
+from tapnet.inference.method_choice import choose_method
+from tapnet.inference.networks import EmbeddingModel
+from tapnet.inference.task import Task, check_names_differ
+from tapnet.inference.task_file import with_network
+from tapnet.web import bodies
+from tapnet.web.engine import Engine, Id, Services, ServicesDep
+from tapnet.web.problems import Problem, first_fault, missing
+from tapnet.web.store import NetworkChanged, NewExample
 
 router = APIRouter(prefix="/v1/tasks")
-CREATED = describe_problems(409)
-UPLOAD = describe_problems(409, 415)
+READY = "Five drawings of five things"
+THINGS = ("sailboat", "cat", "flower", "clock", "butterfly")
+_FIRST = 5  # of each, whatever they look like: the accuracy on the page is that of drawings nobody chose
+JPEG: dict[int | str, dict[str, Any]] = {200: {"content": {"image/jpeg": {}}}}
+_SIDE, _MARGIN = 112, 10  # of a drawing, in pixels
+_SHA256 = re.compile("[0-9a-f]{64}")
+_THUMBNAIL_PIXELS = 1_000_000  # ours have a hundredth of that; a file may hold thousands
 
 
-@router.post("", status_code=201, tags=["tasks"], responses=CREATED)
-async def create_task(body: NewTask, parts: Parts) -> TaskBody:
+@router.post("", status_code=201)
+async def create_task(body: bodies.NewTask, services: ServicesDep) -> bodies.TaskBody:
     """Create a task, empty or the ready example."""
     if body.example:
-        return TaskBody.of(await parts.engine.run(partial(_ready_example, parts, body.name)))
-    return TaskBody.of(await run_in_threadpool(_create, parts, body))
+        return await services.engine.run(partial(_ready_example, services.engine, body.name))
+    return await run_in_threadpool(_create, services.engine, body)
 
 
-@router.get("", tags=["tasks"])
+def _create(engine: Engine, body: bodies.NewTask) -> bodies.TaskBody:
+    if body.network is not None:
+        engine.check_network(body.network)
+    if body.method is not None:
+        engine.check_method(body.network, body.method, None)
+    return engine.store.create_task(name=body.name, network=body.network, method=body.method)
+
+
+def _ready_example(engine: Engine, name: str) -> bodies.TaskBody:
+    drawings, content = load_dataset("quickdraw", "test"), []
+    for thing in THINGS:
+        rows = np.flatnonzero(drawings.labels == drawings.names.index(thing))[:_FIRST]
+        model, new = engine.embed_examples([_png(pixels) for pixels in drawings.gather(rows)], "drawings")
+        content.append((thing, new))
+    name = READY if name == "Untitled" else name
+    return engine.store.create_task(content, name=name, network=model.name, network_sha256=model.sha256)
+
+
+def random_drawing(name: str = "") -> bytes:
+    """Return a drawing that the ready example does not show, of the thing named or, if there is none, of any."""
+    drawings = load_dataset("quickdraw", "test")
+    known = name.lower() in drawings.names
+    label = drawings.names.index(name.lower()) if known else random.randrange(len(drawings.names))
+    rows = np.flatnonzero(drawings.labels == label)[_FIRST:]
+    return _png(drawings.gather(rows[[random.randrange(len(rows))]])[0])
+
+
+def _png(pixels: NDArray[np.uint8]) -> bytes:
+    """Return a drawing of the bundled set as a PNG file, ink dark on white."""
+    image = Image.fromarray(255 - pixels.squeeze(-1)).resize((_SIDE, _SIDE), Image.Resampling.BICUBIC)
+    stream = io.BytesIO()
+    ImageOps.expand(image, _MARGIN, fill=255).save(stream, "PNG")
+    return stream.getvalue()
+
+
+@router.post("/file", status_code=201, openapi_extra=bodies.FILE_BODY)
+async def upload_task(
+    request: Request, services: ServicesDep, name: Annotated[str, Query(max_length=bodies.LONGEST_NAME)] = ""
+) -> bodies.TaskBody:
+    """Create a task from a task file, which is the body of the request: not a form with a file in it."""
+    if request.headers.get("content-type", "").startswith("multipart/"):
+        raise Problem(415, "Expected the task file itself as the body (curl --data-binary @FILE), got a form.")
+    content = await request.body()
+    return await services.engine.run(partial(_import, services.engine, content, name))
+
+
+def _import(engine: Engine, content: bytes, name: str) -> bodies.TaskBody:
+    """Store what a task file holds; its network needs to be one of the server's."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "uploaded.task"
+        path.write_bytes(content)
+        try:
+            task = read_task(path)
+            *names, name = map(
+                TypeAdapter(bodies.Name).validate_python, (*task.classes, name.strip() or "Uploaded task")
+            )
+            check_names_differ(names)
+        except ValidationError as error:
+            raise Problem(422, f"The file has a name that no task can have: {first_fault(error)}") from None
+        except ValueError as error:
+            raise Problem(422, str(error).replace(str(path), "The file")) from None
+    examples, most = task.examples, engine.settings.limits.examples
+    if not all(isinstance(sha256, str) and _SHA256.fullmatch(sha256) for sha256 in examples.hashes):
+        raise Problem(422, "The file names an example by something other than a sha-256.")
+    if len(examples) > most:
+        raise Problem(409, f"A task may have {most} examples, the file has {len(examples)}.")
+    model = engine.model(task.network)
+    if task.precision != model.precision:
+        raise Problem(422, f"The task was fitted in {task.precision}, this server computes in {model.precision}.")
+    method, dim = _kept_method(engine, task, model)
+    with_network(task, model)  # raises UserError unless it is the one of the task
+    by_class: list[tuple[str, list[NewExample]]] = [(shown, []) for shown in names]
+    for label, row, sha256, jpeg in zip(
+        examples.labels, examples.features, examples.hashes, examples.thumbnails, strict=True
+    ):
+        by_class[label][1].append(NewExample(sha256, row.tobytes(), _thumbnail(jpeg, model)))
+    return engine.store.create_task(
+        by_class, name=name, network=model.name, network_sha256=model.sha256, method=method, projection_dim=dim
+    )
+
+
+def _kept_method(engine: Engine, task: Task, model: EmbeddingModel) -> tuple[str | None, int | None]:
+    """Return the method, `None` if it is the one that `fit` chooses, and the projection dimension.
+
+    Raise a problem for options that the server does not keep.
+    """
+    defaults = {"selection": "optimal"}  # what a task file may name although the server does not keep it
+    options = {key: value for key, value in task.options.items() if defaults.get(key) != value}
+    if (task.method, options) == choose_method(model)[:2]:
+        return None, None
+    if task.method not in model.offered_methods(way=2):
+        raise Problem(422, f"This server cannot fit the method {task.method!r}.")
+    dim = options.pop("projection_dim", None)
+    if options:
+        raise Problem(422, f"The task has the option {next(iter(options))!r}, which this server does not keep.")
+    if dim is not None and (type(dim) is not int or not 1 <= dim <= bodies.MOST_DIMENSIONS):
+        raise Problem(422, f"Expected `projection_dim` to be a whole number above 0, got {dim!r}.")
+    engine.check_method(task.network, task.method, dim)
+    return task.method, dim
+
+
+def _thumbnail(jpeg: bytes, model: EmbeddingModel) -> bytes:
+    """Return a thumbnail made anew: what a file claims to be one may be anything."""
+    size = image_size(jpeg)
+    if not isinstance(size, Unreadable) and size[0] * size[1] <= _THUMBNAIL_PIXELS:
+        example = read_image(jpeg, model.image_preprocessing, thumbnail=True)
+        if isinstance(example, Example):
+            return example.thumbnail
+    stream = io.BytesIO()
+    Image.new("L", (THUMBNAIL, THUMBNAIL), 200).save(stream, "JPEG")
+    return stream.getvalue()
+
+
+@router.get("")
 def list_tasks(
-    parts: Parts,
+    services: ServicesDep,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
-) -> TaskList:
+) -> bodies.TaskList:
     """List the tasks, the last changed first."""
-    found, total = parts.store.list_tasks(limit, offset)
-    return TaskList(tasks=found, total=total)
+    tasks, total = services.store.list_tasks(limit, offset)
+    return bodies.TaskList(tasks=tasks, total=total)
 
 
-@router.get("/{task}", tags=["tasks"])
-def get_task(task: Id, parts: Parts) -> TaskBody:
+@router.get("/{task}")
+def get_task(task: Id, services: ServicesDep) -> bodies.TaskBody:
     """Get a task with its classes and examples."""
-    return TaskBody.of(parts.store.get_task(task))
+    return services.store.get_task(task)
 
 
-@router.patch("/{task}", tags=["tasks"])
-def change_task(task: Id, body: TaskChange, parts: Parts) -> TaskBody:
+@router.patch("/{task}")
+def change_task(task: Id, body: bodies.TaskChange, services: ServicesDep) -> bodies.TaskBody:
     """Rename a task, or change how it compares images."""
     values = body.model_dump(exclude_unset=True)
     if values.get("name", "") is None:
         raise Problem(422, "name: expected a name, got null.")
     if any(values.get(key) is not None for key in ("method", "projection_dim")):
-        stored = parts.store.get_task(task)
-        network, method = stored.network or stored.asked_network, values.get("method", stored.method)
-        parts.engine.check_method(network, method, values.get("projection_dim"))
-    return TaskBody.of(parts.store.change_settings(task, values))
+        stored = services.store.get_task(task)
+        services.engine.check_method(stored.network, values.get("method", stored.method), values.get("projection_dim"))
+    return services.store.change_settings(task, values)
 
 
-@router.delete("/{task}", status_code=204, tags=["tasks"])
-def delete_task(task: Id, parts: Parts) -> None:
+@router.delete("/{task}", status_code=204)
+def delete_task(task: Id, services: ServicesDep) -> None:
     """Delete a task with everything in it, for good."""
-    parts.store.delete_task(task)
+    services.store.delete_task(task)
 
 
-@router.post("/{task}/undo", tags=["tasks"], responses=CREATED)
-def undo(task: Id, parts: Parts) -> TaskBody:
+@router.post("/{task}/undo")
+def undo(task: Id, services: ServicesDep) -> bodies.TaskBody:
     """Take the last change of classes or examples back."""
-    return TaskBody.of(parts.store.undo(task))
+    return services.store.step(task, back=True)
 
 
-@router.post("/{task}/redo", tags=["tasks"], responses=CREATED)
-def redo(task: Id, parts: Parts) -> TaskBody:
+@router.post("/{task}/redo")
+def redo(task: Id, services: ServicesDep) -> bodies.TaskBody:
     """Make the last change that was undone again."""
-    return TaskBody.of(parts.store.redo(task))
+    return services.store.step(task, back=False)
 
 
-@router.post("/{task}/classes", status_code=201, tags=["classes"], responses=CREATED)
-def add_class(task: Id, body: NewClass, parts: Parts) -> TaskBody:
+@router.post("/{task}/classes", status_code=201)
+def add_class(task: Id, body: bodies.NewClass, services: ServicesDep) -> bodies.TaskBody:
     """Add a class; it counts once it has an example."""
-    return TaskBody.of(parts.store.add_class(task, body.name))
+    return services.store.add_class(task, body.name)
 
 
-@router.patch("/{task}/classes/{class_id}", tags=["classes"], responses=CREATED)
-def rename_class(task: Id, class_id: Id, body: NewClass, parts: Parts) -> TaskBody:
+@router.patch("/{task}/classes/{class_id}")
+def rename_class(task: Id, class_id: Id, body: bodies.NewClass, services: ServicesDep) -> bodies.TaskBody:
     """Rename a class."""
-    return TaskBody.of(parts.store.rename_class(task, class_id, body.name))
+    return services.store.rename_class(task, class_id, body.name)
 
 
-@router.delete("/{task}/classes/{class_id}", tags=["classes"])
-def delete_class(task: Id, class_id: Id, parts: Parts) -> TaskBody:
+@router.delete("/{task}/classes/{class_id}")
+def delete_class(task: Id, class_id: Id, services: ServicesDep) -> bodies.TaskBody:
     """Delete a class with its examples; undo brings them back."""
-    return TaskBody.of(parts.store.delete_class(task, class_id))
+    return services.store.delete_class(task, class_id)
 
 
-@router.post(
-    "/{task}/classes/{class_id}/examples",
-    status_code=201,
-    tags=["examples"],
-    responses=UPLOAD,
-    openapi_extra=IMAGES_BODY,
-)
-async def add_examples(task: Id, class_id: Id, upload: Uploaded, parts: Parts) -> Added:
+@router.post("/{task}/classes/{class_id}/examples", status_code=201, openapi_extra=bodies.IMAGES_BODY)
+async def add_examples(task: Id, class_id: Id, upload: bodies.Uploaded, services: ServicesDep) -> bodies.Added:
     """Add images to a class: all of them, or none if one cannot be read."""
-    stored, ids = await parts.engine.run(partial(_add, parts, task, class_id, upload))
-    return Added(added=ids, task=TaskBody.of(stored))
+    return await services.engine.run(partial(_add, services, task, class_id, upload))
 
 
-@router.get("/{task}/examples", tags=["examples"])
-def list_examples(task: Id, parts: Parts) -> ExampleList:
+def _add(services: Services, task: str, class_id: str, upload: bodies.Upload) -> bodies.Added:
+    """Embed images with the network of the task, and store them."""
+    images = upload.images(services.engine.settings.limits)
+    while True:
+        stored = services.store.get_task(task)
+        if not any(one.id == class_id for one in stored.classes):
+            raise missing("class", class_id)
+        model, new = services.engine.embed_examples(images, stored.network)
+        try:
+            changed, ids = services.store.add_examples(task, class_id, model.name, model.sha256, new)
+            return bodies.Added(added=ids, task=changed)
+        except NetworkChanged:  # somebody added the first examples, of another kind, in the meantime
+            if stored.network_sha256 is not None:
+                raise Problem(409, f"The task was taught with another version of the network {model.name!r}.") from None
+
+
+@router.get("/{task}/examples")
+def list_examples(task: Id, services: ServicesDep) -> bodies.ExampleList:
     """List the examples of all classes, with the addresses of their thumbnails."""
-    stored = parts.store.get_task(task)
-    return ExampleList(
+    return bodies.ExampleList(
         examples=[
-            ListedExample(
-                **vars(each),
+            bodies.ListedExample(
+                id=example.id,
+                sha256=example.sha256,
                 class_id=one.id,
                 class_name=one.name,
-                thumbnail=f"/v1/tasks/{task}/examples/{each.id}/thumbnail",
+                thumbnail=f"/v1/tasks/{task}/examples/{example.id}/thumbnail",
             )
-            for one in stored.classes
-            for each in one.examples
+            for one in services.store.get_task(task).classes
+            for example in one.examples
         ]
     )
 
 
-@router.get(
-    "/{task}/examples/{example}/thumbnail",
-    tags=["examples"],
-    response_class=Response,
-    responses={200: {"content": {"image/jpeg": {}}}},
-)
-def thumbnail(task: Id, example: Id, parts: Parts) -> Response:
+@router.get("/{task}/examples/{example}/thumbnail", response_class=Response, responses=JPEG)
+def thumbnail(task: Id, example: Id, services: ServicesDep) -> Response:
     """Get an example as a small JPEG."""
-    content = parts.store.thumbnail(task, example)
+    content = services.store.thumbnail(task, example)
     return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=86400, immutable"})
 
 
-@router.delete("/{task}/examples/{example}", tags=["examples"])
-def delete_example(task: Id, example: Id, parts: Parts) -> TaskBody:
+@router.delete("/{task}/examples/{example}")
+def delete_example(task: Id, example: Id, services: ServicesDep) -> bodies.TaskBody:
     """Delete an example; undo brings it back."""
-    return TaskBody.of(parts.store.delete_example(task, example))
-
-
-def _create(parts: Services, body: NewTask) -> StoredTask:
-    if body.network is not None and body.network not in parts.engine.networks:
-        raise Problem(422, f"This server has the networks {', '.join(parts.engine.networks)}, got {body.network!r}.")
-    if body.method is not None:
-        parts.engine.check_method(body.network, body.method, None)
-    return parts.store.create_task(body.name, body.network, body.method)
-
-
-def _add(parts: Services, task: str, class_id: str, upload: Upload) -> tuple[StoredTask, list[str]]:
-    """Embed images with the network of the task, and store them."""
-    images = upload.images(parts.settings.limits)
-    while True:
-        stored = parts.store.get_task(task)
-        if not any(each.id == class_id for each in stored.classes):
-            raise Problem(404, f"There is no class {class_id!r}.")
-        model, new = parts.engine.embed(images, stored.network or stored.asked_network)
-        parts.metrics.images.inc(len(new))
-        try:
-            return parts.store.add_examples(task, class_id, model.name, model.sha256, new)
-        except NetworkChanged:  # somebody added the first examples, of another kind, in the meantime
-            if stored.network == model.name:
-                raise Problem(409, f"The task was taught with another version of the network {model.name!r}.") from None
-
-
-def _ready_example(parts: Services, name: str) -> StoredTask:
-    content, images = [], example_images()
-    for thing, drawings in images.items():
-        model, new = parts.engine.embed(drawings, "drawings")
-        content.append((thing, new))
-    shown = NAME if name == "Untitled" else name
-    return parts.store.import_task(shown, model.name, model.sha256, None, None, content)
+    return services.store.delete_example(task, example)
