@@ -8,8 +8,8 @@ from pairs import Row, compared
 
 from tapnet.backbones import make_backbone
 from tapnet.data import load_dataset
-from tapnet.data.batches import to_float_tensor
 from tapnet.evaluation.embedding import embed, fused
+from tapnet.hardware import to_float_tensor
 
 BATCH = 256
 

@@ -15,9 +15,9 @@ from evaluation import Nothing
 from pairs import Row
 
 from tapnet.data import ImageSet
-from tapnet.data.batches import to_float_tensor
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator
+from tapnet.hardware import to_float_tensor
 from tapnet.methods import TapNet
 from tapnet.plotting import COLORS, new_figure, save
 

@@ -16,7 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, distributed
 
 from tapnet.errors import UserError
@@ -39,6 +41,20 @@ def resolve_device(device: str = "auto") -> torch.device:
             parameter="device",
         )
     return torch.device(available[0] if device == "auto" else device)
+
+
+def to_float_tensor(pixels: NDArray[np.uint8], device: torch.device) -> Tensor:
+    """Return float images (n, channels, height, width) in [0, 1], channels last in memory, from uint8 (n, h, w, c).
+
+    They are copied to the device as uint8, a quarter of the bytes.
+    """
+    return to_device(pixels, device).permute(0, 3, 1, 2).float().div_(255)
+
+
+def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
+    """Return the array as a tensor on the device; to a GPU it is copied asynchronously, from pinned memory."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def device_of(module: torch.nn.Module) -> torch.device:

@@ -27,10 +27,11 @@ from torch import Tensor
 
 from tapnet.backbones import Backbone, make_backbone
 from tapnet.data import ImageSet
-from tapnet.data.batches import EpisodeImages, class_labels, to_float_tensor
+from tapnet.data.batches import EpisodeImages, class_labels
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.errors import UserError
 from tapnet.evaluation.evaluator import Evaluator
+from tapnet.hardware import to_float_tensor
 from tapnet.methods import Method
 from tapnet.registry import options_of
 

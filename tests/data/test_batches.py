@@ -4,8 +4,9 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from tapnet.backbones import Conv4
-from tapnet.data.batches import EpisodeBatchSampler, EpisodeImages, episode_images, to_device, to_float_tensor
+from tapnet.data.batches import EpisodeBatchSampler, EpisodeImages, episode_images
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
+from tapnet.hardware import to_device, to_float_tensor
 from tapnet.methods import TapNet
 
 

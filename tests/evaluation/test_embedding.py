@@ -7,9 +7,9 @@ import torch
 
 from tapnet.backbones import make_backbone
 from tapnet.checkpoint import backbone_digest
-from tapnet.data.batches import to_float_tensor
 from tapnet.evaluation import embedding
 from tapnet.evaluation.embedding import cached_features, embed, feature_key, fused
+from tapnet.hardware import to_float_tensor
 
 
 @pytest.mark.parametrize("name", ["conv4", "resnet12", "resnet12-small"])

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.utils.data import Sampler
 
 from tapnet.data.episodes import Episode, EpisodeSampler, EpisodeSpec
 from tapnet.data.packed import ImageSet
+from tapnet.hardware import to_device, to_float_tensor
 
 _CPU = torch.device("cpu")
 
@@ -82,20 +82,6 @@ def episode_images(images: ImageSet, episode: Episode, device: torch.device = _C
     """Return the images of an episode on the device, as floats in [0, 1]."""
     tensor = to_float_tensor(images.gather(episode.indices), device)
     return EpisodeImages(tensor, *episode.sizes, to_device(episode.classes, device))
-
-
-def to_float_tensor(pixels: NDArray[np.uint8], device: torch.device) -> Tensor:
-    """Return float images (n, channels, height, width) in [0, 1], channels last in memory, from uint8 (n, h, w, c).
-
-    They are copied to the device as uint8, a quarter of the bytes.
-    """
-    return to_device(pixels, device).permute(0, 3, 1, 2).float().div_(255)
-
-
-def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Return the array as a tensor on the device; to a GPU it is copied asynchronously, from pinned memory."""
-    tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def class_labels(way: int, per_class: int, device: torch.device | None = None) -> Tensor:

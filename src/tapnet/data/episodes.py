@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -64,7 +65,7 @@ class EpisodeBatch:
     support: Indices  # (episodes, way, shot)
     query: Indices  # (episodes, way, query)
 
-    def among(self, rows: Indices) -> EpisodeBatch:
+    def to_global_indices(self, rows: Indices) -> EpisodeBatch:
         """Return the same episodes as positions in a larger array, of which the sampler saw only these rows."""
         return EpisodeBatch(self.classes, rows[self.support], rows[self.query])
 
@@ -80,24 +81,19 @@ class EpisodeSampler:
     """
 
     def __init__(self, labels: ArrayLike, spec: EpisodeSpec, groups: ArrayLike | None = None) -> None:
-        self.spec, self._images = spec, _Members.of(np.asarray(labels))
-        self.classes = self._images.keys
-        self._groups = _Members.of(np.arange(len(self.classes)) if groups is None else np.asarray(groups))
+        self.spec, self._images = spec, _members(np.asarray(labels))
+        self.classes, sizes = self._images.keys, self._images.sizes
+        self._groups = _members(np.arange(len(self.classes)) if groups is None else np.asarray(groups))
         if len(self._groups.members) != len(self.classes):
             raise UserError(
                 f"`groups` needs one entry per class, that is {len(self.classes)}, got {len(self._groups.members)}."
             )
-        self._check_enough_data(grouped=groups is not None)
-
-    def _check_enough_data(self, grouped: bool) -> None:
-        spec = self.spec
         if len(self._groups.sizes) < spec.way:
-            kind = "groups of classes" if grouped else "classes"
+            kind = "classes" if groups is None else "groups of classes"
             raise NotEnoughDataError(
                 f"{spec.way}-way episodes need {spec.way} {kind}, the data has {len(self._groups.sizes)}: lower `way`."
             )
-        needed, sizes = spec.shot + spec.query, self._images.sizes
-        if sizes.min() < needed:
+        if sizes.min() < (needed := spec.shot + spec.query):
             raise NotEnoughDataError(
                 f"{spec.shot}-shot {spec.query}-query episodes need {needed} images per class, class "
                 f"{self.classes[sizes.argmin()]} has {sizes.min()}: lower `shot` or `query`."
@@ -108,10 +104,7 @@ class EpisodeSampler:
         return Episode(batch.classes[0], batch.support[0], batch.query[0])
 
     def __iter__(self) -> Iterator[Episode]:
-        index = 0
-        while True:
-            yield self[index]
-            index += 1
+        return map(self.__getitem__, count())
 
     def batch(self, start: int, stop: int) -> EpisodeBatch:
         """Return the episodes start, start + 1, … before stop, each equal to `self[i]`."""
@@ -121,14 +114,13 @@ class EpisodeSampler:
         bits = self._bits(range(start, stop), way * (2 + taken))
         group_bits, class_bits, image_bits = np.split(bits, [way, 2 * way], axis=1)
 
-        count = len(bits)
-        groups = _draw(group_bits, np.full(count, len(self._groups.sizes)))  # (count, way)
+        groups = _draw(group_bits, np.full(len(bits), len(self._groups.sizes)))  # (episodes, way)
         within = (class_bits % self._groups.sizes[groups].astype(np.uint64)).astype(np.int64)
         classes = self._groups.members[self._groups.offsets[groups] + within]
 
         rows = classes.reshape(-1)
-        picks = _draw(image_bits.reshape(count * way, taken), self._images.sizes[rows])
-        images = self._images.members[self._images.offsets[rows][:, None] + picks].reshape(count, way, taken)
+        picks = _draw(image_bits.reshape(-1, taken), self._images.sizes[rows])
+        images = self._images.members[self._images.offsets[rows][:, None] + picks].reshape(-1, way, taken)
         return EpisodeBatch(self.classes[classes], images[..., :shot], images[..., shot:])
 
     def _bits(self, indices: range, count: int) -> NDArray[np.uint64]:
@@ -143,8 +135,7 @@ class EpisodeSampler:
         return bits
 
 
-@dataclass(frozen=True)
-class _Members:
+class _Members(NamedTuple):
     """The positions of each key in an array: of the images of a class, or the classes of a group."""
 
     keys: NDArray[Any]
@@ -152,11 +143,11 @@ class _Members:
     offsets: Indices  # where in `members` those of each key start
     sizes: Indices
 
-    @staticmethod
-    def of(array: NDArray[Any]) -> _Members:
-        keys, sizes = np.unique(array, return_counts=True)
-        sizes = sizes.astype(np.int64)
-        return _Members(keys, np.argsort(array, kind="stable").astype(np.int64), np.cumsum(sizes) - sizes, sizes)
+
+def _members(array: NDArray[Any]) -> _Members:
+    keys, sizes = np.unique(array, return_counts=True)
+    sizes = sizes.astype(np.int64)
+    return _Members(keys, np.argsort(array, kind="stable").astype(np.int64), np.cumsum(sizes) - sizes, sizes)
 
 
 def _draw(bits: NDArray[np.uint64], sizes: Indices) -> Indices:
@@ -165,18 +156,18 @@ def _draw(bits: NDArray[np.uint64], sizes: Indices) -> Indices:
     These are the first steps of a Fisher-Yates shuffle, for all rows at once. The modulo of 64 bits favors no number by
     more than one in 10^14. For long ranges only the swapped numbers are kept.
     """
-    count, taken = bits.shape
+    length, taken = bits.shape
     steps = np.arange(taken)
     others = steps + (bits % (sizes[:, None] - steps).astype(np.uint64)).astype(np.int64)
     width = int(sizes.max())
-    if count * width > _LARGEST_POOL:
-        return np.array([_sparse_draw(row) for row in others], dtype=np.int64).reshape(count, taken)
-    pool = np.tile(np.arange(width, dtype=np.int32), count)  # 32 bits: this is what takes the time
-    starts = np.arange(count) * width
+    if length * width > _LARGEST_POOL:
+        return np.array([_sparse_draw(row) for row in others], dtype=np.int64).reshape(length, taken)
+    pool = np.tile(np.arange(width, dtype=np.int32), length)  # 32 bits: this is what takes the time
+    starts = np.arange(length) * width
     for step in steps:
         here, there = starts + step, starts + others[:, step]
         pool[here], pool[there] = pool[there], pool[here]
-    return pool.reshape(count, width)[:, :taken].astype(np.int64)
+    return pool.reshape(length, width)[:, :taken].astype(np.int64)
 
 
 def _sparse_draw(others: Indices) -> list[int]:

@@ -22,8 +22,7 @@ from tapnet import __version__, hardware
 from tapnet.backbones import Backbone
 from tapnet.checkpoint import backbone_digest, tensors_digest
 from tapnet.data import ImageSet
-from tapnet.data.batches import to_float_tensor
-from tapnet.hardware import device_of, keep_freed_memory, resolve_precision
+from tapnet.hardware import device_of, keep_freed_memory, resolve_precision, to_float_tensor
 from tapnet.paths import write_atomically
 
 CACHE_BYTES = 2 * 2**30  # beyond this the least recently used files are deleted

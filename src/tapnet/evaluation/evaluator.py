@@ -24,11 +24,11 @@ from torch.nn import functional as F
 from tapnet import hardware
 from tapnet.backbones.base import check_features
 from tapnet.data import ImageSet
-from tapnet.data.batches import class_labels, to_float_tensor
+from tapnet.data.batches import class_labels
 from tapnet.data.episodes import EpisodeBatch, EpisodeSampler, EpisodeSpec, Indices
 from tapnet.errors import NonFiniteError, UserError
 from tapnet.evaluation.embedding import cached_features, embed
-from tapnet.hardware import device_of, resolve_precision
+from tapnet.hardware import device_of, resolve_precision, to_float_tensor
 from tapnet.methods import LinearHead, Method, PrototypeMethod
 
 Accuracies = NDArray[np.float64]
@@ -245,7 +245,7 @@ class Evaluator:
         size = self._batch_size(spec.way * (spec.shot + spec.query))
         starts = range(0, spec.episodes, size)
         batches = (sampler.batch(start, min(start + size, spec.episodes)) for start in starts)
-        return np.concatenate([self._batch_accuracies(batch.among(rows)) for batch in batches])
+        return np.concatenate([self._batch_accuracies(batch.to_global_indices(rows)) for batch in batches])
 
 
 def mean_and_ci95(values: Accuracies) -> tuple[float, float]:

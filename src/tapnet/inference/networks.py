@@ -20,12 +20,11 @@ from tapnet.backbones import PRETRAINED, PrecomputedFeatures, make_backbone
 from tapnet.backbones.base import check_features
 from tapnet.backbones.hugging_face import image_side
 from tapnet.checkpoint import Header, backbone_digest, parse_checkpoint, read_checkpoint, tensors_digest
-from tapnet.data.batches import to_float_tensor
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.errors import NotFoundError, UserError
 from tapnet.evaluation.calibration import Calibration
 from tapnet.evaluation.embedding import Embedder
-from tapnet.hardware import device_of, resolve_device, resolve_precision
+from tapnet.hardware import device_of, resolve_device, resolve_precision, to_float_tensor
 from tapnet.inference.background import read_background
 from tapnet.inference.images import Example, in_batches
 from tapnet.methods import METHODS, PARAMETER_FREE, Method, method_name

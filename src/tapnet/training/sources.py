@@ -12,10 +12,11 @@ from tapnet.backbones import ImageShape, PrecomputedFeatures, make_backbone
 from tapnet.checkpoint import backbone_digest
 from tapnet.data import ImageSet
 from tapnet.data.augmentation import AUGMENTATIONS, resized_crop
-from tapnet.data.batches import EpisodeImages, episode_images, to_device
+from tapnet.data.batches import EpisodeImages, episode_images
 from tapnet.data.episodes import Episode
 from tapnet.errors import UserError
 from tapnet.evaluation.embedding import cached_features
+from tapnet.hardware import to_device
 from tapnet.methods import Method
 from tapnet.paths import feature_cache
 from tapnet.recipe import Recipe
