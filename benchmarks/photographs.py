@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from pairs import Row, compared, seconds
 from PIL import Image
 
-from tapnet.inference import compare_methods, load_network
-from tapnet.inference.examples import Examples
+from tapnet.inference import compare_methods, fit_task, load_network
 from tapnet.inference.images import Example, read_images
 from tapnet.inference.networks import EmbeddingModel
-from tapnet.inference.task import fit_task
-from tapnet.inference.task_predictor import TaskPredictor
+from tapnet.inference.predictor import TaskPredictor
+from tapnet.inference.task import Examples
 
 NETWORKS = {"photos": "at least 0.85", "photos-fast": ""}
 IMAGES, WAY, SHOT = 96, 20, 5

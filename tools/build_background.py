@@ -21,7 +21,7 @@ from tapnet.backbones.efficientnet_lite import EfficientNetLite
 from tapnet.data import ImageSet, load_dataset
 from tapnet.functional import class_prototypes
 from tapnet.inference import load_network
-from tapnet.inference.background import FOLDER, write_background
+from tapnet.inference.rejection import BACKGROUND, write_background
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("network", help="photos or photos-fast, or the path to a checkpoint like them")
     parser.add_argument("datasets", nargs="+", metavar="SET:SPLIT[,SPLIT]")
     parser.add_argument("--root", help="folder of the prepared datasets")
-    parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the file (default: that of the package)")
+    parser.add_argument("--out", type=Path, default=BACKGROUND, help="folder of the file (default: the package's)")
     args = parser.parse_args()
     network, means = load_network(args.network), []
     assert isinstance(network.method.backbone, EfficientNetLite)

@@ -27,7 +27,7 @@ from tapnet.data.batches import class_labels
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.evaluation.evaluator import mean_and_ci95
 from tapnet.inference import load_network
-from tapnet.inference.method_choice import REFERENCE_SHOTS
+from tapnet.inference.model_selection import REFERENCE_SHOTS
 from tapnet.inference.networks import EmbeddingModel
 from tapnet.methods import METHODS, PARAMETER_FREE, Method
 from tapnet.training.provenance import provenance

@@ -19,11 +19,10 @@ from photo_features import set_features
 
 from tapnet.cli.options import share
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
-from tapnet.inference import load_network
-from tapnet.inference.examples import Examples
+from tapnet.inference import fit_task, load_network
 from tapnet.inference.networks import EmbeddingModel
-from tapnet.inference.rejection import fit_rejection
-from tapnet.inference.task import fit_task
+from tapnet.inference.predictor import AUTO, TaskPredictor
+from tapnet.inference.task import Examples
 from tapnet.training.provenance import provenance
 
 SIZES = ((3, 2), (3, 5), (5, 2), (5, 3), (5, 4), (5, 5), (5, 10), (10, 3))  # classes, and images of each
@@ -74,10 +73,10 @@ def measure(
         rows = episode.support[:way].reshape(-1)
         names = tuple(map(str, rows))
         examples = Examples(features[rows], np.repeat(np.arange(way), spec.shot), names, (b"",) * len(rows))
-        rejection = fit_rejection(fit_task([str(k) for k in range(way)], examples, network), network, lose)
+        predictor = TaskPredictor(fit_task([str(k) for k in range(way)], examples, network), network)
         known, unknown = (features[part.reshape(-1)] for part in (episode.query[:way], episode.query[way:]))
-        lost.append(float(rejection.rejected(known).mean()))
-        caught.append(float(rejection.rejected(unknown).mean()))
+        for features_of, shares in ((known, lost), (unknown, caught)):
+            shares.append(float(predictor.answer_features(features_of, AUTO, lose)[1].mean()))
     return {
         "way": way,
         "shot": spec.shot,

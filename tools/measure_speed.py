@@ -20,7 +20,7 @@ from tapnet.data.preprocessing import Preprocessing, Unreadable
 from tapnet.hardware import describe
 from tapnet.inference import class_folders, fit, load_network
 from tapnet.inference.images import Example, ImageInput, read_images
-from tapnet.inference.task_predictor import TaskPredictor
+from tapnet.inference.predictor import TaskPredictor
 
 NETWORKS = ("photos", "photos-fast", "efficientnet-lite0")
 

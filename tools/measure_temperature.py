@@ -3,8 +3,8 @@
     python tools/measure_temperature.py cub flowers cifar --root DATA --json results/own-images/temperature.json
 
 The features are the plain ones of a network for photographs, given as vectors; 5-way tasks of test classes. In percent,
-with a temperature of 1 and with that of `tapnet.inference.temperature`; "shifted" adds 1.5 times the mean direction of
-all features, so that all cosines are large, as in many transformers.
+with a temperature of 1 and with that of `tapnet.inference.model_selection`; "shifted" adds 1.5 times the mean direction
+of all features, so that all cosines are large, as in many transformers.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from torch.nn import functional as F
 from tapnet.data import load_dataset
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.evaluation.calibration import calibration_error
-from tapnet.inference import load_network
-from tapnet.inference.examples import Examples
+from tapnet.inference import fit_task, load_network
 from tapnet.inference.networks import vector_model
-from tapnet.inference.task import fit_task
+from tapnet.inference.predictor import TaskPredictor
+from tapnet.inference.task import Examples
 from tapnet.training.provenance import provenance
 
 WAY, SHOTS, QUERY, EPISODES, SEED = 5, (1, 2, 5), 15, 100, 3
@@ -73,7 +73,7 @@ def errors(vectors: NDArray[np.float32], labels: NDArray[np.int64], method: str,
             vectors[rows], np.repeat(np.arange(WAY), shot), tuple(map(str, rows)), tuple(b"" for _ in rows)
         )
         task = fit_task([str(k) for k in range(WAY)], examples, model, method)
-        logits = task.logits(vectors[queries])
+        logits = model.logits(TaskPredictor(task, model).head, vectors[queries])
         found.append([softmax(logits / each, axis=1) for each in (1.0, task.temperature)])
     right = np.concatenate([before.argmax(axis=1) == answers for before, _ in found])
     sure = [np.concatenate([pair[k].max(axis=1) for pair in found]) for k in (0, 1)]

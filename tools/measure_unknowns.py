@@ -22,8 +22,8 @@ from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.evaluation.calibration import Calibration, calibration_error
 from tapnet.functional import class_prototypes
 from tapnet.inference import load_network
-from tapnet.inference.examples import Examples
-from tapnet.inference.rejection import Directions, Familiarity, class_centers
+from tapnet.inference.rejection import Directions, KnownClassScores, class_centers, read_background
+from tapnet.inference.task import Examples
 from tapnet.methods import Method, method_name
 from tapnet.paths import find_checkpoint
 from tapnet.training.provenance import provenance
@@ -76,7 +76,7 @@ def main() -> None:
     rows = []
     for shot in args.shots:
         found = measure_unknowns(
-            method, features, images.labels, network.calibration, WAY, shot, args.episodes, network.background
+            method, features, images.labels, network.calibration, WAY, shot, args.episodes, read_background(network)
         )
         rows.append(asdict(found))
     options = f"--dataset {images.name}" + (f" --images {args.images}" if args.images else "")
@@ -106,7 +106,7 @@ def measure_unknowns(
 ) -> Unknowns:
     """Return what was measured over episodes of twice as many classes, of which the first half are known.
 
-    `background` are directions of classes that are in no episode, as `EmbeddingModel.background`.
+    `background` are directions of classes that are in no episode, as `read_background` returns.
     """
     sampler = EpisodeSampler(labels, EpisodeSpec(2 * way, shot, QUERY, episodes))
     temperature = calibration.temperature(method_name(method), [shot] * way)
@@ -120,8 +120,8 @@ def measure_unknowns(
         centers = class_prototypes(support, class_labels(way, shot), way) if head.centers is None else head.centers
         inside, marks = head.project(queries), head.project(centers)
         examples = Examples(support.numpy(), class_labels(way, shot).numpy(), (), ())
-        familiarity = Familiarity(head.linear() or head, class_centers(examples), background)
-        known_by.append(next(iter(familiarity.scores(queries.numpy()).values())))
+        known = KnownClassScores(class_centers(examples), background)
+        known_by.append(next(iter(known(queries.numpy(), scores[-1]).values())))
         distances.append(torch.cdist(inside, marks).square().amin(dim=1).detach().double().numpy())
     logits = np.stack(scores)  # (episodes, 2 · way · QUERY, way)
     known = np.tile(np.repeat([True, False], way * QUERY), episodes)

@@ -14,7 +14,7 @@ from PIL import Image
 from tapnet import TapNetClassifier
 from tapnet.checkpoint import Checkpoint, Header
 from tapnet.cli import main
-from tapnet.inference.task_file import read_task
+from tapnet.inference import read_task
 from tapnet.paths import BEST, bundled_checkpoints, locked
 from tapnet.recipe import changed, load_recipe
 

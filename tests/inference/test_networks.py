@@ -7,9 +7,9 @@ import torch
 
 from tapnet.checkpoint import Checkpoint, Header, backbone_digest, read_checkpoint
 from tapnet.errors import UserError
-from tapnet.inference.examples import Examples
-from tapnet.inference.networks import load_network
-from tapnet.inference.task import fit_task
+from tapnet.inference import fit, fit_task, load_network, read_task, write_task
+from tapnet.inference.predictor import TaskPredictor
+from tapnet.inference.task import Examples
 
 
 def test_checkpoint_rewritten_at_its_path_is_another_network(tmp_path):
@@ -77,7 +77,6 @@ def test_digest_of_a_pretrained_model_changes_with_its_normalization_and_configu
     change(vit)
     after = load_network(f"hf:{vit}")
     assert before.sha256 != after.sha256
-    assert before.earlier_sha256 == after.earlier_sha256  # the weights are the same
 
 
 @pytest.mark.parametrize("change", [change_mean, change_configuration])
@@ -88,12 +87,6 @@ def test_task_refuses_a_pretrained_model_that_was_changed(change, vit):
     change(vit)
     with pytest.raises(UserError, match="give the first, or fit again"):
         task.check_network(load_network(f"hf:{vit}"))
-
-
-def test_task_of_an_earlier_version_knows_its_pretrained_model_by_the_weights(vit):
-    model = load_network(f"hf:{vit}")
-    examples = Examples(np.eye(16, dtype=np.float32)[:4], np.array([0, 0, 1, 1]), tuple("abcd"), (b"",) * 4)
-    replace(fit_task(["robin", "wren"], examples, model), network_sha256=model.earlier_sha256).check_network(model)
 
 
 @pytest.mark.parametrize("change", [change_mean, change_configuration])
@@ -137,3 +130,39 @@ def test_frozen_run_records_the_digest_of_its_backbone(vit):
     images = SimpleNamespace(image_shape=(3, 32, 32))
     source = FeatureEpisodes(recipe_from(values, "test"), images, images, torch.device("cpu"), "float32")
     assert source.backbone_digest == load_network(f"hf:{vit}").sha256
+
+
+def photographs(seed, count=2):
+    generator = np.random.default_rng(seed)
+    return [generator.integers(0, 256, (48, 40, 3), dtype=np.uint8) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def task():
+    return fit({"a": photographs(0), "b": photographs(1)}, "photos-fast")
+
+
+@pytest.mark.parametrize(("name", "side"), [("photos", 260), ("photos-fast", 224)])
+def test_network_for_photographs_takes_square_crops_and_is_fitted_by_logistic_regression(name, side):
+    network = load_network(name)
+    assert network.image_preprocessing.shape == (side, side, 3)
+    assert network.image_preprocessing.fit == "crop"
+    assert (network.default_method, network.method.feature_shape) == ("logistic", (2560,))
+
+
+@pytest.mark.parametrize("name", ["photos", "photos-fast"])
+def test_network_for_photographs_is_calibrated_for_its_methods(name):
+    assert set(read_checkpoint(name).header.calibration) == {"logistic", "centroid", "protonet"}
+
+
+def test_task_embeds_in_the_precision_of_its_examples_wherever_it_is_opened(task, tmp_path):
+    for precision in ("float32", "bf16"):
+        write_task(replace(task, precision=precision), tmp_path / "a.task")
+        assert TaskPredictor.open(read_task(tmp_path / "a.task")).network.precision == precision
+
+
+def test_both_precisions_give_nearly_the_same_features():
+    network, pixels = load_network("photos-fast"), [np.zeros((224, 224, 3), np.uint8)]
+    pixels[0][60:160, 60:160] = (200, 80, 30)
+    half, full = (network.embedding_as(each).embed(pixels)[0] for each in ("bf16", "float32"))
+    assert half @ full / np.linalg.norm(half) / np.linalg.norm(full) > 0.99

@@ -149,10 +149,9 @@ def test_the_linear_head_of_an_imported_network_has_the_authors_softmax(run_fold
 
 
 def test_a_task_fitted_on_an_imported_network_has_the_authors_softmax(run_folder, arrays, episode, tmp_path):
-    from tapnet.inference.examples import Examples
-    from tapnet.inference.networks import load_network
-    from tapnet.inference.task import fit_task
-    from tapnet.inference.task_file import read_task, write_task
+    from tapnet.inference import fit_task, load_network, read_task, write_task
+    from tapnet.inference.predictor import TaskPredictor
+    from tapnet.inference.task import Examples
 
     network = load_network(str(run_folder))
     support, query = (network.method.embed(torch.from_numpy(images)).numpy() for images in episode)
@@ -161,7 +160,8 @@ def test_a_task_fitted_on_an_imported_network_has_the_authors_softmax(run_folder
     task = fit_task([f"class {k}" for k in range(WAY)], examples, network, options={"selection": "closest"})
     write_task(task, tmp_path / "a.task")
     expected = torch.from_numpy(logits_of(*episode, arrays)[0]).softmax(-1).numpy()
-    np.testing.assert_allclose(read_task(tmp_path / "a.task").probabilities(query), expected, atol=1e-5)
+    probabilities, _ = TaskPredictor(read_task(tmp_path / "a.task"), network).answer_features(query)
+    np.testing.assert_allclose(probabilities, expected, atol=1e-5)
 
 
 def test_the_dimension_curve_of_an_imported_network_ends_at_its_accuracy(run_folder, blobs):

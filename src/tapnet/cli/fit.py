@@ -10,7 +10,6 @@ from tapnet import inference
 from tapnet.cli import options
 from tapnet.cli.output import ERRORS, OUT, ImageProgress, percent, progress
 from tapnet.errors import UserError
-from tapnet.inference.task_path import check_task_path
 from tapnet.paths import locked
 from tapnet.text import did_you_mean, pluralize
 
@@ -127,7 +126,7 @@ def add_add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_add(args: argparse.Namespace) -> None:
-    check_task_path(args.task)
+    inference.check_task_path(args.task)
     if args.name is not None and not args.name.strip():
         raise UserError(f"--class needs the name of a class, got {args.name!r}.")
     images, shown = _images_to_add(args), ImageProgress()
@@ -171,7 +170,7 @@ def add_remove_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_remove(args: argparse.Namespace) -> None:
-    check_task_path(args.task)
+    inference.check_task_path(args.task)
     with locked(args.task, _LOCK_SECONDS):
         task = inference.read_task(args.task)
         classes = [name for name in args.what if name in task.classes]
@@ -196,7 +195,7 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_export(args: argparse.Namespace) -> None:
-    check_task_path(args.task)
+    inference.check_task_path(args.task)
     inference.export(inference.read_task(args.task), args.onnx, args.network)
     written = inference.open_predictor(args.onnx)
     shape = "×".join(map(str, ("n", *written.preprocessing.shape)))

@@ -12,7 +12,6 @@ from tapnet.cli import options
 from tapnet.cli.output import ERRORS, ImageProgress, text_sink
 from tapnet.errors import UserError
 from tapnet.inference.folders import copy_into_class
-from tapnet.inference.task_path import check_task_path
 from tapnet.text import pluralize
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def _output(text: str) -> Path | str:
 
 
 def run_predict(args: argparse.Namespace) -> None:
-    check_task_path(args.task, allow_onnx=True)
+    inference.check_task_path(args.task, allow_onnx=True)
     options.check_lose(args)
     options.check_engine(args)
     if isinstance(args.out, str):

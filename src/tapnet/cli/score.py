@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from tapnet import inference
 from tapnet.cli import options
 from tapnet.cli.output import ERRORS, OUT, ImageProgress, percent, print_json, print_table
-from tapnet.inference.task_path import check_task_path
 from tapnet.text import pluralize, shorten
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def add_score_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_score(args: argparse.Namespace) -> None:
-    check_task_path(args.task, allow_onnx=True)
+    inference.check_task_path(args.task, allow_onnx=True)
     options.check_lose(args)
     predictor = inference.open_predictor(args.task, args.network, args.device)
     predictor.check_options(reject=args.reject, lose=args.lose)
@@ -108,7 +107,7 @@ def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_explain(args: argparse.Namespace) -> None:
-    check_task_path(args.task)
+    inference.check_task_path(args.task)
     options.check_not_read(args.out, [args.image])
     explanation = inference.explain(inference.read_task(args.task), args.image, args.network)
     explanation.figure(args.out)

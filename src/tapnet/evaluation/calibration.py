@@ -52,7 +52,7 @@ def calibrate(method: Method, *sets: Labeled, grid: Grid | None = None) -> dict[
 
     Each episode is from one set of features and labels; a set with fewer classes than a way has no episodes of that
     way. `grid` is (ways, shots, episodes of each pair in each set). TapNet's table is for the projection dimension of
-    the network; `inference.temperature` scales it for tasks with another one.
+    the network; `inference.model_selection` scales it for tasks with another one.
     """
     counts = [np.unique(labels, return_counts=True)[1] for _, labels in sets]
     others = () if method.task_features or method.feature_maps else PARAMETER_FREE

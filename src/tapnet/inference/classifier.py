@@ -21,15 +21,14 @@ from torch import Tensor, tensor
 from tapnet.backbones.base import check_features
 from tapnet.errors import UserError
 from tapnet.inference.content import choose_network
-from tapnet.inference.examples import Examples
+from tapnet.inference.fitting import fit_task, with_examples
 from tapnet.inference.images import read_images, readable
 from tapnet.inference.networks import FEATURES, EmbeddingModel, load_network, vector_model
-from tapnet.inference.task import fit_task, network_of, with_examples
-from tapnet.inference.task_file import read_task, with_network, write_task
+from tapnet.inference.predictor import TaskPredictor
+from tapnet.inference.task import Examples, Task, network_of, read_task, write_task
 from tapnet.text import pluralize
 
 AUTO = "auto"
-_DEPRECATED = "deprecated"
 
 
 class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -56,14 +55,10 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         temperature is not fitted, only scaled by the dimension.
     device
         "cpu", "cuda", "mps" or "auto".
-    head
-        Earlier name of `method`.
     basis
         Which directions TapNet's projection keeps at a `projection_dim`: "householder", or "references", with which
         one dimension less than there are classes is enough; `None` is that of the network.
     """
-
-    basis: str | None = None  # of classifiers that earlier versions pickled
 
     def __init__(
         self,
@@ -72,7 +67,6 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         selection: str = "optimal",
         projection_dim: int | None = None,
         device: str = "cpu",
-        head: str = _DEPRECATED,
         basis: str | None = None,
     ) -> None:
         self.network = network
@@ -80,7 +74,6 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.selection = selection
         self.projection_dim = projection_dim
         self.device = device
-        self.head = head
         self.basis = basis
 
     def fit(self, X: Any, y: ArrayLike) -> Self:
@@ -88,9 +81,11 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         features, hashes, thumbnails = self._read(X, reset=True, thumbnail=True)
         self.classes_, labels = _classes(y, len(features))
         examples = Examples(features.astype(np.float32), labels, hashes, thumbnails).by_class()
-        names = [str(name) for name in self.classes_]
-        self.task_ = fit_task(names, examples, self._model(), *self._settings(), label_kind=_kind(self.classes_))
-        return self
+        options: dict[str, Any] = {"projection_dim": self.projection_dim, "basis": self.basis}
+        if self.selection != "optimal":  # what every method does that has a choice
+            options["selection"] = self.selection
+        names, model = [str(name) for name in self.classes_], self._model()
+        return self._keep(fit_task(names, examples, model, self.method, options, _kind(self.classes_)), model)
 
     def add(self, X: Any, y: ArrayLike) -> Self:
         """Learn further examples, of known classes or of new ones; the images of `fit` are not needed again."""
@@ -99,21 +94,28 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         names, labels = _classes(y, len(features))
         if _kind(names) != self.task_.label_kind:
             raise UserError(f"Expected labels of type {self.task_.label_kind}, as in `fit`, got {_kind(names)}.")
-        more = Examples(features.astype(np.float32), labels, hashes, thumbnails)
-        task = with_examples(self.task_, [str(name) for name in names], more, self._model())
-        self.classes_, self.task_ = np.array(task.labels()), task
+        more, model = Examples(features.astype(np.float32), labels, hashes, thumbnails), self._model()
+        return self._keep(with_examples(self.task_, [str(name) for name in names], more, model), model)
+
+    def _keep(self, task: Task, model: EmbeddingModel) -> Self:
+        self.task_, self.classes_ = task, np.array(task.labels())
+        self.head_ = TaskPredictor(task, model).head
         return self
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Scores (n, classes), or (n,) for two classes: of the second over the first."""
-        check_is_fitted(self)
-        scores = self.task_.logits(self._read(X, reset=False)[0]) / self.task_.temperature
+        scores = self._logits(X) / self.task_.temperature
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Calibrated probabilities (n, classes)."""
+        logits = self._logits(X)
+        return self.task_.probabilities(logits)
+
+    def _logits(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
-        return self.task_.probabilities(self._read(X, reset=False)[0])
+        features = self._read(X, reset=False)[0]
+        return self._model().logits(self.head_, features)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of each image."""
@@ -123,55 +125,27 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | Path) -> None:
         """Write the fitted task to a file that `tapnet predict` and `TapNetClassifier.load` read."""
         check_is_fitted(self)
-        write_task(self.task_, Path(path))
+        write_task(self.task_, path)
 
     @classmethod
     def load(cls, path: str | Path, network: str | None = None, device: str = "cpu") -> Self:
         """Return the classifier in a task file; `network` is the path to the task's checkpoint, if it moved."""
         task = read_task(path)
-        task = with_network(task, network_of(task, network, device))
-        options = task.options
-        model = cls(
-            network or task.network,
-            task.method,
-            options.get("selection", "optimal"),
-            options.get("projection_dim"),
-            device,
-            basis=options.get("basis"),
-        )
-        model.task_, model.classes_, model.network_ = task, np.array(task.labels()), model.network
-        model.n_features_in_ = task.examples.features.shape[1]
-        model.precision_ = task.precision
-        return model
-
-    def _chosen(self, X: Any) -> str:
-        if self.network != AUTO:
-            return self.network
-        return choose_network(X).name if are_images(X) else FEATURES
-
-    def _settings(self) -> tuple[str | None, dict[str, Any]]:
-        """Return the method, `None` for the network's own, and its options."""
-        options = {"selection": self.selection, "projection_dim": self.projection_dim, "basis": self.basis}
-        name = self._method_name()
-        if name is None and options == {"selection": "optimal", "projection_dim": None, "basis": None}:
-            return None, {}
-        known = self._model().method_named(name).adapt_options
-        return name, {key: value for key, value in options.items() if key in known and value is not None}
-
-    def _method_name(self) -> str | None:
-        if self.head != _DEPRECATED:
-            warnings.warn("`head` is now called `method`.", FutureWarning, stacklevel=4)
-            return self.head
-        return None if self.method == AUTO else self.method
+        model, settings = network_of(task, network, device), {"selection": "optimal", **task.options}
+        settings.pop("reference_shots", None)
+        loaded = cls(network or task.network, task.method, device=device, **settings)
+        loaded.network_, loaded.precision_ = model.name, task.precision
+        loaded.n_features_in_ = task.examples.features.shape[1]
+        return loaded._keep(task, model)
 
     def _model(self) -> EmbeddingModel:
         """Return the network, or what stands for it where vectors come from elsewhere."""
         if self.network_ == FEATURES:
             return vector_model(self.n_features_in_)
         network = self._network()
-        if math.prod(network.method.feature_shape) != self.n_features_in_:
+        if math.prod(network.feature_shape) != self.n_features_in_:
             raise UserError(
-                f"The network {self.network_!r} has features of shape {network.method.feature_shape}, got vectors of "
+                f"The network {self.network_!r} has features of shape {network.feature_shape}, got vectors of "
                 f'{self.n_features_in_}: give vectors of that network, or network="auto".',
                 parameter="network",
             )
@@ -187,9 +161,11 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return features, hashes and thumbnails of images; feature vectors have no thumbnails."""
         _check_unusable(X)
         if reset:
-            self.network_ = self._chosen(X)
-            features = self.network_ == FEATURES
-            self.precision_ = "float32" if features else load_network(self.network_, self.device).precision
+            self.network_, self.precision_ = self.network, "float32"
+            if self.network == AUTO:
+                self.network_ = choose_network(X).name if are_images(X) else FEATURES
+            if self.network_ != FEATURES:
+                self.precision_ = load_network(self.network_, self.device).precision
         if not are_images(X):
             vectors = validate_data(self, X, reset=reset, dtype=np.float64)
             check_features(tensor(vectors))
@@ -197,7 +173,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         network = self._network()
         read = read_images(X, network.image_preprocessing, thumbnails=thumbnail)
         if reset:
-            self.n_features_in_ = math.prod(network.method.feature_shape)
+            self.n_features_in_ = math.prod(network.feature_shape)
         return network.embed_examples(example for _, example in readable(read, on_unreadable=None))
 
 

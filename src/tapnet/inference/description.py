@@ -50,9 +50,9 @@ def _reader(path: Path) -> tuple[str, Callable[[Path], dict[str, Any]]]:
 
 
 def _task(path: Path) -> dict[str, Any]:
-    from tapnet.inference.task_file import read_header, read_task
+    from tapnet.inference.task import read_task_and_header
 
-    task, header = read_task(path), read_header(path)
+    task, header = read_task_and_header(path)
     return {
         "classes": dict(zip(task.classes, task.shots(), strict=True)),
         "examples": len(task.examples),
@@ -87,7 +87,7 @@ def _checkpoint(path: Path) -> dict[str, Any]:
 
 
 def _exported(path: Path) -> dict[str, Any]:
-    from tapnet.inference.onnx_predictor import OnnxPredictor
+    from tapnet.inference.exported_task import OnnxPredictor
 
     predictor = OnnxPredictor(path)
     metadata = predictor.metadata
@@ -95,6 +95,6 @@ def _exported(path: Path) -> dict[str, Any]:
         "classes": list(predictor.classes),
         "network": metadata.get("network"),
         "network sha-256": metadata.get("network_sha256"),
-        "method": metadata.get("method", metadata.get("head")),
+        "method": metadata.get("method"),
         "preprocessing": json.loads(json.dumps(predictor.preprocessing.as_dict())),
     }

@@ -5,7 +5,8 @@ A `Task` is a value: these functions return another one and leave theirs as it w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,7 @@ from typing import Any
 import numpy as np
 
 from tapnet.errors import UserError
-from tapnet.inference.adaptation import method_for
 from tapnet.inference.content import PHOTOGRAPHS, NetworkChoice, are_color_photographs, choose_network
-from tapnet.inference.examples import Examples
 from tapnet.inference.images import (
     Example,
     ImageInput,
@@ -27,11 +26,18 @@ from tapnet.inference.images import (
     name_of,
     read_labeled,
 )
-from tapnet.inference.leave_one_out import LeaveOneOut, leave_one_out
-from tapnet.inference.method_choice import MethodChoice, choose_method, resolve_method
+from tapnet.inference.model_selection import (
+    LeaveOneOut,
+    MethodChoice,
+    choose_method,
+    choose_temperature,
+    leave_one_out,
+    resolve_method,
+)
 from tapnet.inference.networks import EmbeddingModel, load_network
-from tapnet.inference.task import Task, check_names_differ, fit_task, network_of, with_examples, without
-from tapnet.inference.task_file import with_network
+from tapnet.inference.task import LABEL_KINDS, Examples, Task, check_names_differ, network_of
+
+Progress = Callable[[int, int], None]  # called with what is done, and of how much
 
 
 def fit(
@@ -72,9 +78,32 @@ def fit(
         raise UserError(f"A classifier needs at least 2 classes, got {len(classes)}: {', '.join(classes) or 'none'}.")
     model = load_network(network or propose_network(classes).name, device)
     name, options = resolve_method(model, method, options)
-    method_for(len(classes), model, name, options)  # what cannot be fitted is refused before any image is read
+    model.method_named(name, options, len(classes))  # what cannot be fitted is refused before any image is read
     examples = _read_examples(classes, model, on_unreadable, on_read)
     return fit_task(list(classes), examples, model, name, options)
+
+
+def fit_task(
+    classes: Sequence[str],
+    examples: Examples,
+    model: EmbeddingModel,
+    method: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    label_kind: str = "str",
+) -> Task:
+    """Return the task of these examples, whose labels count the classes; `fit` has read and embedded the images.
+
+    Without a method, or by "auto", `choose_method` names it; with options and no name it is the network's own.
+    """
+    if len(classes) < 2:
+        raise UserError(f"A classifier needs at least 2 classes, got {len(classes)} class.")
+    name, options = resolve_method(model, method, options)
+    model.method_named(name, options, len(classes))
+    if options:  # the head tells whether they suit the examples
+        model.adapt(examples.features, examples.labels, name, options).linear()
+    temperature = choose_temperature(examples, model, name, options)
+    names = name, options, model.name, model.sha256, label_kind, model.precision
+    return Task(tuple(classes), examples, temperature, *names)
 
 
 def propose_network(images: ImagesByClass) -> NetworkChoice:
@@ -85,8 +114,9 @@ def propose_network(images: ImagesByClass) -> NetworkChoice:
 def network_warning(images: ImagesByClass, network: str, device: str = "cpu") -> str | None:
     """Return a sentence if these are photographs in color and the network is one for drawings, else `None`."""
     preprocessing = load_network(network, device).preprocessing
-    flat = list(chain.from_iterable(images.values()))
-    if preprocessing is None or preprocessing.ink is None or not are_color_photographs(flat):
+    if preprocessing is None or preprocessing.ink is None:
+        return None
+    if not are_color_photographs(list(chain.from_iterable(images.values()))):
         return None
     return (
         f"These look like photographs, and {network} is a network for drawings: {PHOTOGRAPHS} is one for photographs."
@@ -110,10 +140,30 @@ def add(
 
     An image that its class has already is left out. Raise UserError if another class has it, or as `fit` does.
     """
-    model = network_of(task, network, device)
-    classes = _sorted(images)
-    examples = _read_examples(classes, model, on_unreadable, on_read)
-    return with_examples(with_network(task, model), list(classes), examples, model)
+    model, classes = network_of(task, network, device), _sorted(images)
+    return with_examples(task, list(classes), _read_examples(classes, model, on_unreadable, on_read), model)
+
+
+def with_examples(task: Task, names: Sequence[str], more: Examples, model: EmbeddingModel) -> Task:
+    """Return the task with further examples, `more.labels` counting `names`; new names become classes, in order.
+
+    An image that its class has already is left out. Raise UserError if another class has it.
+    """
+    task.check_network(model)
+    classes = tuple(sorted({*task.classes, *names}, key=LABEL_KINDS[task.label_kind]))
+    check_names_differ(classes)
+    labels = np.array([classes.index(names[label]) for label in more.labels], dtype=np.int64)
+    known = np.array([classes.index(task.classes[label]) for label in task.examples.labels], dtype=np.int64)
+    owner = dict(zip(task.examples.hashes, known, strict=True))
+    for digest, label in zip(more.hashes, labels, strict=True):
+        if owner.get(digest, label) != label:
+            raise UserError(
+                f"An image given for {classes[label]!r} is already an example of {classes[owner[digest]]!r} (sha-256 "
+                f"{digest[:12]}…): remove it there first."
+            )
+    fresh = np.array([digest not in owner for digest in more.hashes], dtype=bool)
+    examples = replace(task.examples, labels=known).joined(replace(more, labels=labels).take(fresh))
+    return fit_task(classes, examples, model, task.method, task.options, task.label_kind)
 
 
 def remove(
@@ -128,48 +178,50 @@ def remove(
     A class whose last example is removed goes, too. Raise UserError if a class or an example is not of the task, or if
     fewer than two classes would be left.
     """
-    names, digests = set(classes), {image_sha256(image): name_of(image) for image in images}
-    if missing := sorted(names - set(task.classes)):
+    gone, digests = set(classes), {image_sha256(image): name_of(image) for image in images}
+    if missing := sorted(gone - set(task.classes)):
         raise UserError(f"The task has no class {missing[0]!r}; it has {', '.join(task.classes)}.")
     if strange := [name for digest, name in digests.items() if digest not in task.examples.hashes]:
         raise UserError(f"{strange[0]} is not an example of the task.")
-    labels = {task.classes.index(name) for name in names}
-    model = network_of(task, network, device)
-    return without(task, lambda label, digest: label in labels or digest in digests, model)
+    labeled = zip(task.examples.labels, task.examples.hashes, strict=True)
+    kept = [task.classes[label] not in gone and digest not in digests for label, digest in labeled]
+    left = task.examples.take(np.array(kept, dtype=bool))
+    stay, labels = np.unique(left.labels, return_inverse=True)
+    if len(stay) < 2:
+        raise UserError(f"A task needs at least 2 classes, this would leave {len(stay)}: delete the file instead.")
+    model, names = network_of(task, network, device), [task.classes[label] for label in stay]
+    examples = replace(left, labels=labels.astype(np.int64))
+    return fit_task(names, examples, model, task.method, task.options, task.label_kind)
 
 
 def estimate_accuracy(
-    task: Task, network: str | None = None, device: str = "cpu", progress: Callable[[int, int], None] | None = None
+    task: Task, network: str | None = None, device: str = "cpu", progress: Progress | None = None
 ) -> LeaveOneOut | None:
-    """Return the accuracy on examples that are left out, one of every class at a time, or `None` if a class has one.
-
-    Copies of an image count once. `progress` is called with the number of rounds done and of all rounds.
-    """
+    """Return the accuracy on examples that are left out, as `leave_one_out` does with the network of the task."""
     return leave_one_out(task, network_of(task, network, device), progress)
 
 
 def compare_methods(
-    task: Task, network: str | None = None, device: str = "cpu", progress: Callable[[int, int], None] | None = None
+    task: Task, network: str | None = None, device: str = "cpu", progress: Progress | None = None
 ) -> dict[str, LeaveOneOut]:
     """Return what `estimate_accuracy` returns for every method that the network offers, that of the task first.
 
     That of the task has its name with its options (`Task.method_label`). Empty if a class has one image only.
     `progress` is called with the number of rounds done, over all methods, and of all rounds.
     """
-    model = network_of(task, network, device)
-    found: dict[str, LeaveOneOut] = {}
-    names = [None, *(name for name in model.offered_methods(len(task.classes)) if name != task.method_label)]
+    model, estimates = network_of(task, network, device), dict[str, LeaveOneOut]()
+    others = [name for name in model.offered_methods(len(task.classes)) if name != task.method_label]
 
     def advance(done: int, rounds: int) -> None:
         if progress:
-            progress(len(found) * rounds + done, len(names) * rounds)
+            progress(len(estimates) * rounds + done, (1 + len(others)) * rounds)
 
-    for name in names:
+    for name in (None, *others):
         estimate = leave_one_out(task, model, advance, name)
         if estimate is None:
             return {}
-        found[name or task.method_label] = estimate
-    return found
+        estimates[name or task.method_label] = estimate
+    return estimates
 
 
 def _sorted(images: ImagesByClass) -> ImagesByClass:
@@ -184,25 +236,21 @@ def _read_examples(
     classes: ImagesByClass, model: EmbeddingModel, on_unreadable: OnUnreadable | None, on_read: OnRead | None
 ) -> Examples:
     """Return the labeled examples; raise UserError if a class has none, or if two classes have the same image."""
-    names: list[str] = []
+    numbers, labels = {name: label for label, name in enumerate(classes)}, list[int]()
     first: dict[str, tuple[str, ImageInput]] = {}
 
     def examples() -> Iterator[Example]:
         for name, image, example in read_labeled(classes, model.image_preprocessing, on_unreadable, on_read, True):
             other, there = first.setdefault(example.sha256, (name, image))
             if other != name:
-                raise UserError(f"{_in_both(name, image, other, there)}: keep it in one class.")
-            names.append(name)
+                both = f"The classes {other!r} and {name!r} have an image in common"
+                if isinstance(image, str | Path):
+                    both = f"{image} ({name}) and {name_of(there)} ({other}) are the same image"
+                raise UserError(f"{both}: keep it in one class.")
+            labels.append(numbers[name])
             yield example
 
     features, hashes, thumbnails = model.embed_examples(examples())
-    if missing := sorted({*classes} - {*names}):
+    if missing := sorted(name for name in classes if numbers[name] not in labels):
         raise UserError(f"No image of class {missing[0]!r} can be read: add one that can, or leave it out.")
-    labels = {name: label for label, name in enumerate(classes)}
-    return Examples(features, np.array([labels[name] for name in names], dtype=np.int64), hashes, thumbnails)
-
-
-def _in_both(name: str, image: ImageInput, other: str, there: ImageInput) -> str:
-    if isinstance(image, str | Path):
-        return f"{image} ({name}) and {name_of(there)} ({other}) are the same image"
-    return f"The classes {other!r} and {name!r} have an image in common"
+    return Examples(features, np.array(labels, dtype=np.int64), hashes, thumbnails)

@@ -1,4 +1,7 @@
-"""From a file to answers: open a task file or an exported one, and predict images. Nothing here needs PyTorch."""
+"""From a file to answers: open a task file or an exported one, and predict images.
+
+This file needs no PyTorch: an exported task is predicted without it, and a wrong path is told before it is imported.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tapnet.data.preprocessing import Preprocessing
-from tapnet.errors import UserError
+from tapnet.errors import NotFoundError, UserError
 from tapnet.inference.images import (
     GROUP,
     Example,
@@ -22,11 +26,17 @@ from tapnet.inference.images import (
     read_images,
     readable,
 )
-from tapnet.inference.task_path import check_task_path
+from tapnet.paths import BEST
+
+if TYPE_CHECKING:
+    from tapnet.inference.networks import EmbeddingModel
+    from tapnet.inference.rejection import Rejection
+    from tapnet.inference.task import Task
 
 UNKNOWN = "unknown"
 AUTO, LOSE = "auto", 0.05  # reject by the task's own examples, losing this share of the known images
 Reject = float | str  # a probability, or AUTO
+Answers = tuple[NDArray[np.floating], NDArray[np.bool_]]  # probabilities (n, way), and which images are rejected
 
 
 @dataclass(frozen=True)
@@ -57,32 +67,13 @@ class Prediction:
 class Predictor(ABC):
     """A fitted task with its network, or an exported task; several threads may use one."""
 
-    @property
-    @abstractmethod
-    def classes(self) -> tuple[str, ...]: ...
-
-    @property
-    @abstractmethod
-    def preprocessing(self) -> Preprocessing: ...
-
-    @property
-    def hashes(self) -> frozenset[str]:
-        """The sha-256 of the examples of the task; empty if they were not kept."""
-        return frozenset()
+    classes: tuple[str, ...]
+    preprocessing: Preprocessing
+    hashes: frozenset[str] = frozenset()  # sha-256 of the examples of the task; empty if they were not kept
 
     @abstractmethod
-    def probabilities(self, pixels: Sequence[NDArray[np.uint8]]) -> NDArray[np.floating]:
-        """Return (n, way) for prepared images (height, width, channels)."""
-
-    def answers(
-        self,
-        pixels: Sequence[NDArray[np.uint8]],
-        reject: Reject = 0.0,
-        lose: float = LOSE,  # noqa: ARG002
-    ) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
-        """Return probabilities (n, way) of prepared images, and which images are rejected."""
-        rows = self.probabilities(pixels)
-        return rows, rows.max(axis=1) < float(reject)
+    def answers(self, pixels: Sequence[NDArray[np.uint8]], reject: Reject = 0.0, lose: float = LOSE) -> Answers:
+        """Return the answers to prepared images (height, width, channels)."""
 
     def predict(
         self, images: Iterable[ImageInput], top: int = 1, reject: Reject = 0.0, lose: float = LOSE
@@ -92,7 +83,8 @@ class Predictor(ABC):
         With `reject="auto"` the examples of the task decide, so that about the share `lose` of the images of its own
         classes is rejected. Raise UserError if an image cannot be read.
         """
-        return [each for batch in self.predict_batches(images, top, reject, lose=lose) for each in batch]
+        batches = self.predict_batches(images, top, reject, lose=lose)
+        return [prediction for batch in batches for prediction in batch]
 
     def predict_batches(
         self,
@@ -125,8 +117,7 @@ class Predictor(ABC):
             ]
 
     def check_options(self, top: int = 1, reject: Reject = 0.0, lose: float = LOSE) -> None:
-        """Raise UserError unless this predictor takes images, can return so many classes and reject in this way."""
-        _ = self.preprocessing  # there is none of a task of feature vectors
+        """Raise UserError unless this predictor can return so many classes and reject in this way."""
         way = len(self.classes)
         if not 1 <= top <= way:
             raise UserError(f"Expected `top` from 1 to the number of classes, {way}, got {top}.", parameter="top")
@@ -151,6 +142,57 @@ class Predictor(ABC):
         )
 
 
+class TaskPredictor(Predictor):
+    """A task opened with its network: embeds images, and scores them by the head that its examples give."""
+
+    def __init__(self, task: Task, network: EmbeddingModel) -> None:
+        from tapnet.inference.networks import exact_head
+
+        task.check_network(network)
+        self.task, self.network, self.classes = task, network, task.classes
+        self.hashes = frozenset(task.examples.hashes)
+        examples = task.examples
+        self.adapted = network.adapt(examples.features, examples.labels, task.method, task.options)
+        self.head = exact_head(self.adapted)
+        self._rejections: dict[float, Rejection] = {}
+
+    @classmethod
+    def open(cls, task: Task, network: str | None = None, device: str = "cpu") -> Self:
+        """Return the predictor of a task; its network is found by the name in the task, or given if it moved.
+
+        Raise UserError if the network is missing or another one.
+        """
+        from tapnet.inference.task import network_of
+
+        return cls(task, network_of(task, network, device))
+
+    @property
+    def preprocessing(self) -> Preprocessing:  # type: ignore[override]
+        """How images are prepared; raise UserError if the task was fitted to feature vectors."""
+        return self.network.image_preprocessing
+
+    def answers(self, pixels: Sequence[NDArray[np.uint8]], reject: Reject = 0.0, lose: float = LOSE) -> Answers:
+        return self.answer_features(self.network.embed(pixels), reject, lose)
+
+    def answer_features(self, features: NDArray[np.float32], reject: Reject = 0.0, lose: float = LOSE) -> Answers:
+        """Return the answers to images that are embedded, (n, *feature_shape)."""
+        logits = self.network.logits(self.head, features)
+        rows = self.task.probabilities(logits)
+        if reject == AUTO:
+            return rows, self._rejection(lose).rejected(features, logits)
+        return rows, rows.max(axis=1) < float(reject)
+
+    def check_rejection(self, lose: float) -> None:
+        self._rejection(lose)
+
+    def _rejection(self, lose: float) -> Rejection:
+        from tapnet.inference.rejection import fit_rejection
+
+        if lose not in self._rejections:
+            self._rejections[lose] = fit_rejection(self.task, self.network, lose)
+        return self._rejections[lose]
+
+
 def open_predictor(path: str | Path, network: str | None = None, device: str = "cpu") -> Predictor:
     """Return what predicts by a task file, or by an ONNX file that `export` wrote.
 
@@ -158,15 +200,38 @@ def open_predictor(path: str | Path, network: str | None = None, device: str = "
     damaged or another one than the task was fitted with.
     """
     path = Path(path)
-    check_task_path(path, allow_onnx=True)
     if path.suffix.lower() == ".onnx":
-        from tapnet.inference.onnx_predictor import OnnxPredictor
+        from tapnet.inference.exported_task import OnnxPredictor
 
         return OnnxPredictor(path)
-    from tapnet.inference.task_file import read_task
-    from tapnet.inference.task_predictor import TaskPredictor
+    from tapnet.inference.task import read_task
 
     return TaskPredictor.open(read_task(path), network, device)
+
+
+def check_task_path(path: Path, allow_onnx: bool = False) -> None:
+    """Raise UserError if the path is not that of a file, or is an exported task and `allow_onnx` is false."""
+    onnx = path.suffix.lower() == ".onnx"
+    if onnx and allow_onnx:
+        return  # `OnnxPredictor` has its own words
+    if path.is_dir():
+        if (path / BEST).exists():
+            raise UserError(trained_network_message(path))
+        raise UserError(
+            f"{path} is a folder, expected a task file: `tapnet fit {path} --out FILE` makes one of folders of classes."
+        )
+    if not path.is_file():
+        raise NotFoundError(f"There is no task file {path}: make one with `tapnet fit FOLDER --out {path}`.")
+    if onnx:
+        raise UserError(f"{path} is an exported task, which `tapnet predict` takes; expected the task file itself.")
+
+
+def trained_network_message(path: Path) -> str:
+    """Return the message for a trained network where a task file is expected."""
+    return (
+        f"{path} is a trained network, which `tapnet evaluate {path}` measures; expected a task file, which "
+        f"`tapnet fit FOLDER --network {path} --out FILE` makes with it."
+    )
 
 
 def rank_classes(rows: NDArray[np.floating], classes: Sequence[str], top: int) -> list[tuple[tuple[str, float], ...]]:

@@ -1,13 +1,19 @@
-"""A threshold for unknown classes from the examples of a task, so that nobody has to guess one."""
+"""What "unknown" means: a threshold from the examples of a task, so that nobody has to guess one.
+
+An image is unknown if it looks too little like the classes of the task, compared with examples that were left out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.numpy import save
 from scipy.special import log_softmax
 from scipy.stats import t as student
 from sklearn.metrics import roc_auc_score
@@ -15,12 +21,10 @@ from torch.nn import functional as F
 
 from tapnet.errors import UserError
 from tapnet.functional import class_prototypes
-from tapnet.inference.adaptation import adapt
-from tapnet.inference.examples import Examples, distinct
-from tapnet.inference.networks import EmbeddingModel
+from tapnet.inference.networks import EmbeddingModel, exact_head
 from tapnet.inference.predictor import LOSE
-from tapnet.inference.task import Task
-from tapnet.methods import Head
+from tapnet.inference.task import Examples, Task
+from tapnet.paths import BUNDLED, write_atomically
 
 FOLDS = 5  # at most
 FEWEST = 2  # different examples per class
@@ -28,47 +32,47 @@ MOST_CLASSES = 5  # that are left out in turn
 LOG_WEIGHT = 0.1  # of the log probability; this and the next two were chosen on validation classes
 BACKGROUND_WEIGHT, NEAREST = 0.5, 3  # of the mean cosine with so many of the nearest background classes
 ADVANTAGE = 0.02  # of the area under the ROC curve, for which a score that is usually behind is taken
+BACKGROUND = BUNDLED / "background"
+_TENSOR, _NETWORK, _ORIGIN = "square_roots", "network_sha256", "origin"
 Scores = NDArray[np.float64]
 Directions = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Familiarity:
-    r"""What is known of a task's classes: how much an image looks like one of them, by several scores.
+class KnownClassScores:
+    r"""How much an image looks like one of the classes of a task, by several scores.
 
     - `probability`: $\max_k \log p_k$, without a temperature
     - `similarity`: $\max_k \cos(x, c_k) + 0.1 \max_k \log p_k$, with the mean directions $c_k$ of the classes
     - `background`: the same less half the mean of the three largest cosines with public classes, if there are any
     """
 
-    head: Head
     centers: Directions  # (way, dim), of unit length
     background: Directions | None = None  # (classes, dim), of unit length
 
-    def scores(self, features: NDArray[np.float32]) -> dict[str, Scores]:
+    def __call__(self, features: NDArray[np.float32], logits: Scores) -> dict[str, Scores]:
         """Return each score (n,) by name, the one that is best on validation classes first."""
         directions = F.normalize(torch.from_numpy(features), dim=1)
-        logits = self.head.logits(torch.from_numpy(features)).detach().double().numpy()
         probability: Scores = log_softmax(logits, axis=1).max(axis=1)
         similarity = _cosines(directions, self.centers).max(axis=1) + LOG_WEIGHT * probability
-        found = {"similarity": similarity, "probability": probability}
+        scores = {"similarity": similarity, "probability": probability}
         if self.background is None:
-            return found
+            return scores
         nearest = np.sort(_cosines(directions, self.background), axis=1)[:, -NEAREST:].mean(axis=1)
-        return {"background": similarity - BACKGROUND_WEIGHT * nearest} | found
+        return {"background": similarity - BACKGROUND_WEIGHT * nearest} | scores
 
 
 @dataclass(frozen=True)
 class Rejection:
     """Calls an image unknown if its score is below the threshold."""
 
-    familiarity: Familiarity
+    known: KnownClassScores
     score: str
     threshold: float
 
-    def rejected(self, features: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """Return which images (n, dim) are of no class of the task."""
-        return self.familiarity.scores(features)[self.score] < self.threshold
+    def rejected(self, features: NDArray[np.float32], logits: Scores) -> NDArray[np.bool_]:
+        """Return which images, by their features (n, dim) and logits (n, way), are of no class of the task."""
+        return self.known(features, logits)[self.score] < self.threshold
 
 
 def fit_rejection(task: Task, model: EmbeddingModel, lose: float = LOSE) -> Rejection:
@@ -79,19 +83,55 @@ def fit_rejection(task: Task, model: EmbeddingModel, lose: float = LOSE) -> Reje
     favors it a little. Which score it is, the classes tell: each in turn plays the unknown for a head fitted to the
     others. Raise UserError if a class has fewer than 2 different examples.
     """
-    once, ranks = distinct(task.examples)
-    _check(task, once, lose)
+    if not 0 < lose < 1:
+        raise UserError(f"Expected `lose` to be a share between 0 and 1, got {lose:g}.", parameter="lose")
+    if task.examples.features.ndim != 2:
+        raise UserError(f"A task fitted by {task.method} has no feature vectors: reject below a probability instead.")
+    once, ranks = task.examples.distinct()
+    counts = np.bincount(once.labels, minlength=len(task.classes))
+    if counts.min() < FEWEST:
+        raise UserError(
+            f"A threshold from the examples needs {FEWEST} different images of every class, got {counts.min()} of "
+            f"{task.classes[int(counts.argmin())]!r}: add images, or reject below a probability such as 0.6.",
+            parameter="reject",
+        )
+    background = read_background(model)
 
-    def familiarity(examples: Examples) -> Familiarity:
-        return Familiarity(adapt(examples, model, task.method, task.options), class_centers(examples), model.background)
+    def held_out_scores(rest: Examples, left: Examples) -> dict[str, Scores]:
+        head = exact_head(model.adapt(rest.features, rest.labels, task.method, task.options))
+        known = KnownClassScores(class_centers(rest), background)
+        return known(left.features, model.logits(head, left.features))
 
-    held: dict[str, list[Scores]] = {}
-    for rest, left in _folds(once, ranks):
-        for name, scores in familiarity(rest).scores(left.features).items():
-            held.setdefault(name, []).append(scores)
-    score = _best_score(once, ranks, familiarity) or next(iter(held))
-    whole = Familiarity(task.head, class_centers(once), model.background)
-    return Rejection(whole, score, lower_bound(np.concatenate(held[score]), lose))
+    folds = [(once.take(ranks % FOLDS != fold), once.take(ranks % FOLDS == fold)) for fold in range(FOLDS)]
+    folds = [(rest, left) for rest, left in folds if len(left)]
+    held = [held_out_scores(rest, left) for rest, left in folds]
+    score = _best_score(folds, held_out_scores) if len(task.classes) > 2 else next(iter(held[0]))
+    threshold = lower_bound(np.concatenate([scores[score] for scores in held]), lose)
+    return Rejection(KnownClassScores(class_centers(once), background), score, threshold)
+
+
+def _best_score(
+    folds: Sequence[tuple[Examples, Examples]], held_out_scores: Callable[[Examples, Examples], dict[str, Scores]]
+) -> str:
+    """Return the score that tells each class best from the others when it is left out.
+
+    The first score is the best on validation classes: another one has to be clearly better, as examples are few.
+    """
+    way = int(folds[0][0].labels.max()) + 1
+    parts: list[dict[str, Scores]] = []
+    known: list[NDArray[np.bool_]] = []
+    for absent in np.linspace(0, way - 1, min(way, MOST_CLASSES)).astype(int):
+        for rest, left in folds:
+            others = rest.take(rest.labels != absent)
+            labels = np.unique(others.labels, return_inverse=True)[1].astype(np.int64)  # from 0 on
+            known.append(left.labels != absent)
+            parts.append(held_out_scores(replace(others, labels=labels), left))
+    answers = np.concatenate(known)
+    areas = {
+        name: float(roc_auc_score(answers, np.concatenate([scores[name] for scores in parts]))) for name in parts[0]
+    }
+    first, best = next(iter(areas)), max(areas, key=lambda name: areas[name])
+    return best if areas[best] > areas[first] + ADVANTAGE else first
 
 
 def lower_bound(scores: Scores, share: float) -> float:
@@ -105,62 +145,39 @@ def lower_bound(scores: Scores, share: float) -> float:
     return float(scores.mean() - factor * scores.std(ddof=1))
 
 
-def _check(task: Task, once: Examples, lose: float) -> None:
-    if not 0 < lose < 1:
-        raise UserError(f"Expected `lose` to be a share between 0 and 1, got {lose:g}.", parameter="lose")
-    if task.examples.features.ndim != 2:
-        raise UserError(f"A task fitted by {task.method} has no feature vectors: reject below a probability instead.")
-    counts = np.bincount(once.labels, minlength=len(task.classes))
-    if counts.min() < FEWEST:
-        name = task.classes[int(counts.argmin())]
-        raise UserError(
-            f"A threshold from the examples needs {FEWEST} different images of every class, got {counts.min()} of "
-            f"{name!r}: add images, or reject below a probability such as 0.6.",
-            parameter="reject",
-        )
-
-
-def _folds(examples: Examples, ranks: NDArray[np.int64]) -> Iterator[tuple[Examples, Examples]]:
-    """Yield the examples without each fold, and the fold."""
-    for fold in range(min(FOLDS, int(ranks.max()) + 1)):
-        chosen = ranks % FOLDS == fold
-        yield examples.kept(~chosen), examples.kept(chosen)
-
-
-def _best_score(
-    examples: Examples, ranks: NDArray[np.int64], familiarity: Callable[[Examples], Familiarity]
-) -> str | None:
-    """Return the score that tells each class best from the others when it is left out; `None` below three classes.
-
-    The first score is the best on validation classes: another one has to be clearly better, as examples are few.
-    """
-    way = int(examples.labels.max()) + 1
-    if way < 3:
-        return None
-    found: dict[str, list[Scores]] = {}
-    known: list[NDArray[np.bool_]] = []
-    for absent in np.linspace(0, way - 1, min(way, MOST_CLASSES)).astype(int):
-        for rest, left in _folds(examples, ranks):
-            others = rest.kept(rest.labels != absent)
-            labels = np.unique(others.labels, return_inverse=True)[1].astype(np.int64)  # from 0 on
-            known.append(left.labels != absent)
-            for name, scores in familiarity(replace(others, labels=labels)).scores(left.features).items():
-                found.setdefault(name, []).append(scores)
-    answers = np.concatenate(known)
-    areas = {name: float(roc_auc_score(answers, np.concatenate(parts))) for name, parts in found.items()}
-    first, best = next(iter(areas)), max(areas, key=lambda name: areas[name])
-    return best if areas[best] > areas[first] + ADVANTAGE else first
-
-
 def class_centers(examples: Examples) -> Directions:
     """Return the mean direction of each class (way, dim), of unit length."""
     labels = torch.from_numpy(examples.labels)
     directions = F.normalize(torch.from_numpy(examples.features), dim=1)
-    centers = F.normalize(class_prototypes(directions, labels, int(labels.max()) + 1), dim=1)
-    found: Directions = centers.numpy()
-    return found
+    centers: Directions = F.normalize(class_prototypes(directions, labels, int(labels.max()) + 1), dim=1).numpy()
+    return centers
 
 
 def _cosines(directions: torch.Tensor, others: Directions) -> Scores:
     cosines: Scores = (directions @ torch.from_numpy(others).T).double().numpy()
     return cosines
+
+
+def read_background(model: EmbeddingModel) -> Directions | None:
+    """Return directions (classes, dim) of public classes, or `None` if there are none for this very network.
+
+    They are what an image may show if no class of a task. The file keeps square roots of averaged features, in bytes;
+    as maps of one pixel they go through the metric of the backbone.
+    """
+    path = BACKGROUND / f"{model.name}.safetensors"
+    if not path.is_file():
+        return None
+    with safe_open(path, framework="pt") as file:
+        if (file.metadata() or {}).get(_NETWORK) != model.sha256:
+            return None
+        roots = file.get_tensor(_TENSOR).float()
+    with torch.inference_mode():
+        features = model.method.backbone.pool(roots.square()[:, :, None, None].to(model.device))
+        directions: Directions = F.normalize(features, dim=1).cpu().numpy()
+    return directions
+
+
+def write_background(path: Path, roots: NDArray[np.floating], network_sha256: str, origin: str) -> None:
+    """Write the mean square roots (classes, 1280) of classes, each scaled to bytes, and where they come from."""
+    scaled = np.rint(255 * roots / roots.max(axis=1, keepdims=True)).astype(np.uint8)
+    write_atomically(path, save({_TENSOR: scaled}, {_NETWORK: network_sha256, _ORIGIN: origin}))

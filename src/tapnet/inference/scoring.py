@@ -1,15 +1,18 @@
-"""How well a task does on labeled images: accuracy, mistakes, and what rejecting unsure answers costs and catches."""
+"""How well a task does on labeled images: accuracy, confusions, and what rejecting unsure answers costs and catches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binomtest
+from sklearn.metrics import confusion_matrix
 
 from tapnet.errors import UserError
-from tapnet.inference.confusion import Confusion
 from tapnet.inference.images import (
     Example,
     ImageInput,
@@ -21,8 +24,69 @@ from tapnet.inference.images import (
     read_labeled,
 )
 from tapnet.inference.predictor import LOSE, Prediction, Predictor, Reject
+from tapnet.plotting import new_figure, save
+from tapnet.text import pluralize, shorten
 
 THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+SHOWN = 25  # classes in the figure; of more, those with the most mistakes
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """`counts[i, j]`: images of class i that were classified as j."""
+
+    classes: tuple[str, ...]
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, classes: tuple[str, ...], pairs: Iterable[tuple[str, str]]) -> Confusion:
+        """Return the counts of pairs (true class, predicted class)."""
+        truths, predicted = zip(*pairs, strict=True)
+        return cls(classes, confusion_matrix(truths, predicted, labels=classes))
+
+    @property
+    def total(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def accuracy(self) -> float:
+        return float(np.trace(self.counts)) / self.total
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's 95% interval of the accuracy."""
+        bounds = binomtest(int(np.trace(self.counts)), self.total).proportion_ci(method="wilson")
+        return float(bounds.low), float(bounds.high)
+
+    def worst(self, most: int = SHOWN) -> Confusion:
+        """Return the counts among the classes with the most mistakes, from or to them; all if there are few."""
+        if len(self.classes) <= most:
+            return self
+        wrong = self.counts - np.diag(np.diag(self.counts))
+        chosen = np.sort(np.argsort(-(wrong.sum(axis=0) + wrong.sum(axis=1)), kind="stable")[:most])
+        return Confusion(tuple(self.classes[k] for k in chosen), self.counts[np.ix_(chosen, chosen)])
+
+
+def confusion_figure(confusion: Confusion, out: Path) -> Path:
+    """Save a square for each pair of classes, darker the larger its share of the row; of many classes the worst."""
+    shown = confusion.worst()
+    way = len(shown.classes)
+    side = min(14.0, 3.2 + 0.42 * way)
+    figure, axis = new_figure(side + 0.8, side)
+    totals = confusion.counts.sum(axis=1)[[confusion.classes.index(name) for name in shown.classes]]
+    shares = shown.counts / np.maximum(totals, 1)[:, None]
+    axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    names = [shorten(name, 24) for name in shown.classes]
+    axis.set_xticks(range(way), names, rotation=45, ha="right", rotation_mode="anchor", fontsize=9)
+    axis.set_yticks(range(way), names, fontsize=9)
+    axis.set(xlabel="predicted class", ylabel="true class")
+    part = f"\n{way} of {len(confusion.classes)} classes: those with the most mistakes"
+    title = f"{100 * confusion.accuracy:.1f}% of {pluralize(confusion.total, 'image')} correct"
+    axis.set_title(title if shown is confusion else title + part)
+    for i, j in np.argwhere(shown.counts):
+        color = "white" if shares[i, j] > 0.5 else "black"
+        axis.text(j, i, str(shown.counts[i, j]), ha="center", va="center", color=color, fontsize=9)
+    return save(figure, out)
 
 
 @dataclass(frozen=True)
@@ -66,12 +130,9 @@ class Score:
 
     def mistakes(self) -> list[Mistake]:
         """Return the images that were classified wrongly, the most confident first."""
-        wrong = [
-            Mistake(name_of(each.image), truth, each.best, each.probability)
-            for truth, each in self.known
-            if each.best != truth
-        ]
-        return sorted(wrong, key=lambda mistake: -mistake.probability)
+        wrong = [(truth, answer) for truth, answer in self.known if answer.best != truth]
+        mistakes = [Mistake(name_of(given.image), truth, given.best, given.probability) for truth, given in wrong]
+        return sorted(mistakes, key=lambda mistake: -mistake.probability)
 
     def class_accuracies(self) -> dict[str, float]:
         """Return the accuracy of every class that has images."""
@@ -81,35 +142,33 @@ class Score:
 
     def thresholds(self, values: Sequence[float] = THRESHOLDS) -> list[Threshold]:
         """Return what each threshold of rejection costs and catches."""
-
-        def below(value: float) -> Threshold:
-            return self._threshold(value, lambda each: each.probability < value)
-
-        return list(map(below, values))
+        return [self._threshold(value, lambda given, value=value: given.probability < value) for value in values]
 
     def rejection(self) -> Threshold | None:
         """Return what rejecting as asked for costs and catches; `None` if nothing was asked for."""
-        return self._threshold(self.reject, lambda each: each.rejected) if self.reject else None
+        return self._threshold(self.reject, lambda given: given.rejected) if self.reject else None
 
     def _threshold(self, reject: Reject, rejected: Callable[[Prediction], bool]) -> Threshold:
-        right = [rejected(each) for truth, each in self.known if each.best == truth]
-        wrong = [rejected(each) for truth, each in self.known if each.best != truth]
-        groups = right, wrong, [rejected(each) for _, each in self.unknown]
+        right = [rejected(given) for truth, given in self.known if given.best == truth]
+        wrong = [rejected(given) for truth, given in self.known if given.best != truth]
+        groups = right, wrong, [rejected(given) for _, given in self.unknown]
         return Threshold(reject, *(float(np.mean(group)) if group else None for group in groups))
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain values, for JSON."""
-        return (
-            self.confusion.as_dict()
-            | {
-                "class_accuracy": self.class_accuracies(),
-                "mistakes": [asdict(mistake) for mistake in self.mistakes()],
-                "unknown": len(self.unknown),
-                "thresholds": [asdict(each) for each in self.thresholds()],
-                "fitted": self.fitted,
-            }
-            | ({"rejection": asdict(asked)} if (asked := self.rejection()) else {})
-        )
+        confusion, asked = self.confusion, self.rejection()
+        return {
+            "accuracy": confusion.accuracy,
+            "ci95": confusion.interval,
+            "images": confusion.total,
+            "classes": confusion.classes,
+            "confusion": confusion.counts.tolist(),
+            "class_accuracy": self.class_accuracies(),
+            "mistakes": [asdict(mistake) for mistake in self.mistakes()],
+            "unknown": len(self.unknown),
+            "thresholds": [asdict(threshold) for threshold in self.thresholds()],
+            "fitted": self.fitted,
+        } | ({"rejection": asdict(asked)} if asked else {})
 
 
 def score(
@@ -132,13 +191,14 @@ def score(
             truths.append(truth)
             yield image, example
 
-    found = [each for batch in predictor.predict_examples(examples(), reject=reject, lose=lose) for each in batch]
-    predictions = tuple(zip(truths, found, strict=True))
-    known = [(truth, each.best) for truth, each in predictions if truth in predictor.classes]
+    batches = predictor.predict_examples(examples(), reject=reject, lose=lose)
+    answers = [answer for batch in batches for answer in batch]
+    predictions = tuple(zip(truths, answers, strict=True))
+    known = [(truth, answer.best) for truth, answer in predictions if truth in predictor.classes]
     if not known:
         raise UserError(
             f"No image that can be read is of a class of the task; it has {', '.join(predictor.classes)}, got "
             f"{', '.join(images) or 'none'}."
         )
-    fitted = sum(each.sha256 in predictor.hashes for each in found)
+    fitted = sum(answer.sha256 in predictor.hashes for answer in answers)
     return Score(Confusion.of(predictor.classes, known), predictions, fitted, reject)

@@ -141,7 +141,7 @@ class PredictorFiles:
         if path.suffix.lower() == ".onnx":
             return cls(path.name, content)
         from tapnet.inference.networks import HUGGING_FACE
-        from tapnet.inference.task_file import read_task
+        from tapnet.inference.task import read_task
         from tapnet.paths import bundled_checkpoints, find_checkpoint
 
         wanted = network or read_task(path).network

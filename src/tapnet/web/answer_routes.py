@@ -20,9 +20,9 @@ from pydantic_core import to_json
 
 from tapnet.data.preprocessing import Pixels
 from tapnet.inference import export, write_task
-from tapnet.inference.confusion import Confusion
 from tapnet.inference.explanation import explain_features
 from tapnet.inference.predictor import AUTO, UNKNOWN, Reject, rank_classes
+from tapnet.inference.scoring import Confusion
 from tapnet.web import bodies
 from tapnet.web.engine import Engine, Id, LoadedTask, ServicesDep, services_of
 from tapnet.web.problems import Problem
@@ -130,7 +130,7 @@ def _explain(engine: Engine, task: str, upload: bodies.Upload, reject: Reject) -
     pixels = engine.read(images, loaded.model)[0].pixels
     features = engine.embed(loaded.model, [pixels])
     _, rejected = loaded.predictor.answer_features(features, reject)
-    explanation = explain_features(loaded.task, loaded.planes.head, features, pixels)
+    explanation = explain_features(loaded.predictor, features, pixels)
     nearest = [
         bodies.NeighborBody(id=loaded.example_ids[near.index], label=near.label, similarity=near.similarity)
         for near in explanation.nearest

@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 
 from tapnet.data.preprocessing import Pixels, TooLarge, Unreadable, image_size
 from tapnet.errors import UserError
-from tapnet.inference import choose_network, load_network
-from tapnet.inference.examples import Examples
+from tapnet.inference import choose_network, fit_task, load_network
+from tapnet.inference.explanation import TaskPlanes, task_planes
 from tapnet.inference.images import Example, read_images
-from tapnet.inference.leave_one_out import LeaveOneOut, leave_one_out
+from tapnet.inference.model_selection import LeaveOneOut, leave_one_out
 from tapnet.inference.networks import EmbeddingModel
-from tapnet.inference.planes import TaskPlanes, task_planes
-from tapnet.inference.task import Task, fit_task
-from tapnet.inference.task_predictor import TaskPredictor
+from tapnet.inference.predictor import TaskPredictor
+from tapnet.inference.task import Examples, Task
 from tapnet.paths import bundled_checkpoints
 from tapnet.web.bodies import TaskBody
 from tapnet.web.metrics import Metrics
@@ -54,7 +53,7 @@ class LoadedTask:
 
     @cached_property
     def planes(self) -> TaskPlanes:
-        return task_planes(self.task, self.model)
+        return task_planes(self.predictor)
 
     @cached_property
     def left_out(self) -> LeaveOneOut | None:

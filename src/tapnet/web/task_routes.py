@@ -21,10 +21,9 @@ from tapnet.data import load_dataset
 from tapnet.data.preprocessing import Unreadable, image_size
 from tapnet.inference import read_task
 from tapnet.inference.images import THUMBNAIL, Example, read_image
-from tapnet.inference.method_choice import choose_method
+from tapnet.inference.model_selection import choose_method
 from tapnet.inference.networks import EmbeddingModel
 from tapnet.inference.task import Task, check_names_differ
-from tapnet.inference.task_file import with_network
 from tapnet.web import bodies
 from tapnet.web.engine import Engine, Id, Services, ServicesDep
 from tapnet.web.problems import Problem, first_fault, missing
@@ -118,7 +117,7 @@ def _import(engine: Engine, content: bytes, name: str) -> bodies.TaskBody:
     if task.precision != model.precision:
         raise Problem(422, f"The task was fitted in {task.precision}, this server computes in {model.precision}.")
     method, dim = _kept_method(engine, task, model)
-    with_network(task, model)  # raises UserError unless it is the one of the task
+    task.check_network(model)
     by_class: list[tuple[str, list[NewExample]]] = [(shown, []) for shown in names]
     for label, row, sha256, jpeg in zip(
         examples.labels, examples.features, examples.hashes, examples.thumbnails, strict=True

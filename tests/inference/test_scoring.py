@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from tapnet.inference import confusion as figures
-from tapnet.inference.confusion import SHOWN, Confusion, confusion_figure
+from tapnet.inference import scoring as figures
+from tapnet.inference.scoring import SHOWN, Confusion, confusion_figure
 
 
 @pytest.fixture
