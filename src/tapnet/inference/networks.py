@@ -30,6 +30,7 @@ from tapnet.paths import bundled_checkpoints, find_checkpoint
 
 HUGGING_FACE = "hf:"
 FEATURES = "features"  # stands for a network where features came from elsewhere
+NO_IMAGES = "The task was fitted to feature vectors: give such vectors, not images."
 _BATCH, _LARGE_BATCH = 64, 16  # images that are embedded at a time; the maps of 64 large ones take a gigabyte
 _LARGE_SIDE = 128
 _CACHED = 4  # networks kept in memory
@@ -60,7 +61,7 @@ class EmbeddingModel:
     def image_preprocessing(self) -> Preprocessing:
         """How images are prepared; raise UserError where features come from elsewhere."""
         if self.preprocessing is None:
-            raise UserError("The task was fitted to feature vectors: give such vectors, not images.")
+            raise UserError(NO_IMAGES)
         return self.preprocessing
 
     def embedding_as(self, precision: str) -> EmbeddingModel:
@@ -137,7 +138,7 @@ class EmbeddingModel:
                 f"{name} is transductive: its answer for one image depends on the others, so it cannot be fitted. Use "
                 "`tapnet evaluate`, or fit another network."
             )
-        limit = method.max_way
+        method, limit = method.with_options(**method.order_free_options | dict(options or {})), method.max_way
         if way is not None and limit is not None and way > limit:
             others = " or ".join(other for other in networks_supporting(way) if other != self.name)
             hint = f"use the network {others}, or" if others else "no bundled network takes as many; use"
@@ -146,7 +147,7 @@ class EmbeddingModel:
                 "centroid, or train with more classes.",
                 parameter="method",
             )
-        return method.with_options(**method.order_free_options | dict(options or {}))
+        return method
 
     def adapt(
         self, features: NDArray[np.float32], labels: NDArray[np.int64], method: str, options: Mapping[str, Any]
@@ -190,7 +191,7 @@ def load_network(name: str, device: str = "cpu") -> EmbeddingModel:
     Raise UserError if there is none of that name.
     """
     if name == FEATURES:
-        raise UserError("The task was fitted to feature vectors: give such vectors, not images.")
+        raise UserError(NO_IMAGES)
     if name.startswith(HUGGING_FACE):
         folder = Path(name.removeprefix(HUGGING_FACE))
         files = sorted(folder.iterdir()) if folder.is_dir() else []

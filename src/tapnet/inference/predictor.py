@@ -150,8 +150,9 @@ class TaskPredictor(Predictor):
 
         task.check_network(network)
         self.task, self.network, self.classes = task, network, task.classes
-        self.hashes = frozenset(task.examples.hashes)
-        examples = task.examples
+        if network.preprocessing is not None:  # feature vectors have none
+            self.preprocessing = network.preprocessing
+        examples, self.hashes = task.examples, frozenset(task.examples.hashes)
         self.adapted = network.adapt(examples.features, examples.labels, task.method, task.options)
         self.head = exact_head(self.adapted)
         self._rejections: dict[float, Rejection] = {}
@@ -160,16 +161,15 @@ class TaskPredictor(Predictor):
     def open(cls, task: Task, network: str | None = None, device: str = "cpu") -> Self:
         """Return the predictor of a task; its network is found by the name in the task, or given if it moved.
 
-        Raise UserError if the network is missing or another one.
+        Raise UserError if the network is missing or another one, or if the task was fitted to feature vectors.
         """
+        from tapnet.inference.networks import NO_IMAGES
         from tapnet.inference.task import network_of
 
-        return cls(task, network_of(task, network, device))
-
-    @property
-    def preprocessing(self) -> Preprocessing:  # type: ignore[override]
-        """How images are prepared; raise UserError if the task was fitted to feature vectors."""
-        return self.network.image_preprocessing
+        model = network_of(task, network, device)
+        if model.preprocessing is None:
+            raise UserError(NO_IMAGES)
+        return cls(task, model)
 
     def answers(self, pixels: Sequence[NDArray[np.uint8]], reject: Reject = 0.0, lose: float = LOSE) -> Answers:
         return self.answer_features(self.network.embed(pixels), reject, lose)

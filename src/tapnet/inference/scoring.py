@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -142,13 +142,16 @@ class Score:
 
     def thresholds(self, values: Sequence[float] = THRESHOLDS) -> list[Threshold]:
         """Return what each threshold of rejection costs and catches."""
-        return [self._threshold(value, lambda given, value=value: given.probability < value) for value in values]
+        return [self._threshold(value) for value in values]
 
     def rejection(self) -> Threshold | None:
         """Return what rejecting as asked for costs and catches; `None` if nothing was asked for."""
-        return self._threshold(self.reject, lambda given: given.rejected) if self.reject else None
+        return self._threshold(self.reject, as_predicted=True) if self.reject else None
 
-    def _threshold(self, reject: Reject, rejected: Callable[[Prediction], bool]) -> Threshold:
+    def _threshold(self, reject: Reject, as_predicted: bool = False) -> Threshold:
+        def rejected(given: Prediction) -> bool:
+            return given.rejected if as_predicted else given.probability < float(reject)
+
         right = [rejected(given) for truth, given in self.known if given.best == truth]
         wrong = [rejected(given) for truth, given in self.known if given.best != truth]
         groups = right, wrong, [rejected(given) for _, given in self.unknown]

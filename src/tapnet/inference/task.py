@@ -164,7 +164,7 @@ def check_names_differ(classes: Sequence[str]) -> None:
 def write_task(task: Task, path: str | Path) -> None:
     """Write the file, whole or not at all: one safetensors file, the same bytes for the same task."""
     examples = task.examples
-    tensors = {
+    tensors: dict[str, NDArray[Any]] = {
         "features": np.ascontiguousarray(examples.features),
         "labels": np.ascontiguousarray(examples.labels),
         "thumbnails": np.frombuffer(bytearray().join(examples.thumbnails), np.uint8),
