@@ -35,6 +35,17 @@ def test_weights_are_where_the_gradient_of_loss_and_penalty_is_zero(way):
     torch.testing.assert_close(head.weight / 10, residuals.T @ scaled, atol=1e-3, rtol=1e-3)
 
 
+def test_classes_of_few_examples_are_recognized_beside_classes_of_many():
+    """Eight classes of 1, 1, 2, 3, 5, 10, 30 and 40 examples; unweighted, 27% of the queries of the rarer four are."""
+    counts, way, dim = torch.tensor([1, 1, 2, 3, 5, 10, 30, 40]), 8, 64
+    centers, labels, answers = torch.randn(way, dim), torch.arange(way).repeat_interleave(counts), torch.arange(way)
+    queries = centers.repeat_interleave(25, dim=0) + 1.5 * torch.randn(25 * way, dim)
+    logits = adapted(centers[labels] + 1.5 * torch.randn(len(labels), dim), labels).logits(queries)
+    right = (logits.argmax(dim=1) == answers.repeat_interleave(25)).double().view(way, 25).mean(dim=1)
+    assert right[:4].mean() > 0.6
+    assert right.mean() > 0.75
+
+
 def test_logistic_regression_does_not_depend_on_the_length_of_features():
     features, labels = draw()
     expected = adapted(features, labels).logits(features)
