@@ -50,7 +50,7 @@ bench: $(DEV)  ## speed, as ratios side by side in one run, and how costs grow
 bench-full: $(DEV)  ## the slow ones, too
 	$(BIN)/python benchmarks/run.py --full
 
-results: $(READY)  ## RESULTS.md from the files in results/
+results: $(READY)  ## RESULTS.md and results/README.md from the files in results/
 	$(BIN)/python tools/write_results.py
 
 clean:  ## remove the virtual environment and caches

@@ -21,7 +21,7 @@ from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.functional import class_prototypes, projection_errors, select_references
 from tapnet.methods import TapNet
-from tapnet.paper.dimension_curve import dimension_curve
+from tapnet.paper.variants import dimension_accuracies
 
 CLASSES, EACH, DIM, WAY, SHOT, QUERY = 20, 600, 512, 5, 5, 15
 LABELS = np.repeat(np.arange(CLASSES), EACH)
@@ -101,7 +101,7 @@ def rows(pairs: int = 7, episodes: int = 2000) -> list[Row]:
         )
     single = evaluator(projection_dim=200)
     curve, one, ratio = compared(
-        lambda: dimension_curve(evaluated, EpisodeSpec(WAY, SHOT, QUERY, episodes)),
+        lambda: dimension_accuracies(evaluated, EpisodeSpec(WAY, SHOT, QUERY, episodes)),
         lambda: single.accuracies(EpisodeSpec(WAY, SHOT, QUERY, episodes)),
         pairs,
         (episodes, episodes),

@@ -5,6 +5,7 @@ import signal
 import pytest
 
 from tapnet.cli import main
+from tapnet.paper.results import read_ablations
 from tapnet.paths import BEST, LAST
 from tapnet.training import Run
 
@@ -86,9 +87,9 @@ def test_json_and_the_kept_file_say_the_same(trained, tmp_path, capsys):
     asked = ("--checkpoint", trained / "constant", "--episodes", 4, "--split", "val", "--json", "--record", tmp_path)
     assert ablate("dimension", *asked) == 0
     printed = json.loads(capsys.readouterr().out)
-    (path,) = (tmp_path / "ablations").iterdir()
-    assert json.loads(path.read_text()) == printed
-    assert (printed["kind"], printed["name"], printed["task"]["split"]) == ("ablation", "dimension", "val")
+    (recorded,) = read_ablations(tmp_path)
+    assert recorded == printed
+    assert (printed["name"], printed["task"]["split"]) == ("dimension", "val")
     assert len(printed["rows"]) == 32 - 5  # 8 maps of 2 by 2
 
 
@@ -123,9 +124,7 @@ def test_the_ways_of_an_ablation_of_ways_are_those_of_its_rows(trained, capsys, 
     printed = capsys.readouterr()
     assert "ways: 5-shot on quickdraw (test), 4 episodes" in printed.out
     assert "difference" not in printed.out
-    (path,) = (tmp_path / "ablations").iterdir()
-    assert str(path) in printed.err.replace("\n", "")
-    assert path.name == "ways-quickdraw-constant-seed0-quickdraw-test60-5shot-4.json"
+    assert str(tmp_path / "quickdraw" / "quickdraw-constant.json") in printed.err.replace("\n", "")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +139,10 @@ def test_the_ways_of_an_ablation_of_ways_are_those_of_its_rows(trained, capsys, 
         (["selection", "--checkpoint", "drawings", "--out", "x"], "leave them out, or use --recipe"),
         (["selection", "--checkpoint", "drawings", "--episodes", "0"], "Episodes need episodes >= 1, got episodes=0"),
         (["gradient", "--recipe", "quickdraw", "--set", "training.query=99"], "101 images per class"),
-        (["gradient", "--recipe", "quickdraw", "--set", "method.options.distance=nothing"], "squared, euclidean"),
+        (
+            ["gradient", "--recipe", "quickdraw", "--set", "method.options.selection=nothing"],
+            "closest, optimal, farthest",
+        ),
     ],
 )
 def test_a_mistake_ends_in_one_sentence_and_leaves_nothing(arguments, words, capsys, tmp_path, monkeypatch):

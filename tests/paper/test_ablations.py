@@ -3,22 +3,22 @@ import pytest
 import torch
 from torch import nn
 
-from tapnet.backbones import PrecomputedFeatures, make_backbone
+from tapnet.backbones import Conv4, PrecomputedFeatures, make_backbone
 from tapnet.data.batches import episode_images
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator
+from tapnet.functional import null_space
 from tapnet.methods import PrototypicalNetwork, TapNet, TapNetVariant
-from tapnet.paper.ablations import ABLATIONS, find_ablation
-from tapnet.paper.ablations.measured import (
+from tapnet.paper.ablations import ABLATIONS, find_ablation, measure_runs, paired, recipes_of_compositions
+from tapnet.paper.variants import (
     BatchStatistics,
     FourRotations,
     RotatedViews,
     as_variant,
+    dimension_accuracies,
+    random_rotation,
     random_selection_accuracies,
 )
-from tapnet.paper.ablations.rows import paired
-from tapnet.paper.ablations.trained import measure_runs, recipes_of_compositions
-from tapnet.paper.dimension_curve import dimension_accuracies, random_rotation
 from tapnet.recipe import load_recipe
 
 TASK = EpisodeSpec(way=5, shot=2, query=3, episodes=12, seed=1)
@@ -31,34 +31,28 @@ def evaluator(small_tapnet, blobs):
     return Evaluator(small_tapnet, blobs)
 
 
-def measured(name, evaluator, task=TASK):
-    return {row.variant: row for row in MEASURED[name].measure(evaluator, task)}
+def measured(name, evaluator):
+    return {row.variant: row for row in MEASURED[name].measure(evaluator, TASK)}
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_every_measured_ablation_has_rows_with_accuracy_and_interval(name, evaluator):
+def test_measured_ablation_has_rows_and_leaves_the_method_as_it_was(name, evaluator):
+    before = dict(vars(evaluator.method))
     rows = measured(name, evaluator).values()
     assert len(rows) >= 2
     assert all(0 <= row.accuracy <= 1 and row.ci95 >= 0 for row in rows)
+    assert vars(evaluator.method) == before
+    layers = [layer for layer in evaluator.method.modules() if isinstance(layer, nn.BatchNorm2d)]
+    assert all(layer.running_mean is not None for layer in layers)
 
 
 @pytest.mark.parametrize("name", ["selection", "projection-references", "classification-references"])
-def test_the_first_variant_is_the_default_and_the_others_are_paired_with_it(name, evaluator):
+def test_first_variant_is_the_default_and_the_others_are_paired_with_it(name, evaluator):
     first, *others = measured(name, evaluator).values()
-    assert first.accuracy == evaluator.accuracies(EpisodeSpec(5, 2, 3, 12, 1)).mean()
+    assert first.accuracy == evaluator.accuracies(TASK).mean()
     assert first.difference is None
     for row in others:
         assert row.difference == pytest.approx(row.accuracy - first.accuracy)
-
-
-def test_an_ablation_leaves_the_method_as_it_was(evaluator):
-    before = dict(vars(evaluator.method))
-    for name in MEASURED:
-        measured(name, evaluator)
-    assert vars(evaluator.method) == before
-    assert all(
-        layer.running_mean is not None for layer in evaluator.method.modules() if isinstance(layer, nn.BatchNorm2d)
-    )
 
 
 def test_paired_differences_are_those_worked_out_by_hand():
@@ -73,21 +67,75 @@ def test_random_selection_follows_from_seed_and_episode_alone(evaluator):
     assert (longer != random_selection_accuracies(evaluator, EpisodeSpec(5, 2, 3, episodes=40, seed=2))).any()
 
 
-def test_the_band_over_rotations_has_no_width_at_full_dimension(evaluator):
+def test_variant_of_a_network_keeps_all_of_its_options():
+    method = TapNet(PrecomputedFeatures(16), 4, selection="optimal", reference_shots=2.0, temperature=4.0).eval()
+    support, labels, queries = torch.randn(6, 16), torch.arange(3).repeat(2), torch.randn(5, 16)
+    expected = method.logits(support, labels, queries, 3)
+    torch.testing.assert_close(as_variant(method).logits(support, labels, queries, 3), expected)
+
+
+@pytest.mark.parametrize(
+    ("dim", "bias", "basis"),
+    [(1, False, "householder"), (4, True, "householder"), (11, True, "householder")]
+    + [(dim, False, "references") for dim in (1, 3, 6)],
+)
+def test_dimension_accuracies_agree_with_an_evaluation_at_one_dimension(blobs, dim, bias, basis):
+    method = TapNetVariant(Conv4((1, 8, 8), widths=(16, 16, 16, 16)), num_references=8, reference_bias=bias).eval()
+    if bias:
+        torch.nn.init.normal_(method.reference_bias, std=0.1)
+    task = EpisodeSpec(5, 2, 3, 40, 1)
+    accuracies = dimension_accuracies(Evaluator(method, blobs), task, basis=basis)
+    single = Evaluator(method.with_options(projection_dim=dim, basis=basis), blobs)
+    assert accuracies.shape == (40, 16 - 5)
+    assert accuracies[:, dim - 1].mean() == pytest.approx(single.accuracies(task).mean(), abs=2 / (40 * 15))
+
+
+def test_dimension_accuracies_agree_with_distances_through_the_projection_in_float64(blobs):
+    torch.manual_seed(0)
+    method = TapNet(Conv4((1, 8, 8), widths=(4, 4, 4, 70)), num_references=8).double().eval()
+    evaluator = Evaluator(method, blobs)
+    batch = blobs.episodes(5, 2, 3, seed=1).batch(0, 40)
+    evaluator._features = torch.randn(len(blobs), 70, generator=torch.Generator().manual_seed(0)).double()
+    with torch.inference_mode():
+        head = method.adapt_to(evaluator.prototypes(batch.support))
+        references, basis = head.references, null_space(head.ordered_errors)
+        inside, queries = references @ basis, evaluator.gathered(batch.query) @ basis
+        nearest = (queries.unsqueeze(2) - inside.unsqueeze(1)).square().cumsum(dim=-1).argmin(dim=2)
+        expected = (nearest == torch.arange(5).repeat_interleave(3)[:, None]).double().mean(dim=(0, 1))
+    method.float()
+    evaluator._features = evaluator._features.float()
+    curve = dimension_accuracies(evaluator, EpisodeSpec(5, 2, 3, 40, 1)).mean(axis=0)
+    assert np.abs(curve - expected.numpy()).max() <= 2 / (40 * 15)
+
+
+def test_rotation_of_the_null_space_changes_no_accuracy_at_full_dimension_but_below(evaluator):
+    rotation, again = (random_rotation(11, torch.Generator().manual_seed(1)) for _ in range(2))
+    torch.testing.assert_close(rotation @ rotation.mT, torch.eye(11))
+    assert torch.equal(rotation, again)
+    plain, rotated = (dimension_accuracies(evaluator, TASK, by) for by in (None, rotation))
+    np.testing.assert_array_equal(rotated[:, -1], plain[:, -1])
+    assert (rotated[:, 0] != plain[:, 0]).any()
+
+
+def test_directions_of_the_references_lose_nothing_in_way_minus_one_dimensions(evaluator):
+    accuracies = dimension_accuracies(evaluator, EpisodeSpec(5, 2, 3, 40), basis="references")
+    np.testing.assert_array_equal(accuracies[:, 5 - 2], accuracies[:, -1])
+
+
+def test_band_over_rotations_has_no_width_at_full_dimension(evaluator):
     *others, full = measured("dimension", evaluator).values()
     assert full.variant == "D = 11"
     assert full.lowest == full.highest == full.accuracy
     assert any(row.lowest < row.highest for row in others)
 
 
-def test_a_band_of_fewer_episodes_is_corrected_by_all(evaluator, monkeypatch):
-    monkeypatch.setattr("tapnet.paper.ablations.measured.ROTATED_EPISODES", 5)
-    monkeypatch.setattr("tapnet.paper.ablations.measured.ROTATIONS", 1)
+def test_band_of_fewer_episodes_is_corrected_by_all(evaluator, monkeypatch):
+    monkeypatch.setattr("tapnet.paper.ablations.ROTATED_EPISODES", 5)
+    monkeypatch.setattr("tapnet.paper.ablations.ROTATIONS", 1)
     rows = list(measured("dimension", evaluator).values())
-    accuracies = dimension_accuracies(evaluator, TASK)
     rotation = random_rotation(len(rows), torch.Generator().manual_seed(TASK.seed))
-    curve = dimension_accuracies(evaluator, TASK, rotation)[:5].mean(axis=0)
-    expected = curve + accuracies.mean(axis=0) - accuracies[:5].mean(axis=0)
+    accuracies, rotated = (dimension_accuracies(evaluator, TASK, by) for by in (None, rotation))
+    expected = rotated[:5].mean(axis=0) + accuracies.mean(axis=0) - accuracies[:5].mean(axis=0)
     np.testing.assert_allclose([row.lowest for row in rows], expected)
 
 
@@ -95,10 +143,9 @@ def test_ways_go_as_far_as_the_references(evaluator):
     assert list(measured("ways", evaluator)) == ["2-way", "3-way", "5-way"]  # 8 references
 
 
-def test_batch_statistics_are_transductive_and_those_of_the_episode(evaluator, small_tapnet, blobs):
+def test_batch_statistics_are_transductive_and_those_of_the_episode(small_tapnet, blobs):
     method = BatchStatistics(small_tapnet).eval()
     assert method.transductive
-    assert "batch (transductive)" in measured("batch-statistics", evaluator)
     normalized = []
     layer = next(layer for layer in method.modules() if isinstance(layer, nn.BatchNorm2d))
     layer.register_forward_hook(lambda _layer, _inputs, output: normalized.append(output))
@@ -106,77 +153,54 @@ def test_batch_statistics_are_transductive_and_those_of_the_episode(evaluator, s
     assert normalized[0].mean(dim=(0, 2, 3)).abs().max() < 1e-5
 
 
-def test_four_rotations_are_classified_each_by_itself_and_the_logits_added_up(small_tapnet, blobs):
+def test_four_rotations_are_classified_each_by_itself_and_their_logits_added(small_tapnet, blobs):
     method, episode = RotatedViews(small_tapnet).eval(), episode_images(blobs, blobs.episodes(5, 2, 3)[0])
-    rotations = [
-        (
-            episode.support_images.rot90(number, (2, 3)),
-            episode.support_labels,
-            episode.query_images.rot90(number, (2, 3)),
-        )
-        for number in range(4)
-    ]
-    logits = method(episode.support_images, episode.support_labels, episode.query_images)
-    torch.testing.assert_close(logits, sum(small_tapnet(*rotated) for rotated in rotations))
-
-
-def test_the_head_of_four_rotations_has_the_softmax_of_their_logits(small_tapnet, blobs):
-    method, episode = RotatedViews(small_tapnet).eval(), episode_images(blobs, blobs.episodes(5, 2, 3)[0])
-    support, query = method.embed(episode.support_images), method.embed(episode.query_images)
-    head = method.adapt(support, episode.support_labels, episode.way).linear()
-    logits = method.logits(support, episode.support_labels, query, episode.way)
-    torch.testing.assert_close(head.logits(query).softmax(dim=-1), logits.softmax(dim=-1), atol=1e-4, rtol=1e-3)
+    support, labels, query = episode.support_images, episode.support_labels, episode.query_images
+    logits = method(support, labels, query)
+    rotated = ((support.rot90(turns, (2, 3)), labels, query.rot90(turns, (2, 3))) for turns in range(4))
+    torch.testing.assert_close(logits, sum(small_tapnet(*images) for images in rotated))
+    head = method.adapt(method.embed(support), labels, episode.way).linear()
+    softmax = head.logits(method.embed(query)).softmax(dim=-1)
+    torch.testing.assert_close(softmax, logits.softmax(dim=-1), atol=1e-4, rtol=1e-3)
 
 
 def test_views_compare_four_rotations_with_none(evaluator, small_tapnet, blobs):
     rows = measured("views", evaluator)
     for name, method in (("as it is", small_tapnet), ("four rotations", RotatedViews(small_tapnet).eval())):
-        assert rows[name].accuracy == Evaluator(method, blobs).accuracies(EpisodeSpec(5, 2, 3, 12, 1)).mean()
+        assert rows[name].accuracy == Evaluator(method, blobs).accuracies(TASK).mean()
 
 
-def test_views_need_class_prototypes(small_tapnet, blobs):
-    with pytest.raises(ValueError, match="needs a method of class prototypes, the checkpoint is a BatchStatistics"):
-        measured("views", Evaluator(BatchStatistics(small_tapnet).eval(), blobs))
-
-
-def test_views_are_not_for_a_network_that_has_them_already(blobs):
-    network = TapNet(
-        make_backbone("resnet12", blobs.image_shape, widths=[2, 2, 2, 4], four_rotations=True), num_references=6
-    ).eval()
-    with pytest.raises(ValueError, match="processes every image in four rotations already"):
-        measured("views", Evaluator(network, blobs))
-
-
-def test_oblong_images_are_not_turned():
+def test_networks_without_one_view_of_square_images_are_refused(small_tapnet, blobs):
+    backbone = make_backbone("resnet12", blobs.image_shape, widths=[2, 2, 2, 4], four_rotations=True)
+    for method, words in (
+        (BatchStatistics(small_tapnet), "needs a method of class prototypes, the checkpoint is a BatchStatistics"),
+        (TapNet(backbone, num_references=6), "processes every image in four rotations already"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            measured("views", Evaluator(method.eval(), blobs))
     with pytest.raises(ValueError, match="Only square images can be rotated, got 16×20"):
         FourRotations(make_backbone("conv4", (1, 16, 20)))
 
 
 @pytest.mark.parametrize("name", ["selection", "projection-references", "dimension"])
-def test_another_method_is_refused(name, small_tapnet, blobs):
+def test_checkpoint_of_another_method_is_refused(name, small_tapnet, blobs):
     other = Evaluator(PrototypicalNetwork(small_tapnet.backbone).eval(), blobs)
-    with pytest.raises(ValueError, match="TapNet"):
+    with pytest.raises(ValueError, match="of TapNet, the checkpoint is a PrototypicalNetwork"):
         measured(name, other)
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_variants_that_would_not_begin_at_random_are_refused(name):
-    with pytest.raises(ValueError, match="start from random weights, omniglot-cpu-long is initialized from runs/"):
-        TRAINED[name].recipes(load_recipe("omniglot-cpu-long"))
-
-
-@pytest.mark.parametrize("name", TRAINED)
-@pytest.mark.parametrize("recipe", ["quickdraw", "mini-imagenet-5shot", "omniglot-1shot"])
-def test_every_trained_ablation_has_recipes_and_the_first_is_the_default(name, recipe):
+@pytest.mark.parametrize("recipe", ["quickdraw", "mini-imagenet-5shot"])
+def test_trained_ablation_has_recipes_of_which_the_first_is_the_default(name, recipe):
     given = load_recipe(recipe)
     first, *others = TRAINED[name].recipes(given).values()
     with torch.device("meta"):
-        methods = [as_variant(each.build((3, 84, 84))) for each in (given, first)]
+        methods = [as_variant(variant.build((3, 84, 84))) for variant in (given, first)]
     options = TapNetVariant.adapt_options
     assert first.training == given.training
     assert len({tuple(getattr(method, option) for option in options) for method in methods}) == 1
     assert others
-    assert all((each.training, each.method) != (first.training, first.method) for each in others)
+    assert all((other.training, other.method) != (first.training, first.method) for other in others)
 
 
 def test_compositions_of_the_papers_recipe_have_its_ways_and_as_many_images():
@@ -187,10 +211,18 @@ def test_compositions_of_the_papers_recipe_have_its_ways_and_as_many_images():
         assert abs(images - 20 * 13) <= recipe.training.way / 2
 
 
-def test_a_recipe_of_another_method_is_refused():
-    recipe = load_recipe("quickdraw", ["method={name: protonet}"])
-    with pytest.raises(ValueError, match="of TapNet, the recipe quickdraw trains protonet"):
-        TRAINED["gradient"].recipes(recipe)
+@pytest.mark.parametrize("name", ["gradient", "episode-composition"])
+@pytest.mark.parametrize(
+    ("recipe", "changes", "words"),
+    [
+        ("omniglot-cpu-long", [], "start from random weights, omniglot-cpu-long is initialized from runs/"),
+        ("quickdraw", ["training.teachers=[drawings]"], "learn from labels alone, quickdraw has teachers"),
+        ("quickdraw", ["method={name: protonet}"], "of TapNet, the recipe quickdraw trains protonet"),
+    ],
+)
+def test_recipes_that_do_not_train_tapnet_afresh_are_refused(name, recipe, changes, words):
+    with pytest.raises(ValueError, match=words):
+        TRAINED[name].recipes(load_recipe(recipe, changes))
 
 
 def test_runs_are_compared_on_the_same_episodes(evaluator):
@@ -198,13 +230,6 @@ def test_runs_are_compared_on_the_same_episodes(evaluator):
     assert (rows[1].difference, rows[1].training_episodes) == (0, 9)
 
 
-def test_an_unknown_ablation_lists_those_there_are():
+def test_unknown_ablation_lists_those_there_are():
     with pytest.raises(ValueError, match=r"selection, projection-references.*got 'nothing'"):
         find_ablation("nothing")
-
-
-def test_variant_of_a_network_keeps_all_of_its_options():
-    method = TapNet(PrecomputedFeatures(16), 4, selection="optimal", reference_shots=2.0, temperature=4.0).eval()
-    support, labels, queries = torch.randn(6, 16), torch.arange(3).repeat(2), torch.randn(5, 16)
-    expected = method.logits(support, labels, queries, 3)
-    torch.testing.assert_close(as_variant(method).logits(support, labels, queries, 3), expected)

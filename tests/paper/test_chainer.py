@@ -13,7 +13,7 @@ from tapnet.cli import main
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.paper.chainer import import_chainer
-from tapnet.paper.dimension_curve import dimension_curve
+from tapnet.paper.variants import dimension_accuracies
 from tapnet.recipe import load_recipe
 
 WIDTHS, WAYS, WAY, SHOT, SIZE = (6, 8, 10, 32), 20, 5, 3, 21  # 21 → 11 → 6 → 3 → 2: every pooling but one is partial
@@ -169,7 +169,7 @@ def test_the_dimension_curve_of_an_imported_network_ends_at_its_accuracy(run_fol
 
     pixels = np.repeat(np.kron(blobs.pixels, np.ones((1, 3, 3, 1), np.uint8))[:, :SIZE, :SIZE], 3, axis=3)
     evaluator = Evaluator(tapnet.load(run_folder), replace(blobs, pixels=pixels))
-    curve = dimension_curve(evaluator, EpisodeSpec(WAY, 2, 3, 20))
+    curve = dimension_accuracies(evaluator, EpisodeSpec(WAY, 2, 3, 20)).mean(axis=0)
     assert curve[-1] == pytest.approx(evaluator.accuracies(EpisodeSpec(WAY, 2, 3, 20)).mean(), abs=1 / 300)
     assert 0.25 < curve[-1] < 1
 

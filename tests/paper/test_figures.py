@@ -6,10 +6,15 @@ import torch
 from tapnet.backbones import Conv4
 from tapnet.data.batches import episode_images
 from tapnet.methods import PrototypicalNetwork
-from tapnet.paper.ablation_figures import dimension_figure, episode_composition_figure
-from tapnet.paper.learning_curve import learning_curve, reference_distance
-from tapnet.paper.projection import _spaces, projection_figure
-from tapnet.paper.trajectories import reference_trajectories
+from tapnet.paper.figures import (
+    _spaces,
+    dimension_figure,
+    episode_composition_figure,
+    learning_curve,
+    projection_figure,
+    reference_distance,
+    reference_trajectories,
+)
 from tapnet.plotting import save
 from tapnet.training.trajectory import Trajectory
 
@@ -75,7 +80,7 @@ def test_trajectories_show_all_references_and_four_with_stamps(tmp_path):
     assert stamps == ["0", "20", "40"] * 4
 
 
-def test_a_path_needs_three_snapshots(tmp_path):
+def test_trajectories_need_three_snapshots(tmp_path):
     with pytest.raises(ValueError, match="holds 0 snapshots of references, three are needed"):
         reference_trajectories(tmp_path)
 
@@ -107,7 +112,7 @@ def test_projection_needs_tapnet(blobs):
         projection_figure(PrototypicalNetwork(Conv4((1, 8, 8))), blobs)
 
 
-def test_a_figure_is_written_in_both_kinds_and_leaves_nothing_else(tmp_path, small_tapnet, blobs):
+def test_figure_is_written_in_both_kinds_and_leaves_nothing_else(tmp_path, small_tapnet, blobs):
     figure = projection_figure(small_tapnet, blobs, shot=2, query=6)
     for kind in ("png", "svg"):
         save(figure, tmp_path / f"f.{kind}")
@@ -147,8 +152,3 @@ def test_episode_composition_shows_ours_by_ways_and_the_published_beside_it():
     assert list(ours.lines[0].get_xdata()) == [5, 10, 20]
     assert [text.get_text() for text in ours.texts] == ["44-query", "20-query", "8-query"]
     assert list(published.lines[0].get_ydata()) == [74.19, 75.73, 75.40, 75.86, 75.86, 75.09]
-
-
-def test_a_figure_of_another_ablation_is_refused():
-    with pytest.raises(ValueError, match="Expected a result of `tapnet ablate dimension --record`, got one of 'ways'"):
-        dimension_figure(ablation("ways", []))

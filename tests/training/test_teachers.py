@@ -13,7 +13,7 @@ from tapnet.data.episodes import EpisodeSpec
 from tapnet.errors import UserError
 from tapnet.evaluation.candidates import Candidate, EvaluationData, class_overlap
 from tapnet.methods import METHODS, TapNet
-from tapnet.paper.ablations.trained import recipes_of_compositions
+from tapnet.paper.ablations import recipes_of_compositions
 from tapnet.paths import LAST
 from tapnet.recipe import changed, load_recipe, recipe_from
 from tapnet.training import Diverged, Run, RunFolder, train

@@ -219,8 +219,7 @@ def run_quickstart(args: argparse.Namespace) -> None:
     from tapnet.data.episodes import EpisodeSpec
     from tapnet.evaluation.evaluator import Evaluator
     from tapnet.hardware import resolve_device
-    from tapnet.paper.learning_curve import learning_curve
-    from tapnet.paper.projection import has_projection, projection_figure
+    from tapnet.paper.figures import has_projection, learning_curve, projection_figure
     from tapnet.paths import LAST
     from tapnet.plotting import save
     from tapnet.recipe import load_recipe

@@ -8,24 +8,22 @@ import sys
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tapnet.cli.evaluate import candidate, evaluation_data
 from tapnet.cli.options import ENGINE, TASK, add_shared, check_engine, episode_spec, listing, output_folder
-from tapnet.cli.output import ERRORS, OUT, percent, print_prose, print_table
+from tapnet.cli.output import ERRORS, OUT, print_prose, print_table
 from tapnet.cli.runs import train_on_cluster
 from tapnet.cli.train import train_with_progress
 from tapnet.errors import NotFoundError, UserError
 from tapnet.paths import find_checkpoint
-from tapnet.text import difference, half_width
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from tapnet.data.episodes import EpisodeSpec
     from tapnet.evaluation.candidates import Candidate
-    from tapnet.paper.ablations import Ablation
-    from tapnet.paper.ablations.rows import Row
+    from tapnet.paper.ablations import Ablation, Row
 
 _ABLATE_EXAMPLES = """examples:
   tapnet ablate                                            list the ablations
@@ -66,7 +64,7 @@ examples:
   tapnet figure reference-trajectories runs/quickstart --out figures
   tapnet ablate dimension --checkpoint runs/quickstart --record results
   tapnet figure rivals results --way 5 --shot 1
-  tapnet figure dimension results/ablations/dimension-quickdraw-seed0-….json
+  tapnet figure dimension results/quickdraw/quickdraw.json
 """
 _IMPORT_EXAMPLES = """examples:
   tapnet import-chainer save/TapNet_miniImageNet_ResNet12 --out runs/authors
@@ -80,7 +78,7 @@ def add_ablate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", help="variants of a trained network: a run, a file or a bundled name")
     parser.add_argument("--recipe", help="variants that are trained, by this recipe")
     parser.add_argument("--out", type=output_folder, help="folder of the trained runs (default: runs/ablate-NAME)")
-    parser.add_argument("--record", type=output_folder, metavar="DIR", help="record the result in DIR/ablations")
+    parser.add_argument("--record", type=output_folder, metavar="DIR", help="record the result for `tapnet table`")
     words = "how many (default: 2000, or fewer where each takes long)"
     add_shared(parser, "--episodes", default=None, help=words)
     add_shared(parser, "--set", *TASK, "--json", "--device", "--precision", *ENGINE)
@@ -88,8 +86,8 @@ def add_ablate_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_ablate(args: argparse.Namespace) -> None:
     from tapnet.paper.ablations import ABLATIONS, find_ablation
-    from tapnet.paper.ablations.rows import task_words
     from tapnet.paper.results import ablation_result, record_ablation
+    from tapnet.paper.tables import task_words
 
     if args.name is None:
         if args.json:
@@ -108,7 +106,8 @@ def run_ablate(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(result))
     else:
-        _print_rows(rows, f"{args.name}: {task_words(result['task'])}, {task.episodes} episodes", ablation.note)
+        title = f"{args.name}: {task_words(result['task'])}, {task.episodes} episodes"
+        _print_rows(rows_as_dicts, title, ablation.note)
     if args.record:
         print(f"Recorded in {record_ablation(args.record, result)}", file=sys.stderr)
 
@@ -134,7 +133,8 @@ def _measure(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) ->
 
 def _train_and_measure(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) -> tuple[Candidate, list[Row]]:
     """Train the variants; return the first of them, with the recipe that they vary, and the rows."""
-    from tapnet.paper.ablations.trained import check_measurable, measure_runs, recipes_by_folder, train_variants
+    from tapnet.jobs.sweep import train_all
+    from tapnet.paper.ablations import check_measurable, folder_name, measure_runs
     from tapnet.recipe import load_recipe
 
     assert ablation.recipes is not None
@@ -143,11 +143,11 @@ def _train_and_measure(ablation: Ablation, args: argparse.Namespace, task: Episo
     recipes = ablation.recipes(recipe)
     check_measurable(recipes, evaluation_data(args).load(recipe.data), task)
     out = args.out or Path("runs") / f"ablate-{args.name}"
+    by_folder = {folder_name(variant): variant_recipe for variant, variant_recipe in recipes.items()}
     if args.engine:
-        train_on_cluster(recipes_by_folder(recipes), out, args)
-    log = partial(print, file=sys.stderr)
-    folders = train_variants(recipes, out, partial(train_with_progress, **how, test=False), log)
-    candidates = {variant: candidate(str(folder), args, "float32") for variant, folder in folders.items()}
+        train_on_cluster(by_folder, out, args)
+    train_all(by_folder, out, partial(train_with_progress, **how, test=False), partial(print, file=sys.stderr))
+    candidates = {variant: candidate(str(out / folder_name(variant)), args, "float32") for variant in recipes}
     evaluators = {variant: opened.evaluator for variant, opened in candidates.items()}
     first = next(iter(candidates.values()))
     base = replace(first, header=replace(first.header, recipe=recipe))
@@ -162,27 +162,13 @@ def _print_list(ablations: dict[str, Ablation]) -> None:
         print_prose(ablation.question, indent=2)
 
 
-def _print_rows(rows: list[Row], title: str, note: str) -> None:
-    from tapnet.paper.ablations.rows import subsample_rows
+def _print_rows(rows: list[dict[str, Any]], title: str, note: str) -> None:
+    from tapnet.paper.ablations import row_table
 
-    is_paired = any(row.difference is not None for row in rows)
-    headings = ["variant", "accuracy", "over episodes", *(("difference", "paired interval") if is_paired else ())]
-    headings += ["references first"] if rows[0].references_first is not None else []
-    headings += ["over rotations"] if rows[0].lowest is not None else []
-    lines = []
-    for row in subsample_rows(rows, max(rows, key=lambda row: row.accuracy)):
-        cells = [row.variant, percent(row.accuracy), half_width(row.ci95)]
-        if is_paired:
-            cells += [difference(row.difference), half_width(row.difference_ci95)]
-        if row.references_first is not None:
-            cells.append(percent(row.references_first))
-        if row.lowest is not None and row.highest is not None:
-            cells.append(f"{100 * row.lowest:.2f} to {percent(row.highest)}")
-        lines.append(cells)
     print(title)
-    print_table(headings, lines)
-    if rows[0].training_episodes:
-        note = f"Each variant was trained once, for {rows[0].training_episodes} episodes; another seed may differ."
+    print_table(*row_table(rows))
+    if rows[0]["training_episodes"]:
+        note = f"Each variant was trained once, for {rows[0]['training_episodes']} episodes; another seed may differ."
     if note:
         print_prose(note)
 
@@ -246,27 +232,25 @@ def run_figure(args: argparse.Namespace) -> None:
 
 
 def _draw(name: str, source: Path, args: argparse.Namespace) -> Figure:
-    from tapnet.paper.ablation_figures import dimension_figure, episode_composition_figure
-    from tapnet.paper.learning_curve import learning_curve, reference_distance
-    from tapnet.paper.projection import projection_figure
+    from tapnet.paper import figures
     from tapnet.paper.results import read_ablation, read_results
-    from tapnet.paper.rivals_figure import rivals_figure
-    from tapnet.paper.trajectories import reference_trajectories
 
     if name == "projection":
         evaluator = candidate(args.source, args).evaluator
-        return projection_figure(evaluator.method, evaluator.images, args.way, args.shot, args.query, args.seed)
+        task = args.way, args.shot, args.query, args.seed
+        return figures.projection_figure(evaluator.method, evaluator.images, *task)
     if name == "rivals":
         if not source.is_dir():
             raise NotFoundError(f"There is no folder {source}: expected one that `--record` has filled.")
-        return rivals_figure(read_results(source), args.way, args.shot)
-    if name in ("dimension", "episode-composition"):
-        draw = dimension_figure if name == "dimension" else episode_composition_figure
-        return draw(read_ablation(source))
+        return figures.rivals_figure(read_results(source), args.way, args.shot)
+    if name == "dimension":
+        return figures.dimension_figure(read_ablation(source, name))
+    if name == "episode-composition":
+        return figures.episode_composition_figure(read_ablation(source, name))
     of_runs = {
-        "reference-distance": reference_distance,
-        "reference-trajectories": reference_trajectories,
-        "learning-curve": learning_curve,
+        "reference-distance": figures.reference_distance,
+        "reference-trajectories": figures.reference_trajectories,
+        "learning-curve": figures.learning_curve,
     }
     return of_runs[name](source)
 

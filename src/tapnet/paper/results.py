@@ -1,4 +1,9 @@
-"""Recorded results: one JSON file per evaluation or ablation, with everything needed to repeat it."""
+"""Recorded results: `results/DATASET/RECIPE.json` has every run of a recipe with its evaluations and ablations.
+
+    {"format": 1, "runs": [{"recipe": …, "trained": …, "validation": …, "evaluations": […], "ablations": […]}]}
+
+An entry also has the command, version and commit that made it, so that it can be repeated.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,8 @@ import json
 import math
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +25,12 @@ from tapnet.paths import write_atomically
 from tapnet.recipe import recipe_from
 from tapnet.training.provenance import commit
 
-INTERVAL = "student"  # how `ci95_bootstrap` was computed; earlier versions used the normal quantile
-DROPPED = "dropped"  # it was too narrow, and the network no longer exists
-ABLATIONS = "ablations"  # the folder of ablations in that of results
-_DIGITS = 8  # of a digest in a file name
-_MEASURED = ("accuracy", "ci95", "way", "shot", "query", "episodes", "classes")
+FORMAT = 1
+OWN_IMAGES = "own-images"  # a folder of results of another kind
+Result = dict[str, Any]  # an entry, with the recipe, training and validation of its run
+
+_TASK = ("dataset", "split", "classes", "way", "shot", "query", "episodes", "seed")
+_NUMBERS = ("accuracy", "ci95", "way", "shot", "query", "episodes", "classes")
 
 
 def record(
@@ -41,14 +45,8 @@ def record(
 
     `overlap` counts classes that were not unseen, `seconds` is the time of training.
     """
-    task = f"{result.dataset}-{result.split}{result.classes}-{result.way}way-{result.shot}shot-{result.episodes}"
-    path = folder / f"{header.recipe.name}-seed{header.recipe.seed}-{task}.json"
-    content = {
-        **_origin(header, state, seconds),
-        "validation": header.validation,
-        "evaluation": result.as_dict() | dict(overlap or {"allow_overlap": False}) | {"interval": INTERVAL},
-    }
-    return _write(path, content)
+    evaluation = result.as_dict() | dict(overlap or {"allow_overlap": False})
+    return _add(folder, _run(header, state, seconds), "evaluations", _origin() | {"evaluation": evaluation})
 
 
 def ablation_result(
@@ -58,123 +56,127 @@ def ablation_result(
     task: dict[str, Any],
     rows: list[dict[str, Any]],
     overlap: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+) -> Result:
     """Return the record of an ablation: its network, its episodes, and one row per variant."""
     images = evaluator.images
-    return {
-        "kind": "ablation",
-        "name": name,
-        **_origin(header),
-        "hardware": describe(evaluator.device, evaluator.precision),
-        "task": task
-        | {
-            "dataset": images.name,
-            "split": images.split,
-            "classes": len(images.class_names),
-            "data_sha256": images.fingerprint,
-        }
-        | dict(overlap or {"allow_overlap": False}),
-        "rows": rows,
-    }
+    data = {"dataset": images.name, "split": images.split, "classes": len(images.class_names)}
+    measured_on = task | data | {"data_sha256": images.fingerprint} | dict(overlap or {"allow_overlap": False})
+    hardware = describe(evaluator.device, evaluator.precision)
+    return _run(header) | _origin() | {"name": name, "hardware": hardware, "task": measured_on, "rows": rows}
 
 
-def record_ablation(folder: Path, result: dict[str, Any]) -> Path:
+def record_ablation(folder: Path, result: Result) -> Path:
     """Write the result of an ablation and return the file; one of the same recipe and task is replaced."""
-    task, recipe, length = result["task"], result["recipe"], result["rows"][0]["training_episodes"]
-    network = f"{recipe['name']}-seed{recipe['seed']}" + (f"-trained{length}" if length else "")
-    way = f"{task['way']}way-" if task["way"] else ""
-    episodes = f"{task['dataset']}-{task['split']}{task['classes']}-{way}{task['shot']}shot-{task['episodes']}"
-    return _write(folder / ABLATIONS / f"{result['name']}-{network}-{episodes}.json", result)
+    run = {key: result[key] for key in ("recipe", "trained", "validation")}
+    return _add(folder, run, "ablations", {key: value for key, value in result.items() if key not in run})
 
 
-def _origin(header: Header, state: str = "unknown", seconds: float | None = None) -> dict[str, Any]:
-    """Return the command, the version of the code, and the network: its recipe and how it was trained."""
-    return {
-        "command": shlex.join(["tapnet", *sys.argv[1:]]),
-        "version": __version__,
-        "commit": commit(),
-        "recipe": header.recipe.as_dict(),
-        "trained": {
-            "episodes": header.episode,  # of the checkpoint
-            "state": state,  # of its run
-            "seconds": seconds,  # of training, the whole run
-            "hardware": header.hardware,
-            "data": header.data,
-            "version": header.version,
-            "lineage": asdict(header.lineage),
-        },
+def _origin() -> dict[str, Any]:
+    return {"command": shlex.join(["tapnet", *sys.argv[1:]]), "version": __version__, "commit": commit()}
+
+
+def _run(header: Header, state: str = "unknown", seconds: float | None = None) -> dict[str, Any]:
+    trained = {
+        "episodes": header.episode,  # of the checkpoint
+        "state": state,  # of its run
+        "seconds": seconds,  # of training, the whole run
+        "hardware": header.hardware,
+        "data": header.data,
+        "version": header.version,
+        "lineage": asdict(header.lineage),
     }
+    return {"recipe": header.recipe.as_dict(), "trained": trained, "validation": header.validation}
 
 
-def _write(path: Path, content: dict[str, Any]) -> Path:
-    path = _path_for(path, content)
-    write_atomically(path, (json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode())
+def _add(folder: Path, run: dict[str, Any], kind: str, entry: dict[str, Any]) -> Path:
+    """Write an entry into the file of its recipe, in place of one of the same recipe and task."""
+    recipe = run["recipe"]
+    path: Path = folder / recipe["data"]["name"] / f"{recipe['name']}.json"
+    runs = _read_runs(path) if path.exists() else []
+    for other in runs:
+        if _recipe(other) == _recipe(run):
+            other[kind] = [kept for kept in other[kind] if _task(kept) != _task(entry)]
+    same = next((other for other in runs if _identity(other) == _identity(run)), None)
+    if same is None:
+        runs.append(same := run | {"evaluations": [], "ablations": []})
+    elif run["trained"]["state"] != "unknown":
+        same["trained"] = run["trained"]
+    same[kind].append(entry)
+    kept_runs = [other for other in runs if other["evaluations"] or other["ablations"]]
+    text = json.dumps({"format": FORMAT, "runs": kept_runs}, indent=1, sort_keys=True, ensure_ascii=False)
+    write_atomically(path, f"{text}\n".encode())
     return path
 
 
-def _path_for(path: Path, content: dict[str, Any]) -> Path:
-    """Return the file with a result of this experiment, else a free path: the given one, or one with a digest."""
-    ours = _experiment(content)
-    for kept in (path, *sorted(path.parent.glob(f"{path.stem}-{'?' * _DIGITS}.json"))):
-        with suppress(OSError, ValueError, KeyError, TypeError):  # other files are left alone
-            if _experiment(json.loads(kept.read_text(encoding="utf-8"))) == ours:
-                return kept
-    return path.with_stem(f"{path.stem}-{sha256(ours.encode()).hexdigest()[:_DIGITS]}") if path.exists() else path
+def _recipe(run: Mapping[str, Any]) -> str:
+    recipe = run["recipe"]
+    return json.dumps(recipe | {"data": recipe["data"] | {"root": None}}, sort_keys=True)
 
 
-def _experiment(content: dict[str, Any]) -> str:
-    """Return a text that identifies an experiment: its recipe, and those parts of its task not in the file name."""
-    recipe, task = _complete(content["recipe"]), content.get("evaluation") or content["task"]
-    return json.dumps(
-        [recipe | {"data": recipe["data"] | {"root": None}}, task["query"], task.get("seed")], sort_keys=True
-    )
+def _identity(run: Mapping[str, Any]) -> str:
+    """Return a text that two entries of one network share, whatever is known about its training."""
+    trained = {key: value for key, value in run["trained"].items() if key not in ("state", "seconds")}
+    return _recipe(run) + json.dumps([trained, run["validation"]], sort_keys=True)
 
 
-def _complete(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe of an earlier version with defaults for the keys that are newer."""
-    return recipe_from(recipe, "its recipe").as_dict()
+def _task(entry: Mapping[str, Any]) -> list[Any]:
+    task = entry.get("evaluation") or entry["task"]
+    return [entry.get("name"), *(task.get(key) for key in _TASK)]
 
 
-def read_results(folder: Path) -> list[dict[str, Any]]:
-    """Return every recorded result, sorted by file name; raise UserError for a file that is not one."""
-    results = []
-    for path in sorted(folder.glob("*.json")):
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            content["recipe"] = _complete(content["recipe"])
-            _check_numbers(content["evaluation"], _MEASURED)
-            _check_numbers(content["trained"], ("episodes",))
-        except (ValueError, KeyError, TypeError) as error:  # no text, no JSON, no recipe
-            raise UserError(
-                f"{path} is not a recorded result ({error}): write it by `tapnet evaluate --record {folder}`."
-            ) from None
-        results.append(content)
-    return results
+def read_results(folder: Path) -> list[Result]:
+    """Return every recorded evaluation, by dataset and recipe; raise UserError for a file that is not of this kind."""
+    return list(_entries(_files(folder), "evaluations"))
+
+
+def read_ablations(folder: Path) -> list[Result]:
+    """Return every recorded ablation, by name, then by dataset and recipe."""
+    return sorted(_entries(_files(folder), "ablations"), key=lambda ablation: str(ablation["name"]))
+
+
+def read_ablation(path: Path, name: str) -> Result:
+    """Return the ablation of this name that was recorded last in the file of a recipe."""
+    command = f"`tapnet ablate {name} … --record results`"
+    if not path.is_file():
+        raise NotFoundError(f"There is no recorded ablation {path}: write one by {command}.")
+    named = [ablation for ablation in _entries([path], "ablations") if ablation["name"] == name]
+    if not named:
+        raise UserError(f"{path} has no ablation {name}: add one by {command}.")
+    return named[-1]
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*/*.json") if path.parent.name != OWN_IMAGES)
+
+
+def _entries(paths: Sequence[Path], kind: str) -> Iterator[Result]:
+    for path in paths:
+        for run in _read_runs(path):
+            yield from ({key: run[key] for key in ("recipe", "trained", "validation")} | entry for entry in run[kind])
+
+
+def _read_runs(path: Path) -> list[dict[str, Any]]:
+    """Return the runs in a file, their recipes with defaults for keys that are newer."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != FORMAT:
+            raise UserError(f"its format is {content['format']}, this version of tapnet has {FORMAT}")
+        runs: list[dict[str, Any]] = content["runs"]
+        for run in runs:
+            run["recipe"] = recipe_from(run["recipe"], "its recipe").as_dict()
+            _check_numbers(run["trained"], ("episodes",))
+            for entry in run["evaluations"]:
+                _check_numbers(entry["evaluation"], _NUMBERS)
+            for entry in run["ablations"]:
+                entry["name"], entry["task"]["way"], entry["rows"][0]
+                for row in entry["rows"]:
+                    _check_numbers(row, ("accuracy", "ci95"))
+    except (ValueError, KeyError, TypeError, IndexError) as error:  # no text, no JSON, no recipe
+        raise UserError(f"{path} is not a file of recorded results ({error}): write it by `--record`.") from None
+    return runs
 
 
 def _check_numbers(values: Mapping[str, Any], names: Sequence[str]) -> None:
     for name in names:
         if isinstance(values[name], bool) or not math.isfinite(values[name]):
             raise UserError(f"expected a number for {name}, got {values[name]!r}")
-
-
-def read_ablations(folder: Path) -> list[dict[str, Any]]:
-    """Return every recorded ablation, sorted by file name."""
-    return [read_ablation(path) for path in sorted((folder / ABLATIONS).glob("*.json"))]
-
-
-def read_ablation(path: Path) -> dict[str, Any]:
-    """Return a recorded ablation; raise UserError if the file is not one."""
-    if not path.is_file():
-        raise NotFoundError(f"There is no recorded ablation {path}: write one by `tapnet ablate … --record results`.")
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        content["recipe"] = _complete(content["recipe"])
-        content["name"], content["task"]["way"], content["rows"][0]
-        for row in content["rows"]:
-            _check_numbers(row, ("accuracy", "ci95"))
-    except (ValueError, KeyError, TypeError, IndexError) as error:  # no text, no JSON, no recipe
-        raise UserError(
-            f"{path} is not a recorded ablation ({error}): write one by `tapnet ablate … --record results`."
-        ) from None
-    return content

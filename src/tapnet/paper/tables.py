@@ -1,31 +1,41 @@
-"""The paper's tables, with our results beside the published numbers."""
+"""The tables of the paper and of its rivals, with our recorded results beside or below the published numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
+from tapnet.backbones import make_backbone
 from tapnet.checkpoint import lineage_from
 from tapnet.errors import UserError
 from tapnet.evaluation.candidates import without_seed
-from tapnet.paper.ablations.rows import task_words
-from tapnet.paper.parameters import PARAMETERS, count_parameters
+from tapnet.evaluation.comparison import extra_parameters
+from tapnet.methods import METHODS, Method
 from tapnet.paper.published import (
     ACCURACIES,
     EPISODE_COMPOSITION,
     HYPERPARAMETERS,
+    PARAMETERS,
     REFERENCES,
-    Cell,
-    PaperTable,
+    RIVALS,
+    AccuracyTable,
+    Modules,
+    ParameterCount,
+    Row,
     Task,
 )
-from tapnet.paper.rivals import COSTS, RIVAL_TABLES, RivalTable, accuracy_cell, best_known, costs
-from tapnet.recipe import load_recipe
-from tapnet.text import with_interval
+from tapnet.paper.results import Result
+from tapnet.recipe import load_recipe, recipe_from
+from tapnet.text import overlap_note, with_interval
 
-Results = list[dict[str, Any]]
+Results = list[Result]
+Cells = tuple[str, ...]
 
+COSTS = ("extra parameters", "episodes", "minutes", "transductive")
+IMAGE_SHAPE = (3, 84, 84)  # miniImageNet's
 _PAPER_RECIPE = "mini-imagenet-5shot"  # the recipe of the supplement's ablations
 
 
@@ -34,15 +44,15 @@ class FilledTable:
     """A table ready to print: headings, rows of text, what was run, the commands for what was not, and notes."""
 
     title: str
-    headings: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    runs: list[str]
-    commands: list[str]
+    headings: Cells
+    rows: Sequence[Cells]
+    runs: list[str] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def filled_table(name: str, results: Results) -> FilledTable:
-    """Return a published table with our results, or `not run`, beside or below those of TapNet.
+    """Return a published table with our results, or `not run`, beside or below those of the paper.
 
     `results` are evaluations and ablations, as `tapnet.paper.results` reads them.
     """
@@ -51,56 +61,64 @@ def filled_table(name: str, results: Results) -> FilledTable:
     return TABLES[name](results)
 
 
-def _accuracies(table: PaperTable) -> Callable[[Results], FilledTable]:
+def _accuracies(table: AccuracyTable) -> Callable[[Results], FilledTable]:
     def fill(results: Results) -> FilledTable:
-        rows: list[tuple[str, ...]] = []
+        rows: list[Cells] = []
         runs: Results = []
         missing: dict[str, list[Task]] = {}
-        own_rows = ((recipe, _recipe_cells(recipe, table.columns)) for recipe in table.own_recipes)
-        for method, cells in (*table.rows, *own_rows):
-            if any(cell.published != "—" for cell in cells):
-                rows.append((method, *(cell.published for cell in cells)))
-            if not any(cell.recipe for cell in cells):
+        own_rows = {recipe: _own_row(recipe, table.columns) for recipe in table.own_recipes}
+        costs = COSTS if table.image_shape else ()
+        for method, row in (table.rows | own_rows).items():
+            if row.published:
+                rows.append((method, *row.published, *("",) * len(costs)))
+            if not row.recipes:
                 continue
-            ours = []
-            for cell, task in zip(cells, table.columns, strict=True):
-                found = matching_results(cell.recipe, task, results) if cell.recipe else []
-                ours.append(summary(found) if found or cell.recipe else "—")
-                runs += found
-                if cell.recipe and not found:
-                    missing.setdefault(cell.recipe, []).append(task)
-            rows.append((f"{method}, ours", *ours))
-        commands = [_command(recipe, tasks) for recipe, tasks in missing.items()]
-        headings = ("method", *(task.heading for task in table.columns))
+            measured = [
+                matching_results(recipe, task, results, table.image_shape is not None) if recipe else []
+                for recipe, task in zip(row.recipes, table.columns, strict=True)
+            ]
+            cells = [summary(part) if recipe else "—" for recipe, part in zip(row.recipes, measured, strict=True)]
+            rows.append((f"{method}, ours", *cells, *(_costs(table, row, measured) if costs else ())))
+            runs += [result for part in measured for result in part]
+            for recipe, task, part in zip(row.recipes, table.columns, measured, strict=True):
+                if recipe and not part:
+                    missing.setdefault(recipe, []).append(task)
+        headings = ("method", *(task.heading for task in table.columns), *costs)
+        commands = [command(recipe, tasks) for recipe, tasks in missing.items()]
         return FilledTable(table.title, headings, rows, _origins(runs), commands, list(table.notes))
 
     return fill
 
 
-def _recipe_cells(recipe: str, columns: Sequence[Task]) -> tuple[Cell, ...]:
-    """Return the cells of a recipe that is not in the paper: those of its dataset."""
+def _own_row(recipe: str, columns: Sequence[Task]) -> Row:
+    """Return the row of a recipe that is not in the paper: the cells of its dataset."""
     dataset = load_recipe(recipe).data.name
-    return tuple(Cell("—", recipe if task.dataset == dataset else None) for task in columns)
+    return Row(recipes=tuple(recipe if task.dataset == dataset else None for task in columns))
 
 
-def matching_results(recipe: str | None, task: Task, results: Results) -> Results:
-    """Return the results of a recipe, or of any, on test classes of this task, by the paper's protocol."""
-    experiment = None if recipe is None else experiment_of(load_recipe(recipe).as_dict())
-    wanted = {
-        "split": "test",
-        "dataset": task.dataset,
-        "classes": task.classes,
-        "way": task.way,
-        "shot": task.shot,
-        "query": task.query,
-        "episodes": task.episodes,
-    }
-    return [
-        result
-        for result in results
-        if experiment in (None, experiment_of(result["recipe"]))
-        and wanted.items() <= result.get("evaluation", {}).items()
-    ]
+def matching_results(recipe: str, task: Task, results: Results, by_name: bool = False) -> Results:
+    """Return the results of a recipe on test classes of this task, by the paper's protocol, one per seed.
+
+    `by_name`: also those of earlier forms of the recipe, and on the largest number of episodes that there is.
+    """
+    wanted = {"split": "test", **{key: getattr(task, key) for key in ("dataset", "classes", "way", "shot", "query")}}
+    measured = [result for result in results if wanted.items() <= result.get("evaluation", {}).items()]
+    if by_name:
+        named = [result for result in measured if result["recipe"]["name"] == recipe]
+        most = max((result["evaluation"]["episodes"] for result in named), default=0)
+        return [result for result in named if result["evaluation"]["episodes"] == most]
+    experiment = _experiment(load_recipe(recipe).as_dict())
+    exact = [result for result in measured if result["evaluation"]["episodes"] == task.episodes]
+    return [result for result in exact if _experiment(result["recipe"]) == experiment]
+
+
+def _experiment(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Return a recipe without what does not change the experiment: its seed, and the paths of data and weights.
+
+    The number of training classes is left out too: training fills it in.
+    """
+    options = {name: value for name, value in recipe["method"]["options"].items() if name != "num_classes"}
+    return without_seed(recipe) | {"name": recipe["name"], "method": recipe["method"] | {"options": options}}
 
 
 def summary(results: Results) -> str:
@@ -114,6 +132,26 @@ def summary(results: Results) -> str:
     return f"{mean:.2f} ({len(results)} seeds: {accuracies[0]:.2f} to {accuracies[-1]:.2f})"
 
 
+def _costs(table: AccuracyTable, row: Row, measured: Sequence[Results]) -> Cells:
+    """Return the cells of `COSTS`, of our runs side by side; without any, the parameters of the recipe alone."""
+    assert table.image_shape is not None
+    runs = list({part[0]["recipe"]["name"]: part[0] for part in measured if part}.values())
+    first = next(recipe for recipe in row.recipes if recipe)
+    recipes = [recipe_from(run["recipe"], "its recipe") for run in runs] or [load_recipe(first)]
+    parameters = [f"{extra_parameters(recipe.build_on_meta(table.image_shape)):,}" for recipe in recipes]
+    seconds = [run["trained"].get("seconds") for run in runs]
+    return (
+        _side_by_side(dict.fromkeys(parameters)),
+        _side_by_side(f"{run['trained']['episodes']:,}" for run in runs),
+        _side_by_side("—" if value is None else f"{value / 60:.0f}" for value in seconds),
+        _side_by_side(dict.fromkeys("yes" if run["evaluation"].get("transductive") else "no" for run in runs)),
+    )
+
+
+def _side_by_side(values: Iterable[str]) -> str:
+    return " / ".join(values) or "—"
+
+
 def _origins(results: Results) -> list[str]:
     """Return a line for each network: where its numbers come from."""
     tasks: dict[str, list[str]] = {}
@@ -121,12 +159,14 @@ def _origins(results: Results) -> list[str]:
         recipe, task, trained = result["recipe"], result["evaluation"], result["trained"]
         device = trained["hardware"].get("device_name", "hardware unknown")
         what = f"{recipe['name']}: {recipe['method']['name']} with {recipe['backbone']['name']}"
-        network = f"{what}, seed {recipe['seed']}, kept after {saved_after(result)}, {device}"
+        changed = _experiment(recipe) != _experiment(load_recipe(recipe["name"]).as_dict())
+        form = " by an earlier form of the recipe" if changed else ""
+        network = f"{what}{form}, seed {recipe['seed']}, kept after {saved_after(result)}, {device}"
         tasks.setdefault(network, []).append(f"{task['way']}-way {task['shot']}-shot")
-    return [f"{network}; {' and '.join(dict.fromkeys(found))}" for network, found in tasks.items()]
+    return [f"{network}; {' and '.join(dict.fromkeys(of_network))}" for network, of_network in tasks.items()]
 
 
-def saved_after(result: dict[str, Any]) -> str:
+def saved_after(result: Result) -> str:
     """Return after how many of how many training episodes the network was saved, with notes on its run."""
     trained, episodes = result["trained"], result["recipe"]["training"]["episodes"]
     unfinished = trained.get("state", "finished") not in ("finished", "unknown")
@@ -134,34 +174,22 @@ def saved_after(result: dict[str, Any]) -> str:
     return f"{trained['episodes']:,} of {episodes:,} training episodes" + (f" ({'; '.join(notes)})" if notes else "")
 
 
-def _command(recipe: str, tasks: list[Task]) -> str:
-    found = load_recipe(recipe)
-    as_drawn = " --rotations 1" if rotations_of(found.as_dict()["data"], "test") > 1 else ""
-    evaluations = (
-        f"tapnet evaluate runs/{recipe}{as_drawn} --way {task.way} --shot {task.shot} --query {task.query} "
-        f"--episodes {task.episodes} --record results"
-        for task in tasks
-    )
-    training = found.training
+def command(recipe: str, tasks: Sequence[Task]) -> str:
+    """Return the command that trains a recipe and records its accuracy on these tasks, one evaluation for all shots."""
+    loaded = load_recipe(recipe)
+    shots: dict[str, list[str]] = {}  # by the other options
+    for task in tasks:
+        rotations = loaded.data.options.get("rotations", 1)
+        own = rotations.get("test", 1) if isinstance(rotations, dict) else rotations
+        wanted = 4 if task.dataset == "omniglot" and task.classes == 4 * 423 else 1
+        options = f" --rotations {wanted}" if task.dataset == "omniglot" and own != wanted else ""
+        options += f" --way {task.way} --shot {{}} --query {task.query} --episodes {task.episodes} --record results"
+        shots.setdefault(options, []).append(str(task.shot))
+    evaluations = [f"tapnet evaluate runs/{recipe}{options.format(','.join(of))}" for options, of in shots.items()]
+    training = loaded.training
     others = [f"initialized from {', '.join(training.init_from)}"] if training.init_from else []
     others += [f"distilled from {', '.join(training.teachers)}"] if training.teachers else []
     return " && ".join([f"tapnet train {recipe}", *evaluations]) + (f"  # {', '.join(others)}" if others else "")
-
-
-def rotations_of(data: dict[str, Any], split: str) -> int:
-    """Return in how many rotations each validation or test class of a recipe's data counts as a class."""
-    rotations = data.get("options", {}).get("rotations", {})
-    return int(rotations.get(split, 1) if isinstance(rotations, dict) else rotations)
-
-
-def experiment_of(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe without what does not change the experiment: its seed, and the paths of data and weights.
-
-    The number of training classes is left out too: training fills it in.
-    """
-    options = {name: value for name, value in recipe["method"]["options"].items() if name != "num_classes"}
-    method = recipe["method"] | {"options": options}
-    return without_seed(recipe) | {"name": recipe["name"], "method": method}
 
 
 _SETTINGS = ("N_c", "N_q", "rate", "step", "by", "l2", "dropout")
@@ -169,8 +197,8 @@ _SETTINGS = ("N_c", "N_q", "rate", "step", "by", "l2", "dropout")
 
 def _hyperparameters(_: Results) -> FilledTable:
     """Return the published settings, and where our recipe differs."""
-    rows: list[tuple[str, ...]] = []
-    for name, published in HYPERPARAMETERS:
+    rows: list[Cells] = []
+    for name, published in HYPERPARAMETERS.items():
         recipe = load_recipe(name)
         training = recipe.training
         ours = (
@@ -185,8 +213,7 @@ def _hyperparameters(_: Results) -> FilledTable:
         settings = zip(_SETTINGS, published, ours, strict=True)
         other = [f"{setting} {value}" for setting, paper, value in settings if value != paper]
         rows.append((name, *published, ", ".join(other) or "same"))
-    headings = ("recipe", *_SETTINGS, "ours")
-    return FilledTable("Supplement, Table 2: settings of meta-training", headings, rows, [], [])
+    return FilledTable("Supplement, Table 2: settings of meta-training", ("recipe", *_SETTINGS, "ours"), rows)
 
 
 def _power(value: float) -> str:
@@ -197,34 +224,73 @@ def _power(value: float) -> str:
 
 def _parameters(_: Results) -> FilledTable:
     """Return the published numbers of parameters, ours counted alike, and all that a method adds to its backbone."""
-    rows: list[tuple[str, ...]] = []
-    for row in PARAMETERS:
-        rows += [(row.name, *row.published, ""), (f"{row.name}, ours", *count_parameters(row))]
+    rows: list[Cells] = []
+    for name, row in PARAMETERS.items():
+        rows += [(name, *row.published, ""), (f"{name}, ours", *count_parameters(row))]
     title = "Supplement, Table 5: number of parameters, images of 84×84 (ours: weights without biases)"
     headings = ("method", "feature extractor", "further layers", "further parts", "all besides backbone")
-    notes = [f"{row.name}: {row.note}." for row in PARAMETERS if row.note]
-    return FilledTable(title, headings, rows, [], [], notes)
+    notes = [f"{name}: {row.note}." for name, row in PARAMETERS.items() if row.note]
+    return FilledTable(title, headings, rows, notes=notes)
+
+
+def count_parameters(row: ParameterCount) -> tuple[str, str, str, str]:
+    """Return our numbers for the columns of a row, and the number of all parameters besides those of the backbone.
+
+    Counted as published: the weights of convolutions, of linear layers and the references, not biases and batch
+    normalization. The last number has everything.
+    """
+    with torch.device("meta"):
+        network: Method = METHODS[row.method](make_backbone(row.backbone, IMAGE_SHAPE), **row.options)
+    convolutions = sum(weight.numel() for weight in network.backbone.parameters() if weight.dim() == 4)
+    added = {name: weight for name, weight in network.named_parameters() if not name.startswith("backbone.")}
+
+    def count(modules: Modules) -> int:
+        prefixes = tuple(f"{module}." for module in modules)
+        return sum(
+            weight.numel() for name, weight in added.items() if f"{name}.".startswith(prefixes) and weight.dim() > 1
+        )
+
+    layers, parts = (" + ".join(f"{count(group):,}" for group in groups) or "-" for groups in (row.layers, row.parts))
+    return f"{convolutions:,}", layers, parts, f"{sum(weight.numel() for weight in added.values()):,}"
+
+
+def task_words(task: dict[str, Any]) -> str:
+    """Return a recorded task in a few words, without the way if rows differ in it."""
+    way = f"{task['way']}-way " if task["way"] else ""
+    note = overlap_note(task.get("allow_overlap", False))
+    return f"{way}{task['shot']}-shot on {task['dataset']} ({task['split']}{note})"
 
 
 def _references(results: Results) -> FilledTable:
-    """Return the settings of the references, one column for each network that was varied."""
+    """Return the settings of the references, one column for each network on miniImageNet that was varied."""
+    columns: dict[str, dict[tuple[str, str], str]] = {}
+    for ablation in results:
+        if "rows" not in ablation or not _on_papers_classes(ablation):
+            continue
+        for row in ablation["rows"]:
+            cell = with_interval(row["accuracy"], row["ci95"])
+            columns.setdefault(_network(ablation), {}).setdefault((ablation["name"], row["variant"]), cell)
     names = {name for _, name, _, _ in REFERENCES}
-    ablations = [result for result in results if result.get("name") in names and result["task"]["split"] == "test"]
-    networks = sorted({_network(ablation) for ablation in ablations})
-    rows, commands = [], []
-    for setting, name, variant, published in REFERENCES:
-        cells = [_variant(name, variant, network, ablations) for network in networks]
-        rows.append((setting, published, *cells))
-        if not any((ablation["name"], ablation["recipe"]["name"]) == (name, _PAPER_RECIPE) for ablation in ablations):
-            source = "--recipe " if name == "initial-norm" else "--checkpoint runs/"
-            commands.append(f"tapnet ablate {name} {source}{_PAPER_RECIPE} --episodes 30000 --record results")
+    columns = {network: cells for network, cells in sorted(columns.items()) if names & {name for name, _ in cells}}
+    rows = [
+        (setting, published, *(cells.get((name, variant), "not run") for cells in columns.values()))
+        for setting, name, variant, published in REFERENCES
+    ]
     title = "Supplement, section 2.3: settings of the references, accuracy in %"
-    headings = ("references", "published, 5-way 5-shot miniImageNet", *networks)
-    runs = [ablation["command"] for ablation in ablations]
-    return FilledTable(title, headings, rows, runs, list(dict.fromkeys(commands)))
+    headings = ("references", "published, 5-way 5-shot miniImageNet", *columns)
+    return FilledTable(
+        title, headings, rows, commands=_ablation_commands(sorted(names), results), notes=[_LIKE_WITH_LIKE]
+    )
 
 
-def _network(ablation: dict[str, Any]) -> str:
+_LIKE_WITH_LIKE = "Ablations on other datasets are not comparable with these; results/README.md has them."
+
+
+def _on_papers_classes(ablation: Result) -> bool:
+    return bool(ablation["task"]["split"] == "test" and ablation["task"]["dataset"] == "mini-imagenet")
+
+
+def _network(ablation: Result) -> str:
     """Return the network of an ablation in a few words."""
     recipe, length = ablation["recipe"], ablation["rows"][0]["training_episodes"]
     trained = f", each trained {length} episodes" if length else ""
@@ -232,58 +298,28 @@ def _network(ablation: dict[str, Any]) -> str:
     return f"{recipe['name']}{seed}{trained}, {task_words(ablation['task'])}"
 
 
-def _variant(name: str, variant: str, network: str, ablations: Results) -> str:
-    rows = [
-        row
-        for ablation in ablations
-        if ablation["name"] == name and _network(ablation) == network
-        for row in ablation["rows"]
-        if row["variant"] == variant
+def _ablation_commands(names: Sequence[str], results: Results) -> list[str]:
+    """Return the commands for those of the paper's ablations that have not been run with its recipe."""
+    done = {result["name"] for result in results if "rows" in result and result["recipe"]["name"] == _PAPER_RECIPE}
+    trained = ("initial-norm", "episode-composition")
+    sources = {name: "--recipe " if name in trained else "--checkpoint runs/" for name in names if name not in done}
+    return [
+        f"tapnet ablate {name} {source}{_PAPER_RECIPE} --episodes 30000 --record results"
+        for name, source in sources.items()
     ]
-    return with_interval(rows[0]["accuracy"], rows[0]["ci95"]) if rows else "not run"
 
 
 def _episode_composition(results: Results) -> FilledTable:
-    """Return training classes against queries: the published rows, then one for each variant that was trained."""
+    """Return training classes against queries: the published rows, then each variant trained on miniImageNet."""
     name = "episode-composition"
-    ablations = [result for result in results if result.get("name") == name and result["task"]["split"] == "test"]
     rows = [(f"{way}-way {query}-query", f"{accuracy} (published)") for way, query, accuracy in EPISODE_COMPOSITION]
-    for ablation in ablations:
-        for row in ablation["rows"]:
-            rows.append((row["variant"], f"{with_interval(row['accuracy'], row['ci95'])} ({_network(ablation)})"))
-    command = f"tapnet ablate {name} --recipe {_PAPER_RECIPE} --episodes 30000 --record results"
-    paper = any(ablation["recipe"]["name"] == _PAPER_RECIPE for ablation in ablations)
+    for ablation in results:
+        if ablation.get("name") == name and _on_papers_classes(ablation):
+            for row in ablation["rows"]:
+                rows.append((row["variant"], f"{with_interval(row['accuracy'], row['ci95'])} ({_network(ablation)})"))
     title = "Supplement, Table 1: composition of training episodes, 5-way 5-shot miniImageNet, accuracy in %"
-    runs = [ablation["command"] for ablation in ablations]
-    return FilledTable(title, ("training episodes", "accuracy"), rows, runs, [] if paper else [command])
-
-
-def _rivals(table: RivalTable) -> Callable[[Results], FilledTable]:
-    def fill(results: Results) -> FilledTable:
-        """Return every method: below the published row ours, with its cost."""
-        rows: list[tuple[str, ...]] = []
-        runs: Results = []
-        commands = []
-        evaluated = {result["recipe"]["name"] for result in results if "evaluation" in result}
-        for rival in table.rivals:
-            found = {task: best_known(table, rival, *task, results) for task in table.tasks}
-            runs += [result for result in found.values() if result]
-            if any(cell != "—" for cell in rival.published):
-                rows.append((rival.name, *rival.published, *("",) * len(COSTS)))
-            cells = [accuracy_cell(table, rival, *task, results) for task in table.tasks]
-            rows.append((f"{rival.name}, ours", *cells, *costs(table, rival, results)))
-            commands += [_rival_command(table, recipe) for recipe in rival.recipes if recipe not in evaluated]
-        return FilledTable(table.title, table.headings, rows, _origins(runs), commands, list(table.notes))
-
-    return fill
-
-
-def _rival_command(table: RivalTable, recipe: str) -> str:
-    most = load_recipe(recipe).build_on_meta(table.image_shape).max_way
-    way = next((tested for tested, _ in table.tasks if tested == most), table.tasks[0][0])
-    shots = ",".join(str(shot) for tested, shot in table.tasks if tested == way)
-    task = f"--way {way} --shot {shots} --query {table.protocol['query']} --episodes {table.episodes} --record results"
-    return f"tapnet train {recipe} --no-test && tapnet evaluate runs/{recipe} {task}"
+    commands = _ablation_commands([name], results)
+    return FilledTable(title, ("training episodes", "accuracy"), rows, commands=commands, notes=[_LIKE_WITH_LIKE])
 
 
 TABLES: dict[str, Callable[[Results], FilledTable]] = {
@@ -292,5 +328,5 @@ TABLES: dict[str, Callable[[Results], FilledTable]] = {
     "hyperparameters": _hyperparameters,
     "references": _references,
     "parameters": _parameters,
-    **{name: _rivals(table) for name, table in RIVAL_TABLES.items()},
+    **{name: _accuracies(table) for name, table in RIVALS.items()},
 }
