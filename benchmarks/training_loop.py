@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from pairs import Row, Work, compared, seconds
 
 from tapnet.recipe import load_recipe
 from tapnet.training import Run
-from tapnet.training.faults import gradients_are_finite
+from tapnet.training.loop import gradients_are_finite
 
 
 def rows(recipe: str, pairs: int = 5) -> list[Row]:
@@ -28,7 +29,8 @@ def rows(recipe: str, pairs: int = 5) -> list[Row]:
         return [Row(f"loop: bare step / step, {name}", None, "at least 0.95", note=f"not run: {error}")]
     with tempfile.TemporaryDirectory() as folder:
         run = Run(asked, Path(folder) / "run", "cpu", "auto")
-        with run.opened(resume=False):
+        run.start()
+        with closing(run.loader):
             return _rows(run, f"{name}, {run.precision}", pairs)
 
 
@@ -52,7 +54,7 @@ def _rows(run: Run, name: str, pairs: int) -> list[Row]:
 
 
 def _bare_step(run: Run) -> Work:
-    episode = run.learner.episodes.prepare(0)
+    episode = run.loader.prepare(0)
 
     def step() -> None:
         run.method.train()
@@ -71,7 +73,7 @@ def _parts(run: Run) -> dict[str, Work]:
         parameter.grad = torch.zeros_like(parameter)
     numbers = itertools.count()  # a new episode each time: one that was read before is in the cache
     return {
-        "episode": lambda: run.learner.episodes.prepare(next(numbers)),
+        "episode": lambda: run.loader.prepare(next(numbers)),
         "check": lambda: bool(gradients_are_finite(run.method)),
         "optimizer": run.optimizer.step,
     }

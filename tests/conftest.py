@@ -35,13 +35,15 @@ def _cache_of_its_own(tmp_path_factory):
         yield
 
 
-@pytest.fixture
-def short_evaluation(monkeypatch):
+@pytest.fixture(scope="module")
+def short_evaluation():
     """Runs end with few test episodes and few temperatures, for tests that claim nothing about them."""
-    monkeypatch.setattr("tapnet.training.final_evaluation.FINAL_EPISODES", 4)
-    monkeypatch.setattr("tapnet.evaluation.evaluator.REPLICATES", 4)
-    for grid in ("GRID", "SLOW_GRID"):
-        monkeypatch.setattr(f"tapnet.evaluation.calibration.{grid}", ((2, 5), (1, 2), 2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tapnet.training.outcome.FINAL_EPISODES", 4)
+        patch.setattr("tapnet.evaluation.evaluator.REPLICATES", 4)
+        for grid in ("GRID", "SLOW_GRID"):
+            patch.setattr(f"tapnet.evaluation.calibration.{grid}", ((2, 5), (1, 2), 2))
+        yield
 
 
 @pytest.fixture

@@ -16,8 +16,7 @@ from tapnet.checkpoint import Checkpoint, Header, read_checkpoint, read_header
 from tapnet.cli import main
 from tapnet.recipe import recipe_from
 from tapnet.training.faults import episode_loss
-from tapnet.training.run_folder import read_curve
-from tapnet.training.run_summary import summarize_run
+from tapnet.training.run_folder import read_curve, summarize_run
 
 RECIPE = recipe_from(
     {
@@ -128,7 +127,7 @@ def test_a_run_folder_of_any_content_can_be_listed(tmp_path_factory, facts, resu
     (folder / "run.json").write_text(json.dumps(facts))
     (folder / "evaluation.json").write_text(json.dumps({"results": results}))
     (folder / "last.safetensors").write_bytes(b"")
-    assert summarize_run(folder).state == "damaged"
+    assert summarize_run(folder).state == "unreadable"
     with contextlib.redirect_stdout(io.StringIO()):
         assert main(["runs", str(folder)]) == 0
 

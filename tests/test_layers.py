@@ -72,15 +72,3 @@ def test_only_methods_and_the_papers_analysis_know_a_method_by_name(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     assert not names & concrete
-
-
-@pytest.mark.parametrize("title", ["One image, from file to answer", "One episode, from recipe to gradient"])
-def test_the_walks_of_the_guide_pass_at_most_ten_files_and_no_room_twice(title):
-    guide = (SOURCE.parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    walk = guide.split(f"### {title}\n")[1].split("\n#")[0]
-    rows = [line.strip("|").split("|") for line in walk.splitlines() if line.startswith("| ")][1:]
-    files = [cells[1].split("`")[1] for cells in rows]
-    rooms = [cells[0].strip() for cells in rows if cells[0].strip()]
-    assert all((SOURCE / file).is_file() for file in files)
-    assert len(files) <= 10
-    assert len(rooms) == len({*rooms})

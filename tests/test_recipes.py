@@ -15,7 +15,7 @@ from tapnet.methods import METHODS
 from tapnet.paths import LAST, bundled_checkpoints
 from tapnet.recipe import bundled_recipes, load_recipe
 from tapnet.training import train
-from tapnet.training.run import VALIDATION_SEED
+from tapnet.training.loop import VALIDATION_SEED
 
 pytestmark = pytest.mark.usefixtures("short_evaluation")
 

@@ -30,7 +30,7 @@ from tapnet.inference import load_network
 from tapnet.inference.model_selection import REFERENCE_SHOTS
 from tapnet.inference.networks import EmbeddingModel
 from tapnet.methods import METHODS, PARAMETER_FREE, Method
-from tapnet.training.provenance import provenance
+from tapnet.training.outcome import provenance
 
 WAY, SHOTS = 5, (1, 2, 5, 10)
 QUERY, EPISODES, SEED = 15, 600, 0

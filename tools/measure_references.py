@@ -30,7 +30,7 @@ from tapnet.data.batches import class_labels
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.inference import load_network
 from tapnet.methods import METHODS, Method
-from tapnet.training.provenance import provenance
+from tapnet.training.outcome import provenance
 
 REFERENCES, SHOT, QUERY = 20, 5, 6  # of training episodes
 STEPS, RATES, TEMPERATURES = 300, (0.0003, 0.001, 0.003), (1.0, 3.0)  # the squared length of the features is 100

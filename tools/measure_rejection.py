@@ -23,7 +23,7 @@ from tapnet.inference import fit_task, load_network
 from tapnet.inference.networks import EmbeddingModel
 from tapnet.inference.predictor import AUTO, TaskPredictor
 from tapnet.inference.task import Examples
-from tapnet.training.provenance import provenance
+from tapnet.training.outcome import provenance
 
 SIZES = ((3, 2), (3, 5), (5, 2), (5, 3), (5, 4), (5, 5), (5, 10), (10, 3))  # classes, and images of each
 QUERY, TASKS, SEED = 10, 60, 1

@@ -27,7 +27,7 @@ from tapnet.inference import fit_task, load_network
 from tapnet.inference.networks import vector_model
 from tapnet.inference.predictor import TaskPredictor
 from tapnet.inference.task import Examples
-from tapnet.training.provenance import provenance
+from tapnet.training.outcome import provenance
 
 WAY, SHOTS, QUERY, EPISODES, SEED = 5, (1, 2, 5), 15, 100, 3
 METHODS, SHIFTS = ("centroid", "logistic"), {"plain": 0.0, "shifted": 1.5}

@@ -26,7 +26,7 @@ from tapnet.inference.rejection import Directions, KnownClassScores, class_cente
 from tapnet.inference.task import Examples
 from tapnet.methods import Method, method_name
 from tapnet.paths import find_checkpoint
-from tapnet.training.provenance import provenance
+from tapnet.training.outcome import provenance
 
 WAY, QUERY = 5, 5
 

@@ -255,16 +255,6 @@ def read_header(path: Path) -> Header:
     return _header(_header_values(_metadata(path), path), path)
 
 
-def written_by(path: Path) -> str | None:
-    """Return the version of tapnet that wrote a checkpoint whose header cannot be read; `None` if it is damaged."""
-    try:
-        values = json.loads(_metadata(path)[HEADER])
-    except (KeyError, ValueError, RecursionError):
-        return None
-    version = values.get("version") if isinstance(values, dict) else None
-    return version if isinstance(version, str) and isinstance(values.get("recipe"), dict) else None
-
-
 def _metadata(path: Path) -> dict[str, str]:
     try:
         with safe_open(path, framework="pt") as file:

@@ -20,3 +20,7 @@ class NotFoundError(UserError, FileNotFoundError):
 
 class NonFiniteError(UserError):
     """Features or references contain NaN."""
+
+
+class Diverged(UserError):
+    """The loss of a training episode or its gradient is not finite, or has exploded."""

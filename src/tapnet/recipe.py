@@ -73,14 +73,15 @@ class Training:
     support and query, the first as drawn: less noise, and the images are embedded once. With `teachers` the targets of
     the queries are the labels mixed with the mean prediction of these networks, which has the weight `teacher_weight`.
     `image_sizes` gives each of so many equal parts of the run a size of its images, for `augmentation: resized_crop`.
-    `optimizer: sgd` has a momentum of 0.9 and PyTorch's weight decay, which the learning rate multiplies.
+    `optimizer: adam` and `sgd`, with a momentum of 0.9, have PyTorch's weight decay, which adds to the gradient.
+    `clip_norm` is the largest norm of the gradient of a step.
     """
 
     way: Annotated[int, Field(ge=2)]
     shot: Count
     query: Count
     episodes: Count
-    optimizer: Literal["adamw", "sgd"] = "adamw"
+    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     schedule: Literal["step", "cosine"] = "step"
     cycles: Count = 1
@@ -95,6 +96,7 @@ class Training:
     teacher_weight: Annotated[float, Field(gt=0, le=1)] = 0.5
     meta_batch: Count = 1
     divisions: Count = 1
+    clip_norm: Annotated[float, Field(gt=0)] | None = None
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None  # such as 0.999, which averages over about 1000 steps
 
     def episode_spec(self, seed: int) -> EpisodeSpec:

@@ -118,20 +118,6 @@ def test_checkpoint_over_a_frozen_model_refuses_one_that_was_changed(change, vit
         checkpoint.method()
 
 
-def test_frozen_run_records_the_digest_of_its_backbone(vit):
-    from types import SimpleNamespace
-
-    from tapnet.recipe import recipe_from
-    from tapnet.training.sources import FeatureEpisodes
-
-    values = read_checkpoint("efficientnet-lite0").header.recipe.as_dict()
-    values["backbone"] = {"name": "hf", "options": {"model": str(vit)}}
-    values["method"]["options"]["num_references"] = values["training"]["way"] = values["validation"]["way"] = 5
-    images = SimpleNamespace(image_shape=(3, 32, 32))
-    source = FeatureEpisodes(recipe_from(values, "test"), images, images, torch.device("cpu"), "float32")
-    assert source.backbone_digest == load_network(f"hf:{vit}").sha256
-
-
 def photographs(seed, count=2):
     generator = np.random.default_rng(seed)
     return [generator.integers(0, 256, (48, 40, 3), dtype=np.uint8) for _ in range(count)]

@@ -2,6 +2,7 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from tapnet.backbones import Conv4
 from tapnet.data.batches import episode_images
@@ -16,7 +17,7 @@ from tapnet.paper.figures import (
     reference_trajectories,
 )
 from tapnet.plotting import save
-from tapnet.training.trajectory import Trajectory
+from tapnet.training.run_folder import EPISODES, SNAPSHOTS
 
 POINT = {
     "loss": 1.0,
@@ -26,9 +27,13 @@ POINT = {
 }
 
 
+def diagnostics(distance):
+    return {} if distance is None else {"reference_distance": distance}
+
+
 def write_curve(folder, distances):
     points = [
-        POINT | {"episode": 10 * (i + 1), "validation_accuracy": 0.5 + i / 10, "reference_distance": distance}
+        POINT | {"episode": 10 * (i + 1), "validation_accuracy": 0.5 + i / 10, "diagnostics": diagnostics(distance)}
         for i, distance in enumerate(distances)
     ]
     (folder / "curve.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
@@ -72,8 +77,8 @@ def test_reference_distance_needs_references(tmp_path):
 
 
 def test_trajectories_show_all_references_and_four_with_stamps(tmp_path):
-    path = Trajectory([0, 10, 20, 30, 40], {"references": list(torch.randn(5, 6, 12).cumsum(dim=0))})
-    path.write(tmp_path)
+    snapshots = {EPISODES: torch.arange(0, 50, 10), "references": torch.randn(5, 6, 12).cumsum(dim=0)}
+    save_file(snapshots, tmp_path / SNAPSHOTS)
     figure = reference_trajectories(tmp_path)
     assert titles(figure) == ["All 6 references", "4 of them, with training episodes"]
     stamps = [text.get_text() for text in figure.axes[1].texts]

@@ -1,4 +1,4 @@
-"""Runs that are killed again and again, for test_resume.py: python killed_runs.py FOLDER.
+"""Runs that are killed again and again, for test_run_folder.py: python killed_runs.py FOLDER.
 
 Children are forked from one process with everything imported, so that many can be killed in little time.
 """
@@ -11,25 +11,17 @@ import time
 from pathlib import Path
 
 import torch
+from small_runs import small_recipe
 
+from tapnet.evaluation import calibration, evaluator
 from tapnet.paths import LAST
-from tapnet.recipe import recipe_from
-from tapnet.training import train
+from tapnet.training import outcome, train
 from tapnet.training.run_folder import PREVIOUS
-
-RECIPE = {
-    "name": "small",
-    "data": {"name": "quickdraw"},
-    "backbone": {"name": "conv4", "options": {"widths": [8, 8, 8, 8], "dropout": 0.1}},
-    "method": {"name": "tapnet", "options": {"num_references": 6}},
-    "training": {"way": 6, "shot": 1, "query": 2, "episodes": 40, "augmentation": "affine"},
-    "validation": {"way": 5, "shot": 1, "query": 5, "episodes": 20, "every": 10},
-}
 
 
 def run(folder, save_seconds=0.0):
     resume = any((folder / name).exists() for name in (LAST, PREVIOUS))
-    train(recipe_from(RECIPE, "test"), folder, "cpu", "float32", resume, save_seconds=save_seconds)
+    train(small_recipe(episodes=24), folder, "cpu", "float32", resume, save_seconds=save_seconds)
 
 
 def forked(work, folder=None, seconds=0.0):
@@ -66,14 +58,14 @@ def dying_in(name, call):
     def work(folder):
         original, calls = getattr(os, name), 0
 
-        def pluralize(*args):
+        def dying(*args):
             nonlocal calls
             calls += 1
             if calls == call:
                 os.kill(os.getpid(), signal.SIGKILL)
             return original(*args)
 
-        setattr(os, name, pluralize)
+        setattr(os, name, dying)
         run(folder)
 
     return work
@@ -81,12 +73,14 @@ def dying_in(name, call):
 
 def main(root):
     torch.set_num_threads(1)
+    outcome.FINAL_EPISODES = evaluator.REPLICATES = 4  # nothing is claimed about results
+    calibration.GRID = (2, 5), (1, 2), 2
     forked(lambda: run(root / "whole", save_seconds=1e9))
     lots = random.Random(0)
     for _ in range(6):
         forked(lambda: run(root / "anywhere"), root / "anywhere", lots.uniform(0, 0.2))
     forked(lambda: run(root / "anywhere"))
-    for name, call in (("fsync", 7), ("fsync", 9), ("link", 3), ("replace", 6)):
+    for name, call in (("fsync", 6), ("fsync", 5), ("link", 3), ("replace", 6)):
         work = dying_in(name, call)
         forked(lambda work=work: work(root / "saving"))
     forked(lambda: run(root / "saving"))

@@ -10,15 +10,15 @@ from tapnet.checkpoint import Checkpoint, Header, Lineage, load, read_checkpoint
 from tapnet.data import load_dataset
 from tapnet.data.batches import EpisodeImages, episode_images
 from tapnet.data.episodes import EpisodeSpec
-from tapnet.errors import UserError
+from tapnet.errors import Diverged, UserError
 from tapnet.evaluation.candidates import Candidate, EvaluationData, class_overlap
 from tapnet.methods import METHODS, TapNet
 from tapnet.paper.ablations import recipes_of_compositions
 from tapnet.paths import LAST
 from tapnet.recipe import changed, load_recipe, recipe_from
-from tapnet.training import Diverged, Run, RunFolder, train
+from tapnet.training import Run, RunFolder, train
 from tapnet.training.faults import episode_loss
-from tapnet.training.teachers import Teachers, load_teachers
+from tapnet.training.teachers import load_teachers, teacher_targets
 
 pytestmark = pytest.mark.usefixtures("short_evaluation")
 
@@ -83,23 +83,22 @@ def interrupt_after(episodes):
 def test_targets_are_a_mixture_of_labels_and_mean_predictions(small_tapnet):
     other = TapNet(small_tapnet.backbone, num_references=6).eval()
     images = episode()
-    targets = Teachers(0.25, [small_tapnet, other]).targets(images)
+    targets = teacher_targets(images, [small_tapnet, other], 0.25)
     labels = F.one_hot(images.query_labels, 6).float()
     for division, (support, query) in enumerate(images.divided(small_tapnet.embed(images.images))):
-        predicted = [
-            each.logits(support, images.support_labels, query, images.way).softmax(-1) for each in (small_tapnet, other)
-        ]
+        episode_of = support, images.support_labels, query, images.way
+        predicted = [method.logits(*episode_of).softmax(-1) for method in (small_tapnet, other)]
         expected = 0.75 * labels + 0.25 * sum(predicted) / 2
         torch.testing.assert_close(targets[division], expected)
 
 
 def test_targets_have_no_gradient_and_do_not_depend_on_the_other_queries(small_tapnet):
     images = episode()._replace(orders=None)
-    targets = Teachers(1.0, [small_tapnet]).targets(images)
+    targets = teacher_targets(images, [small_tapnet], 1.0)
     assert not targets.requires_grad
     changed_query = images.images.clone()
     changed_query[-1] = 0
-    again = Teachers(1.0, [small_tapnet]).targets(images._replace(images=changed_query))
+    again = teacher_targets(images._replace(images=changed_query), [small_tapnet], 1.0)
     torch.testing.assert_close(again[:, :-1], targets[:, :-1])
 
 
@@ -112,10 +111,10 @@ def test_a_teacher_predicts_as_its_method_does(name, tmp_path):
     path = saved(of_method(name), tmp_path / "other.safetensors")
     images, method = episode(shape=SHAPE), load(path)
     training = taught_by(path, changes=["training.teacher_weight=1"]).training
-    teachers = load_teachers(training, SHAPE, torch.device("cpu"))
+    teachers, _ = load_teachers(training, SHAPE, torch.device("cpu"))
     with torch.no_grad():
         expected = torch.stack(method.episode_logits(images)).softmax(dim=-1)
-    torch.testing.assert_close(teachers.targets(images), expected, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(teacher_targets(images, teachers, 1.0), expected, rtol=1e-3, atol=1e-4)
 
 
 def test_a_run_learns_what_its_teacher_predicts(tmp_path):
@@ -185,7 +184,7 @@ def test_a_teacher_that_does_not_fit_is_refused(tmp_path, teacher, changes, mess
 @pytest.mark.parametrize("name", ["omniglot-cpu-wide-distilled", "omniglot-cpu-wide-1200"])
 def test_the_bundled_teacher_of_a_recipe_fits_its_episodes(name):
     training = load_recipe(name).training
-    (method,) = load_teachers(training, SHAPE, torch.device("cpu")).methods
+    (method,), _ = load_teachers(training, SHAPE, torch.device("cpu"))
     assert method.max_way == training.way
 
 
@@ -199,8 +198,8 @@ def test_classes_that_a_teacher_was_trained_on_are_not_unseen(tmp_path):
     train(changed(RECIPE, ["data.train_split=test"]), tmp_path / "teacher", device="cpu")
     train(taught_by(tmp_path / "teacher"), tmp_path / "run", device="cpu")
     assert "of a network that it learned from" in RunFolder(tmp_path / "run").metadata()["not_tested"]
-    found = Candidate.open(str(tmp_path / "run"), EvaluationData()).overlap
-    assert found.trained_on == found.classes
+    overlap = Candidate.open(str(tmp_path / "run"), EvaluationData()).overlap
+    assert overlap.trained_on == overlap.classes
 
 
 def test_classes_of_imagenet_are_not_unseen_by_a_network_with_a_pretrained_teacher(blobs, small_tapnet):
@@ -212,13 +211,12 @@ def test_classes_of_imagenet_are_not_unseen_by_a_network_with_a_pretrained_teach
 
 
 def test_a_saved_episode_has_the_loss_that_its_teachers_gave(tmp_path, teacher):
-    run = Run(taught_by(teacher), tmp_path / "run", "cpu", "float32")
-    run.start()
+    run = Run(taught_by(teacher), tmp_path, "cpu", "float32")
     run.method.references.data *= 1e5
-    with pytest.raises(Diverged) as caught:
+    with pytest.raises(Diverged) as error:
         run.step()
-    told = float(str(caught.value).split(" is ")[1].split(":")[0])
-    assert episode_loss(tmp_path / "run" / "episode-0.safetensors") == pytest.approx(told, rel=1e-4)
+    told = float(str(error.value).split(" is ")[1].split(":")[0])
+    assert episode_loss(tmp_path / "episode-0.safetensors") == pytest.approx(told, rel=1e-4)
 
 
 def test_the_variants_of_an_ablation_have_no_teachers():

@@ -188,7 +188,6 @@ def candidate(checkpoint: str, args: argparse.Namespace, precision: str | None =
     """Return a checkpoint with an evaluator by the options; print which classes are not unseen."""
     from tapnet.evaluation.candidates import Candidate
     from tapnet.paths import feature_cache
-    from tapnet.training.outcome import training_seconds
     from tapnet.training.run_folder import RunFolder
 
     cache = None if getattr(args, "no_cache", False) else feature_cache()
@@ -196,7 +195,7 @@ def candidate(checkpoint: str, args: argparse.Namespace, precision: str | None =
     opened = Candidate.open(checkpoint, *how, allow_overlap=args.allow_overlap)
     if notes := opened.overlap.notes():
         print(f"Note on {checkpoint}: {' '.join(notes)}", file=sys.stderr)
-    return replace(opened, training_seconds=training_seconds(RunFolder(Path(checkpoint))))
+    return replace(opened, training_seconds=RunFolder(Path(checkpoint)).training_seconds())
 
 
 def evaluation_data(args: argparse.Namespace) -> EvaluationData:

@@ -19,7 +19,7 @@ from tapnet.text import half_width, pluralize
 if TYPE_CHECKING:
     from tapnet.jobs.sweep import Outcome
     from tapnet.recipe import Recipe
-    from tapnet.training.run_summary import RunSummary
+    from tapnet.training.run_folder import RunSummary
 
 _SWEEP_EXAMPLES = """examples:
   tapnet sweep my-sweep.yaml                         one run after another; the same command continues
@@ -112,7 +112,7 @@ def _train(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace, test
 
 def _summaries(folders: Sequence[Path]) -> list[RunSummary]:
     from tapnet.jobs.sweep import can_resume
-    from tapnet.training.run_summary import summarize_run
+    from tapnet.training.run_folder import summarize_run
 
     return [summarize_run(folder) for folder in folders if can_resume(folder)]
 
@@ -124,7 +124,7 @@ def add_runs_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_runs(args: argparse.Namespace) -> None:
-    from tapnet.training.run_summary import find_runs
+    from tapnet.training.run_folder import find_runs
 
     runs = find_runs(args.folder)
     if args.json:

@@ -125,6 +125,7 @@ def train_with_progress(
 ) -> Path:
     """Train with a progress bar; on Ctrl-C print where the state is and how to resume: by `again`, else by --resume."""
     from tapnet import hardware
+    from tapnet.checkpoint import read_header
     from tapnet.training import Interrupted, train
 
     console = Console(quiet=quiet or hardware.rank() > 0)
@@ -153,20 +154,25 @@ def train_with_progress(
             shown.enter_context(progress)
 
         def watch(step: Step) -> None:
-            progress.update(bar, completed=step.episode, loss=f"{step.loss:.2f}")
+            loss = "—" if step.loss is None else f"{step.loss:.2f}"
+            progress.update(bar, completed=step.episode, loss=loss)
             if point := step.point:
                 accuracy = f"{100 * point.validation_accuracy:.2f}%"
                 progress.update(bar, validation=accuracy)
-                line = f"  episode {step.episode:>6}   loss {point.loss:.3f}   validation {accuracy}"
+                loss = "  —  " if point.loss is None else f"{point.loss:.3f}"
+                line = f"  episode {step.episode:>6}   loss {loss}   validation {accuracy}"
                 progress.console.print(f"{line} {half_width(point.validation_ci95)}", highlight=False)
                 if log:
                     log(point)
 
         try:
-            return train(recipe, folder, device, precision, resume, watch, fabric=fabric, started=begin, test=test)
+            best = train(recipe, folder, device, precision, resume, watch, fabric=fabric, started=begin, test=test)
         except Interrupted as stop:
             resume_with = again or options.command("train", "--resume", stop.folder, *([] if test else ["--no-test"]))
             raise KeyboardInterrupt(f"{stop} Resume with: {resume_with}") from None
+    if (read_header(best).validation or {}).get("episode") == 0:
+        console.print("The best checkpoint is the start: no step of training made it better on validation classes.")
+    return best
 
 
 def _describe(recipe: Recipe) -> str:
@@ -193,7 +199,7 @@ def _tensorboard(folder: Path) -> Callable[[Point], None]:
             opened.append(SummaryWriter(str(folder / "tensorboard")))
         values = asdict(point)
         for name, value in (values.pop("diagnostics") | values).items():
-            if name != "episode":
+            if name != "episode" and value is not None:
                 opened[0].add_scalar(name, value, point.episode)
         opened[0].flush()
 

@@ -22,8 +22,7 @@ from tapnet.paper.published import EPISODE_COMPOSITION, RIVALS
 from tapnet.paper.results import Result
 from tapnet.paper.tables import matching_results, task_words
 from tapnet.plotting import COLORS, new_figure, shade_regions
-from tapnet.training.run_folder import Point, read_curve
-from tapnet.training.trajectory import read_trajectory
+from tapnet.training.run_folder import EPISODES, Point, read_curve, read_snapshots
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -104,27 +103,28 @@ def _draw_band(axis: Any, places: Sequence[int], values: list[float], half_width
 
 def reference_trajectories(run: Path) -> Figure:
     """Return the paths of all references through training by t-SNE, the paper's Figure 4; on the right four of them."""
-    trajectory = read_trajectory(run)
-    if len(trajectory.episodes) < 3 or "references" not in trajectory.tensors:
+    snapshots = read_snapshots(run)
+    episodes = snapshots[EPISODES].tolist()
+    if len(episodes) < 3 or "references" not in snapshots:
         raise UserError(
-            f"{run} holds {len(trajectory.episodes)} snapshots of references, three are needed for a path: expected "
+            f"{run} holds {len(episodes)} snapshots of references, three are needed for a path: expected "
             "the folder of a TapNet run, after two validations."
         )
-    vectors = torch.stack(trajectory.tensors["references"]).numpy()  # (time, num_references, dim)
+    vectors = snapshots["references"].numpy()  # (time, num_references, dim)
     paths = tsne(vectors.reshape(-1, vectors.shape[-1])).reshape(*vectors.shape[:2], 2)
     chosen = _far_apart(paths[-1], min(len(COLORS) // 2, paths.shape[1]))
     some = tsne(vectors[:, chosen].reshape(-1, vectors.shape[-1])).reshape(len(vectors), len(chosen), 2)
 
     figure, axes = new_figure(11, 5.4, columns=2)
     axes[0].plot(paths[..., 0], paths[..., 1], color="0.8", linewidth=0.6, zorder=1)
-    stamps = np.repeat(trajectory.episodes, paths.shape[1])
+    stamps = np.repeat(episodes, paths.shape[1])
     dots = axes[0].scatter(paths[..., 0], paths[..., 1], c=stamps, cmap="viridis", s=7, zorder=2)
     ring = {"facecolors": "none", "edgecolors": "black", "linewidths": 0.8}
     axes[0].scatter(*paths[-1].T, s=34, zorder=3, label="at the end", **ring)
     axes[0].set(title=f"All {paths.shape[1]} references")
     axes[0].legend(loc="lower right")
     figure.colorbar(dots, ax=axes[0], label="training episodes", shrink=0.8)
-    _draw_paths(axes[1], some, trajectory.episodes, chosen)
+    _draw_paths(axes[1], some, episodes, chosen)
     for axis in axes:
         axis.set(xticks=[], yticks=[], xlabel="t-SNE 1", ylabel="t-SNE 2")
     return figure

@@ -23,7 +23,7 @@ from tapnet.evaluation.evaluator import Evaluation, Evaluator
 from tapnet.hardware import describe
 from tapnet.paths import write_atomically
 from tapnet.recipe import recipe_from
-from tapnet.training.provenance import commit
+from tapnet.training.outcome import commit
 
 FORMAT = 1
 OWN_IMAGES = "own-images"  # a folder of results of another kind

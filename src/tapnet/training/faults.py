@@ -1,4 +1,4 @@
-"""Diverged runs: detection, and a file that reproduces the episode with the bad loss or gradient."""
+"""The file that reproduces an episode at which a run diverged."""
 
 from __future__ import annotations
 
@@ -16,34 +16,9 @@ from tapnet.data.batches import EpisodeImages
 from tapnet.errors import NonFiniteError, UserError
 from tapnet.paths import write_atomically
 from tapnet.recipe import Recipe, recipe_from
-from tapnet.training.sources import method_for
+from tapnet.training.loader import training_method
 
-EXPLODED = 1e6  # no useful loss is above this
-_KEY = "tapnet-episode"
-_WEIGHTS = "weights/"
-
-
-class Diverged(UserError):
-    """The loss or its gradient is not finite, or has exploded."""
-
-
-def is_sound(loss: float) -> bool:
-    """Return whether a loss is finite and has not exploded."""
-    return math.isfinite(loss) and loss < EXPLODED
-
-
-def gradients_are_finite(module: torch.nn.Module) -> Tensor:
-    """Return whether all gradients are finite, as a scalar on their device, without waiting for it."""
-    norms = [parameter.grad.norm() for parameter in module.parameters() if parameter.grad is not None]
-    return torch.stack(norms).isfinite().all()
-
-
-def advice(episode: int, loss: float, precision: str, reproduction: Path) -> str:
-    """Return a message: what happened at this episode, what to try, and the file that reproduces it."""
-    loss_is = f"The loss of episode {episode} is {loss:g}"
-    what = f"The gradient at episode {episode} is not finite" if is_sound(loss) else loss_is
-    tries = ["lower training.learning_rate"] + (["train in precision float32"] if precision != "float32" else [])
-    return f"{what}: {', or '.join(tries)}. {reproduction} holds the episode and the weights."
+_KEY, _WEIGHTS = "tapnet-episode", "weights/"
 
 
 def save_episode(
@@ -71,13 +46,11 @@ def episode_loss(path: Path) -> float:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         recipe, seed = recipe_from(header["recipe"], str(path)), header["seed"]
         way, shot, query = header["sizes"]
-        if recipe.training.divisions > 1 and "orders" not in tensors:
-            raise UserError(f"{path} was saved by an earlier version, without its divisions: train once more.")
         optional = tensors.get("orders"), tensors.get("targets")
         episode = EpisodeImages(tensors["images"], way, shot, query, tensors["classes"], *optional)
     except (SafetensorError, KeyError, TypeError) as error:
         raise UserError(f"{path} is not a saved episode ({error!r}).") from None
-    method = method_for(recipe, episode.images.shape[1:]).train()
+    method = training_method(recipe, tuple(episode.images.shape[1:])).train()
     weights = {name.removeprefix(_WEIGHTS): tensor for name, tensor in tensors.items() if name.startswith(_WEIGHTS)}
     method.load_state_dict(weights)
     # as in training: the dropout mask depends on the memory layout

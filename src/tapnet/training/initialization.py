@@ -1,4 +1,4 @@
-"""Initialization from the weights of a trained network."""
+"""Initialization from the weights of trained networks."""
 
 from __future__ import annotations
 
@@ -27,29 +27,24 @@ def init_from(method: Method, paths: Sequence[str]) -> Lineage:
     """Load the weights of checkpoints into the method; raise UserError if they do not fit."""
     checkpoints = []
     for path in paths:
-        with naming("init_from", path):
+        with prefix_errors("init_from", path):
             checkpoints.append(read_checkpoint(path))
-    with naming("init_from"):
+    with prefix_errors("init_from"):
         return load_initial_weights(method, *checkpoints)
 
 
 @contextmanager
-def naming(key: str, path: str = "") -> Iterator[None]:
+def prefix_errors(key: str, path: str = "") -> Iterator[None]:
     """Let errors inside name a key of `training`, and the command that trains the network of a path that is missing."""
     try:
         yield
     except (ValueError, FileNotFoundError) as error:
-        hint = _training_hint(path) if path and isinstance(error, FileNotFoundError) else ""
+        name, _, seed = Path(path).name.rpartition("-seed")
+        changes = ["--set", f"seed={seed}", "--out", path] if seed.isdecimal() else []
+        name, hint = name if changes else Path(path).name, ""
+        if isinstance(error, FileNotFoundError) and name in {recipe.stem for recipe in bundled_recipes()}:
+            hint = f" `{shlex.join(['tapnet', 'train', name, *changes])}` trains it."
         raise UserError(f"The network of training.{key}: {error}{hint}") from None
-
-
-def _training_hint(path: str) -> str:
-    """Return the command that trains the network of a path, if it has the name of a recipe, or of one of its seeds."""
-    name, _, seed = Path(path).name.rpartition("-seed")
-    name, options = (name, ["--set", f"seed={seed}", "--out", path]) if seed.isdecimal() else (Path(path).name, [])
-    if name not in {recipe.stem for recipe in bundled_recipes()}:
-        return ""
-    return f" `{shlex.join(['tapnet', 'train', name, *options])}` trains it."
 
 
 def load_initial_weights(method: Method, *checkpoints: Checkpoint) -> Lineage:
@@ -63,11 +58,12 @@ def load_initial_weights(method: Method, *checkpoints: Checkpoint) -> Lineage:
     several = len(checkpoints) > 1
     theirs = _side_by_side(checkpoints, method.backbone) if several else checkpoints[0].method().state_dict()
     mirrored = all(header.recipe.training.augmentation == "dihedral" for header in headers)
-    is_wider = mirrored and _is_twice_as_wide(own, theirs)
-    theirs = _widened(theirs, own) if is_wider else theirs
+    filters = [name for name in own if name.startswith(_BACKBONE) and own[name].dim() == 4]
+    twice_as_wide = all(name in theirs and len(own[name]) == 2 * len(theirs[name]) for name in filters)
+    is_widened = mirrored and bool(filters) and twice_as_wide
+    theirs = _widened(theirs, own) if is_widened else theirs
     loaded = {name: tensor for name, tensor in theirs.items() if name in own and own[name].shape == tensor.shape}
-    others = (theirs.keys() | own.keys()) - loaded.keys()
-    differing = sorted(name for name in others if name.startswith(_BACKBONE) and not name.startswith(_NORMALIZATION))
+    differing = [name for name in sorted((theirs.keys() | own.keys()) - loaded.keys()) if _is_of_backbone(name)]
     if differing:
         networks = " and ".join(dict.fromkeys(header.recipe.name for header in headers))
         raise UserError(
@@ -81,7 +77,11 @@ def load_initial_weights(method: Method, *checkpoints: Checkpoint) -> Lineage:
         for names in (own.keys() - loaded.keys(), theirs.keys() - own.keys())
     )
     ancestors = (ancestor for checkpoint in checkpoints for ancestor in checkpoint.as_ancestors("initialized"))
-    return Lineage(tuple(ancestors), is_wider, fresh, left_out)
+    return Lineage(tuple(ancestors), is_widened, fresh, left_out)
+
+
+def _is_of_backbone(name: str) -> bool:
+    return name.startswith(_BACKBONE) and not name.startswith(_NORMALIZATION)
 
 
 def _side_by_side(checkpoints: Sequence[Checkpoint], backbone: Backbone) -> Weights:
@@ -94,14 +94,8 @@ def _side_by_side(checkpoints: Sequence[Checkpoint], backbone: Backbone) -> Weig
             f"Expected {pluralize(backbone.branches, 'network')}, one for each of the `branches` of the backbone, or "
             f"half as many if trained with `augmentation: dihedral`, got {len(checkpoints)}."
         )
-    networks = [
-        {
-            name: tensor
-            for name, tensor in checkpoint.method().state_dict().items()
-            if name.startswith(_BACKBONE) and not name.startswith(_NORMALIZATION)
-        }
-        for checkpoint in checkpoints
-    ]
+    states = [checkpoint.method().state_dict() for checkpoint in checkpoints]
+    networks = [{name: tensor for name, tensor in state.items() if _is_of_backbone(name)} for state in states]
     shapes = [{name: tensor.shape for name, tensor in network.items()} for network in networks]
     for number, shape in enumerate(shapes):
         if shape != shapes[0]:
@@ -116,11 +110,6 @@ def _side_by_side(checkpoints: Sequence[Checkpoint], backbone: Backbone) -> Weig
     }
 
 
-def _is_twice_as_wide(own: Weights, theirs: Weights) -> bool:
-    filters = [name for name in own if name.startswith(_BACKBONE) and own[name].dim() == 4]
-    return bool(filters) and all(name in theirs and len(own[name]) == 2 * len(theirs[name]) for name in filters)
-
-
 def _widened(theirs: Weights, own: Weights) -> Weights:
     """Return weights of a backbone twice as wide: theirs, and a copy that sees every image transposed.
 
@@ -129,7 +118,7 @@ def _widened(theirs: Weights, own: Weights) -> Weights:
     """
     doubled = {}
     for name, tensor in theirs.items():
-        if not name.startswith(_BACKBONE) or name.startswith(_NORMALIZATION) or tensor.dim() == 0:
+        if not _is_of_backbone(name) or tensor.dim() == 0:
             doubled[name] = tensor
         elif tensor.dim() == 4 and own[name].shape[1] == 2 * tensor.shape[1]:
             zeros = torch.zeros_like(tensor)

@@ -15,33 +15,37 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from filelock import FileLock, Timeout
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
 
-from tapnet.checkpoint import Checkpoint, read_checkpoint
+from tapnet.checkpoint import Checkpoint, read_checkpoint, read_header
 from tapnet.errors import NotFoundError, UserError
 from tapnet.paths import BEST, LAST, write_atomically
 from tapnet.recipe import Recipe, load_recipe
-from tapnet.training.trajectory import TRAJECTORY
 
 CURVE, METADATA, RECIPE, EVALUATION = "curve.jsonl", "run.json", "recipe.yaml", "evaluation.json"
-PREVIOUS = "previous.safetensors"
-_LOCK = ".lock"
+PREVIOUS, SNAPSHOTS = "previous.safetensors", "references.safetensors"
+EPISODES, _LOCK = "episodes", ".lock"
+_FREE = ("name", "training.episodes", "training.cycles", "training.teachers")  # their digests are compared elsewhere
 
 
 @dataclass(frozen=True)
 class Point:
-    """One point of the learning curve."""
+    """One point of the learning curve; the first is that of the start, which has no loss yet."""
 
     episode: int  # training episodes done
-    loss: float  # mean since the last point
-    training_accuracy: float  # on the queries of those episodes
+    loss: float | None  # mean since the last point
+    training_accuracy: float | None  # on the queries of those episodes
     validation_accuracy: float
     validation_ci95: float
     learning_rate: float
@@ -55,7 +59,7 @@ class RunFolder:
         self.path = path
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Lock the folder, so that no other process trains in it; a killed process releases it."""
         lock = FileLock(self.path / _LOCK, timeout=0)
         try:
@@ -74,50 +78,31 @@ class RunFolder:
         finally:
             lock.release()
 
-    @property
-    def is_held(self) -> bool:
-        """Whether a process trains in this folder now."""
-        if not (self.path / _LOCK).exists():
-            return False
-        try:
-            with FileLock(self.path / _LOCK, timeout=0):
-                return False
-        except Timeout:
-            return True
-
     def begin(self, recipe: Recipe, metadata: dict[str, Any]) -> None:
         """Start a fresh folder with its recipe and metadata; raise UserError if it holds a run or a network."""
+        problem = ""
         if any((self.path / name).exists() for name in (LAST, PREVIOUS)):
-            raise UserError(
-                f"{self.path} already holds a run: resume it by `tapnet train --resume {self.path}`, or choose another "
-                "folder.",
-                parameter="out",
-            )
-        if (self.path / BEST).exists():
-            raise UserError(f"{self.path} already holds a network, {BEST}: choose another folder.", parameter="out")
-        if (self.path / RECIPE).exists() and not (self.path / METADATA).exists():
-            raise UserError(
-                f"{self.path} holds a {RECIPE} that is not of a run and would be overwritten: choose another folder.",
-                parameter="out",
-            )
+            problem = f"already holds a run: resume it by `tapnet train --resume {self.path}`, or"
+        elif (self.path / BEST).exists():
+            problem = f"already holds a network, {BEST}:"
+        elif (self.path / RECIPE).exists() and not (self.path / METADATA).exists():
+            problem = f"holds a {RECIPE} that is not of a run and would be overwritten:"
+        if problem:
+            raise UserError(f"{self.path} {problem} choose another folder.", parameter="out")
         self.update(**metadata)
         self._write_recipe(recipe)
-        self.write_curve([])
+        write_atomically(self.path / CURVE, b"")
 
-    def _write_recipe(self, recipe: Recipe) -> None:
-        text = yaml.safe_dump(recipe.as_dict(), sort_keys=False, allow_unicode=True)
-        write_atomically(self.path / RECIPE, text.encode())
+    def resume(self, recipe: Recipe, metadata: dict[str, Any]) -> None:
+        """Continue a run: delete temporary files of a killed process, update run.json.
 
-    def check_best(self) -> None:
-        """Raise UserError if there is a best checkpoint that cannot be read."""
-        if (self.path / BEST).exists():
-            try:
-                read_checkpoint(self.path / BEST)
-            except ValueError as error:
-                raise UserError(f"{error} Delete it to resume without it.") from None
-
-    def switch_recipe(self, recipe: Recipe) -> None:
-        """Change the recipe of the run to this one, if it differs, and delete its evaluation."""
+        If its recipe has changed, so has that of the best checkpoint, and the evaluation is deleted.
+        """
+        for name in (BEST, LAST, CURVE, SNAPSHOTS, METADATA, RECIPE, EVALUATION):
+            for leftover in self.path.glob(f".{name}.*"):
+                leftover.unlink(missing_ok=True)
+        resumed = [*self.metadata().get("resumed", []), metadata]
+        self.update(state="running", process=metadata["process"], resumed=resumed, ended=None)
         with suppress(OSError, ValueError):  # a missing or damaged file counts as different
             if load_recipe(str(self.path / RECIPE)) == recipe:
                 return
@@ -126,6 +111,10 @@ class RunFolder:
             replace(best, header=replace(best.header, recipe=recipe, calibration={})).write(self.path / BEST)
         (self.path / EVALUATION).unlink(missing_ok=True)
         self._write_recipe(recipe)  # last: if a process is killed before, the next one repeats all of it
+
+    def _write_recipe(self, recipe: Recipe) -> None:
+        text = yaml.safe_dump(recipe.as_dict(), sort_keys=False, allow_unicode=True)
+        write_atomically(self.path / RECIPE, text.encode())
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write the state to last.safetensors atomically; keep the one before it as previous.safetensors."""
@@ -162,14 +151,30 @@ class RunFolder:
             )
             return checkpoint
 
-    def clear_leftovers(self) -> None:
-        """Delete temporary files of a process that was killed while writing."""
-        for name in (BEST, LAST, CURVE, TRAJECTORY, METADATA, RECIPE, EVALUATION):
-            for leftover in self.path.glob(f".{name}.*"):
-                leftover.unlink(missing_ok=True)
+    def check_readable(self) -> None:
+        """Raise UserError if the curve, the snapshots or the best checkpoint, if there is one, cannot be read."""
+        read_curve(self.path)
+        read_snapshots(self.path)
+        if (self.path / BEST).exists():
+            try:
+                read_checkpoint(self.path / BEST)
+            except ValueError as error:
+                raise UserError(f"{error} Delete it to resume without it.") from None
 
-    def write_curve(self, points: list[Point]) -> None:
-        write_atomically(self.path / CURVE, "".join(json.dumps(asdict(point)) + "\n" for point in points).encode())
+    def add_point(self, point: Point, snapshot: Mapping[str, Tensor]) -> None:
+        """Add a point to the learning curve, and to the snapshots one of the method; later ones are cut off."""
+        points = [earlier for earlier in read_curve(self.path) if earlier.episode < point.episode]
+        lines = [json.dumps(asdict(kept)) + "\n" for kept in (*points, point)]
+        write_atomically(self.path / CURVE, "".join(lines).encode())
+        if not snapshot:
+            return
+        before = read_snapshots(self.path)
+        is_kept = before[EPISODES] < point.episode
+        stacked = {EPISODES: torch.cat([before[EPISODES][is_kept], torch.tensor([point.episode])])}
+        for name, tensor in snapshot.items():
+            new = tensor.detach().float().cpu()[None].contiguous()
+            stacked[name] = torch.cat([before[name][is_kept], new]) if name in before else new
+        write_atomically(self.path / SNAPSHOTS, save(stacked))
 
     def metadata(self) -> dict[str, Any]:
         """Return the content of run.json; empty if it is missing or damaged."""
@@ -180,15 +185,53 @@ class RunFolder:
         text = json.dumps(self.metadata() | entries, indent=2, ensure_ascii=False)
         write_atomically(self.path / METADATA, text.encode() + b"\n")
 
+    def training_seconds(self) -> float | None:
+        """Return how long a finished run has trained, all its parts together; `None` if that is not known."""
+        metadata = self.metadata()
+        seconds: float | None = metadata.get("seconds")
+        return seconds if metadata.get("state") == "finished" else None
+
     def evaluation(self) -> list[dict[str, Any]]:
         """Return the results of the final evaluation, one per task; empty if its file is missing or damaged."""
-        listed = _json_object(self.path / EVALUATION).get("results")
-        return [each for each in listed if is_result(each)] if isinstance(listed, list) else []
+        results = _json_object(self.path / EVALUATION).get("results")
+        return [result for result in results if _is_result(result)] if isinstance(results, list) else []
 
     def record_evaluation(self, results: list[dict[str, Any]]) -> None:
         """Write the final evaluation, with one entry per task."""
         text = json.dumps({"checkpoint": BEST, "results": results}, indent=2)
         write_atomically(self.path / EVALUATION, text.encode() + b"\n")
+
+
+def check_resumable(folder: Path, before: Recipe, now: Recipe, done: int) -> None:
+    """Raise UserError unless a run that has done so many episodes by one recipe would have done the same by another."""
+    old, new = _flat(before.as_dict()), _flat(now.as_dict())
+    changed = [key for key in old | new if key not in _FREE and old.get(key) != new.get(key)]
+    if changed:
+        what = ", ".join(f"{key} from {old.get(key)} to {new.get(key)}" for key in changed)
+        raise UserError(
+            f"{folder} holds a run of another recipe: only {', '.join(_FREE)} may change, got {what}. Choose another "
+            "folder."
+        )
+    episodes, cycles = before.training.episodes, before.training.cycles
+    if now.training.episodes <= done and now.training.episodes != episodes:
+        raise UserError(
+            f"{folder} has done {done} episodes already: training.episodes needs to be more, got "
+            f"{now.training.episodes}."
+        )
+    cycle_changes = now.training.episodes // now.training.cycles != episodes // cycles
+    if done and now.training.schedule == "cosine" and cycle_changes:
+        raise UserError(
+            f"The cosine of {folder} resumes in whole cycles of {episodes // cycles} episodes: for instance "
+            f"training.episodes={2 * episodes} training.cycles={2 * cycles}."
+        )
+
+
+def _flat(values: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """Return the values of a nested dictionary by their dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
+    return flat
 
 
 def read_curve(folder: Path) -> list[Point]:
@@ -197,22 +240,69 @@ def read_curve(folder: Path) -> list[Point]:
     if not path.is_file():
         raise NotFoundError(f"{folder} holds no {CURVE}: expected the folder of a training run.")
     try:
-        return [_point(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+        return [Point(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
     except (TypeError, ValueError) as error:
         raise UserError(f"{path} is damaged ({error}).") from None
 
 
-def _point(values: Any) -> Point:
-    """Return the point in a line of the curve; earlier versions wrote `reference_distance` outside `diagnostics`."""
-    if not isinstance(values, dict):
-        raise TypeError(f"expected an object, got {type(values).__name__}")
-    distance = values.pop("reference_distance", None)
-    if distance is not None:
-        values["diagnostics"] = {"reference_distance": distance}
-    return Point(**values)
+def read_snapshots(folder: Path) -> dict[str, Tensor]:
+    """Return the snapshots of a run's method, stacked by name, and as `episodes` when each was taken; empty without."""
+    path = folder / SNAPSHOTS
+    if not path.is_file():
+        return {EPISODES: torch.zeros(0, dtype=torch.int64)}
+    try:
+        snapshots = load_file(path)
+        return {EPISODES: snapshots.pop(EPISODES)} | snapshots
+    except (SafetensorError, KeyError) as error:
+        raise UserError(f"{path} is damaged ({error}): delete it to resume without it.") from None
 
 
-def is_result(value: Any) -> bool:
+@dataclass(frozen=True)
+class RunSummary:
+    """One line of `tapnet runs`."""
+
+    folder: Path
+    state: str  # running, finished, interrupted, failed, killed, unreadable
+    episode: int
+    episodes: int
+    validation: dict[str, Any] | None
+    evaluation: list[dict[str, Any]]
+    started: str
+    problem: str = ""  # why its state cannot be read
+
+
+def find_runs(root: Path) -> list[RunSummary]:
+    """Return a summary of each run in the folder and below it, sorted by name."""
+    folders = {path.parent for name in (LAST, PREVIOUS) for path in root.rglob(name)}
+    return [summarize_run(folder) for folder in sorted(folders)]
+
+
+def summarize_run(folder: Path) -> RunSummary:
+    """Return the progress and the results of a run."""
+    run = RunFolder(folder)
+    metadata, results = run.metadata(), run.evaluation()
+    recorded, started = (str(metadata.get(name) or other) for name, other in (("state", "?"), ("started", "")))
+    try:
+        header = read_header(folder / LAST)
+    except (ValueError, OSError) as error:
+        return RunSummary(folder, "unreadable", 0, 0, None, results, started, str(error))
+    state = "running" if _is_locked(folder) else "killed" if recorded == "running" else recorded
+    validation = header.validation if _is_result(header.validation) else None
+    return RunSummary(folder, state, header.episode, header.recipe.training.episodes, validation, results, started)
+
+
+def _is_locked(folder: Path) -> bool:
+    """Return whether a process trains in this folder now."""
+    if not (folder / _LOCK).exists():
+        return False
+    try:
+        with FileLock(folder / _LOCK, timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
+def _is_result(value: Any) -> bool:
     """Return whether this is an accuracy with its interval and task, and not what a damaged file holds instead."""
     names = "accuracy", "ci95", "way", "shot"
     return isinstance(value, dict) and all(isinstance(value.get(name), int | float) for name in names)
