@@ -121,7 +121,7 @@ def test_broken_image_is_refused_without_the_other_requests_of_its_batch(client,
     assert as_labels(good)[0][0] == "cross"
     assert "cannot be read" in str(broken)
     assert isinstance(missing, Problem)
-    assert missing.status == 404
+    assert missing.status_code == 404
 
 
 def test_queue_is_bounded(client):
@@ -137,4 +137,4 @@ def test_queue_is_bounded(client):
         return refused.value
 
     refused = asyncio.run(fill())
-    assert (refused.status, refused.headers) == (503, {"Retry-After": "1"})
+    assert (refused.status_code, refused.headers) == (503, {"Retry-After": "1"})

@@ -315,4 +315,4 @@ def test_broken_image_leaves_the_warning_filters_as_they_were(client):
     with pytest.raises(Problem) as kept:
         engine.read([b"no image", drawing("cross", 1)], engine.model("drawings"))
     assert warnings.filters == before
-    assert kept.value.status == 422
+    assert kept.value.status_code == 422

@@ -70,7 +70,7 @@ def statuses(call, arguments):
         try:
             return call(argument) and 201
         except Problem as problem:
-            return problem.status
+            return problem.status_code
 
     with ThreadPoolExecutor(8) as pool:
         return sorted(pool.map(status, arguments))
@@ -138,17 +138,17 @@ def test_undo_goes_back_step_by_step_and_redo_forward(store, task):
     store.delete_class(task.id, task.classes[0].id)
     states = [store.get_task(task.id).classes]
     for _ in range(3):
-        states.append(store.step(task.id, back=True).classes)
+        states.append(store.undo(task.id).classes)
     assert [[one.name for one in state] for state in states] == [["b"], ["renamed", "b"], ["a", "b"], ["a", "b"]]
-    assert [store.step(task.id, back=False).classes for _ in range(3)] == states[2::-1]
+    assert [store.redo(task.id).classes for _ in range(3)] == states[2::-1]
 
 
 def test_new_change_forgets_what_was_undone(store, task):
     add(store, task.id, task.classes[0].id, 1)
-    store.step(task.id, back=True)
+    store.undo(task.id)
     add(store, task.id, task.classes[0].id, 2)
     with pytest.raises(Problem, match="nothing to redo"):
-        store.step(task.id, back=False)
+        store.redo(task.id)
     with store.database.read() as connection:
         kept = list(connection.execute(select(tables.examples.c.sha256)).scalars())
     assert kept == [example(2).sha256]
@@ -158,7 +158,11 @@ def test_journal_is_bounded(store, task):
     for number in range(KEPT + 5):
         store.rename_class(task.id, task.classes[0].id, f"name {number}")
     with store.database.read() as connection:
-        assert len(connection.execute(select(tables.changes)).all()) == KEPT
+        assert len(connection.execute(select(tables.classes)).all()) == 1 + 1 + KEPT
+    for _ in range(KEPT):
+        assert store.get_task(task.id).can_undo
+        store.undo(task.id)
+    assert not store.get_task(task.id).can_undo
 
 
 def test_examples_of_another_network_are_refused(store, task):
@@ -190,14 +194,14 @@ def test_deleted_task_takes_everything_with_it(store, task):
     add(store, task.id, task.classes[0].id, 1)
     store.delete_task(task.id)
     with store.database.read() as connection:
-        emptied = tables.classes, tables.examples, tables.changes
-        assert [connection.execute(select(table)).all() for table in emptied] == [[], [], []]
+        emptied = tables.classes, tables.examples
+        assert [connection.execute(select(table)).all() for table in emptied] == [[], []]
 
 
 def test_store_of_another_version_is_left_alone(store, address):
     with store.database.write() as connection:
         connection.execute(update(tables.schema_version).values(version=99))
-    with pytest.raises(UserError, match="version 99, this tapnet takes 1"):
+    with pytest.raises(UserError, match="version 99, this tapnet takes 2"):
         Database(address)
 
 

@@ -24,8 +24,9 @@ from tapnet.inference.explanation import explain_features
 from tapnet.inference.predictor import AUTO, UNKNOWN, Reject, rank_classes
 from tapnet.inference.scoring import Confusion
 from tapnet.web import bodies
-from tapnet.web.engine import Engine, Id, LoadedTask, ServicesDep, services_of
+from tapnet.web.engine import Engine, LoadedTask, ServicesDep, services_of
 from tapnet.web.problems import Problem
+from tapnet.web.store import Id
 
 router = APIRouter(prefix="/v1/tasks")
 BINARY: dict[int | str, dict[str, Any]] = {200: {"content": {"application/octet-stream": {}}}}

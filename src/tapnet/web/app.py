@@ -21,12 +21,11 @@ from starlette.middleware import Middleware
 
 from tapnet import __version__
 from tapnet.data.preprocessing import readable_formats
-from tapnet.web import answer_routes, task_routes
+from tapnet.web import answer_routes, metrics, task_routes
 from tapnet.web.batcher import Batcher
-from tapnet.web.bodies import About, Status
+from tapnet.web.bodies import About
 from tapnet.web.database import Database
 from tapnet.web.engine import Engine, Services, ServicesDep
-from tapnet.web.metrics import Metrics
 from tapnet.web.problems import Problem, ProblemBody, describe_problems, install_handlers
 from tapnet.web.security import COOKIE, Gate, TokenCheck, client_of
 from tapnet.web.settings import Settings
@@ -44,13 +43,13 @@ server = APIRouter()
 
 def create_app(settings: Settings) -> FastAPI:
     """Return the application; its store is opened now, so that a wrong address is an error at once."""
-    store, metrics = Store(Database(settings.database), settings.limits), Metrics()
+    store = Store(Database(settings.database), settings.limits)
     token = TokenCheck(settings.token) if settings.token else None
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         to_thread.current_default_thread_limiter().total_tokens = settings.threads  # that wait for the store
-        engine = Engine(settings, store, metrics)
+        engine = Engine(settings, store)
         batcher = Batcher(engine.pool, partial(answer_routes.answer_questions, engine))
         app.state.services = Services(store, engine, batcher, token)
         await engine.run(partial(engine.model, "drawings"))
@@ -67,11 +66,13 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
         openapi_url="/v1/openapi.json",
         responses=EVERYWHERE,
-        middleware=[Middleware(Gate, settings=settings, metrics=metrics, token=token)],
+        middleware=[Middleware(Gate, settings=settings, token=token)],
     )
     install_handlers(app)
     for router in (answer_routes.router, task_routes.router, server):
         app.include_router(router)
+    for method, path, name, status in task_routes.STORE_ROUTES:
+        app.add_api_route(f"/v1/tasks{path}", getattr(store, name), methods=[method], status_code=status)
     for path, name in PAGES.items():
         app.add_route(path, partial(_page, name=name))
     app.mount("/static", StaticFiles(directory=str(STATIC)), name="static")
@@ -90,26 +91,25 @@ def from_environment() -> FastAPI:
 
 
 @server.get("/v1/health")
-async def health() -> Status:
+async def health() -> dict[str, str]:
     """Say that the server runs."""
-    return Status(status="ok")
+    return {"status": "ok"}
 
 
 @server.get("/v1/ready")
-def ready(services: ServicesDep) -> Status:
+def ready(services: ServicesDep) -> dict[str, str]:
     """Say whether the server can answer: its store opens, and requests do not pile up."""
     if services.engine.waiting >= services.engine.settings.limits.queue:
         raise Problem(503, "Too many requests wait.", retry_after=1)
-    services.store.list_tasks(limit=1, offset=0)
-    return Status(status="ready")
+    services.store.list_tasks(limit=1)
+    return {"status": "ready"}
 
 
 @server.get("/v1/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def show_metrics(services: ServicesDep) -> Response:
     """Get counters in the text format of Prometheus."""
-    metrics = services.engine.metrics
-    metrics.waiting.set(services.engine.waiting)
-    return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    metrics.WAITING.set(services.engine.waiting)
+    return Response(metrics.as_text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @server.get("/v1/about")

@@ -50,12 +50,6 @@ class TaskChange(BaseModel, extra="forbid"):
     projection_dim: int | None = Field(None, ge=1, le=MOST_DIMENSIONS, description="null for all dimensions.")
 
 
-class NewClass(BaseModel, extra="forbid"):
-    """A class to add, or its new name."""
-
-    name: Name
-
-
 class ExampleBody(BaseModel):
     """An example; its thumbnail is at `/v1/tasks/{task}/examples/{id}/thumbnail`."""
 
@@ -206,12 +200,6 @@ class MapBody(BaseModel):
     examples: list[ExamplePoint]
     centers: list[PointBody]
     leave_one_out: LeaveOneOutBody | None
-
-
-class Status(BaseModel):
-    """Whether the server works."""
-
-    status: str
 
 
 class About(BaseModel):

@@ -7,12 +7,12 @@ from typing import Any
 
 import sqlalchemy as sa
 from filelock import FileLock
-from sqlalchemy import Boolean, Column, Connection, Float, ForeignKey, Integer, LargeBinary, String, Table, Text
+from sqlalchemy import Column, Connection, Float, ForeignKey, Integer, LargeBinary, String, Table, Text
 from sqlalchemy.exc import OperationalError
 
 from tapnet.errors import UserError
 
-VERSION = 1  # of the tables
+VERSION = 2  # of the tables
 _LOCK = 7_402_019  # of PostgreSQL, while tables are created
 _WRITES = "tapnet_writes"
 
@@ -30,41 +30,38 @@ tasks = Table(
     Column("method", Text),  # NULL: that of the network
     Column("projection_dim", Integer),
     Column("revision", Integer, nullable=False),  # counts changes
+    Column("state", Integer, nullable=False),  # counts changes of classes and examples but those that were undone
+    Column("last_state", Integer, nullable=False),  # counts those that were undone, too, as long as they can be redone
     Column("created", Float, nullable=False),
     Column("updated", Float, nullable=False),
 )
 
-classes = Table(
+NEVER = 2**31 - 1  # as the state in which a row is removed
+
+classes = Table(  # a row per name that a class had
     "classes",
     metadata,
     Column("id", String(32), primary_key=True),
+    Column("added", Integer, primary_key=True),  # the first state with this row
+    Column("removed", Integer, nullable=False, default=NEVER),  # the first state after `added` without it
     Column("task_id", ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False, index=True),
     Column("name", Text, nullable=False),
     Column("position", Integer, nullable=False),
-    Column("present", Boolean, nullable=False),  # false: deleted, but the deletion can be undone
 )
 
 examples = Table(
     "examples",
     metadata,
     Column("id", String(32), primary_key=True),
+    Column("added", Integer, nullable=False),
+    Column("removed", Integer, nullable=False, default=NEVER),
     Column("task_id", ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False),
-    Column("class_id", ForeignKey("classes.id", ondelete="CASCADE"), nullable=False),
+    Column("class_id", String(32), nullable=False),
+    Column("position", Integer, nullable=False),  # among those that were added together
     Column("sha256", String(64), nullable=False),
     Column("features", LargeBinary, nullable=False),  # float32, as the network gave them
     Column("thumbnail", LargeBinary, nullable=False),  # a small JPEG
-    Column("position", Integer, nullable=False),
-    Column("present", Boolean, nullable=False),
-    sa.Index("examples_of_task", "task_id", "position"),
-)
-
-changes = Table(
-    "changes",
-    metadata,
-    Column("task_id", ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
-    Column("number", Integer, primary_key=True),
-    Column("content", Text, nullable=False),  # JSON, written and read by the store
-    Column("undone", Boolean, nullable=False),
+    sa.Index("examples_of_task", "task_id", "added", "position"),
 )
 
 

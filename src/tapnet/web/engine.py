@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import numpy as np
-from fastapi import Depends, Path, Request
+from fastapi import Depends, Request
 from numpy.typing import NDArray
 
 from tapnet.data.preprocessing import Pixels, TooLarge, Unreadable, image_size
@@ -27,8 +26,8 @@ from tapnet.inference.networks import EmbeddingModel
 from tapnet.inference.predictor import TaskPredictor
 from tapnet.inference.task import Examples, Task
 from tapnet.paths import bundled_checkpoints
+from tapnet.web import metrics
 from tapnet.web.bodies import TaskBody
-from tapnet.web.metrics import Metrics
 from tapnet.web.problems import Problem
 from tapnet.web.security import TokenCheck
 from tapnet.web.settings import Settings
@@ -67,13 +66,12 @@ class LoadedTask:
 class Engine:
     """The networks of a server, a pool of threads that use them, and the tasks that were loaded last."""
 
-    def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
-        self.settings, self.store, self.metrics = settings, store, metrics
+    def __init__(self, settings: Settings, store: Store) -> None:
+        self.settings, self.store = settings, store
         self.waiting = 0
         self.pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="request")
-        self._tasks: OrderedDict[str, LoadedTask] = OrderedDict()
-        self._models: dict[str, EmbeddingModel] = {}
-        self._lock = threading.Lock()  # of both
+        self._loaded = lru_cache(_CACHED)(self._fit)
+        self._models = cache(partial(load_network, device=settings.device))
         self._network = threading.Lock()  # one thread at a time runs a network, on all cores that it may use
 
     async def run(self, call: Callable[[], T]) -> T:
@@ -105,10 +103,7 @@ class Engine:
     def model(self, name: str) -> EmbeddingModel:
         """Return a network by a name in `networks`; raise UserError for any other."""
         self.check_network(name)
-        with self._lock:
-            if name not in self._models:
-                self._models[name] = load_network(name, self.settings.device)
-            return self._models[name]
+        return self._models(name)
 
     def check_method(self, network: str | None, method: str | None, dim: int | None) -> None:
         """Raise UserError if a task of this network cannot be fitted by this method with this projection."""
@@ -137,7 +132,7 @@ class Engine:
         """Return features (n, *feature_shape), once the network is free."""
         with self._network:
             features = model.embed(pixels)
-        self.metrics.images.inc(len(pixels))
+        metrics.IMAGES.inc(len(pixels))
         return features
 
     def embed_examples(self, images: list[bytes], network: str | None) -> tuple[EmbeddingModel, list[NewExample]]:
@@ -159,19 +154,9 @@ class Engine:
 
     def load(self, task_id: str) -> LoadedTask:
         """Return the task fitted to what is stored; kept until the task changes."""
-        revision = self.store.revision(task_id)
-        with self._lock:
-            loaded = self._tasks.get(task_id)
-        if loaded is None or loaded.stored.revision != revision:
-            loaded = self._fit(task_id)
-            with self._lock:
-                self._tasks[task_id] = loaded
-                self._tasks.move_to_end(task_id)
-                while len(self._tasks) > _CACHED:
-                    self._tasks.popitem(last=False)
-        return loaded
+        return self._loaded(task_id, self.store.revision(task_id))
 
-    def _fit(self, task_id: str) -> LoadedTask:
+    def _fit(self, task_id: str, _: int) -> LoadedTask:
         stored, features, thumbnails = self.store.task_with_features(task_id)
         full = sorted((one for one in stored.classes if one.examples), key=lambda one: one.name)
         if len(full) < 2:
@@ -210,4 +195,3 @@ async def services_of(request: Request) -> Services:
 
 
 ServicesDep = Annotated[Services, Depends(services_of)]
-Id = Annotated[str, Path(pattern="^[0-9a-f]{1,32}$", examples=["9f86d081884c7d65"])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -28,18 +29,20 @@ class ProblemBody(BaseModel):
     detail: str = Field(examples=["There is no task 'a1b2'."])
 
 
-class Problem(Exception):
+class Problem(HTTPException):
     """An answer other than success: the status, a sentence, and perhaps when to try again."""
 
-    def __init__(self, status: int, detail: str, retry_after: int | None = None) -> None:
-        super().__init__(detail)
-        self.status, self.detail = status, detail
-        self.headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
+    def __init__(
+        self, status: int, detail: str, retry_after: int | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        retry = {} if retry_after is None else {"Retry-After": str(retry_after)}
+        super().__init__(status, detail, retry | dict(headers or {}))
 
-    def response(self, headers: dict[str, str] | None = None) -> JSONResponse:
-        """Return the error as it is sent, with further headers."""
-        body = ProblemBody(title=HTTPStatus(self.status).phrase, status=self.status, detail=self.detail)
-        return JSONResponse(body.model_dump(), self.status, self.headers | (headers or {}), MEDIA_TYPE)
+    def response(self) -> JSONResponse:
+        """Return the error as it is sent."""
+        title = HTTPStatus(self.status_code).phrase
+        body = ProblemBody(title=title, status=self.status_code, detail=self.detail).model_dump()
+        return JSONResponse(body, self.status_code, self.headers, MEDIA_TYPE)
 
 
 def missing(what: str, name: str) -> Problem:
@@ -63,12 +66,11 @@ def install_handlers(app: FastAPI) -> None:
 
     async def answer(request: Request, error: Exception) -> JSONResponse:
         problem = _as_problem(request, error)
-        if problem.status in (500, 503) and problem is not error:
+        if problem.status_code in (500, 503) and problem is not error:
             log.error("%s %s: %s", request.method, request.url.path, problem.detail, exc_info=error)
-        return problem.response(dict(error.headers or {}) if isinstance(error, HTTPException) else None)
+        return problem.response()
 
-    kinds = Problem, UserError, RequestValidationError, HTTPException, exc.OperationalError, exc.TimeoutError, Exception
-    for kind in kinds:
+    for kind in (UserError, RequestValidationError, HTTPException, exc.OperationalError, exc.TimeoutError, Exception):
         app.add_exception_handler(kind, answer)
 
 
@@ -86,7 +88,7 @@ def _as_problem(request: Request, error: Exception) -> Problem:
         case HTTPException(status_code=404):
             return Problem(404, f"There is nothing at {request.url.path}.")
         case HTTPException():
-            return Problem(error.status_code, f"{error.detail}.")
+            return Problem(error.status_code, f"{error.detail}.", headers=error.headers)
         case exc.OperationalError() | exc.TimeoutError():  # locked or gone; all connections taken
             return Problem(503, "The store does not answer: try again.", retry_after=5)
         case _:

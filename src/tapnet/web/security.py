@@ -13,7 +13,7 @@ from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from tapnet.web.metrics import Metrics
+from tapnet.web import metrics
 from tapnet.web.problems import Problem
 from tapnet.web.settings import Settings
 
@@ -31,7 +31,6 @@ HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
 ]
-_SAFE = ("GET", "HEAD", "OPTIONS")
 _OPEN = ("/login", "/v1/health", "/static/login.js", "/static/style.css", "/static/icon.svg")  # without a token
 _UPLOADS = ("/predict", "/explain", "/examples", "/v1/tasks/file")  # ends of paths that take images or a task
 _SMALL_BODY = 4096  # bytes, of all other requests
@@ -60,16 +59,29 @@ class TokenCheck:
 
 
 class Gate:
-    """Checks a request before the application sees it, and counts its answer."""
+    """Checks a request before the application sees it and while its body comes, and counts its answer."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics, token: TokenCheck | None) -> None:
-        self.app, self.settings, self.metrics, self.token = app, settings, metrics, token
+    def __init__(self, app: ASGIApp, settings: Settings, token: TokenCheck | None) -> None:
+        self.app, self.settings, self.token = app, settings, token
         self._body_bytes = 0  # in memory, of all requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        began, status = time.perf_counter(), 500
+        began, status, size, complete, path = time.perf_counter(), 500, 0, False, scope["path"]
+        most = self.settings.limits.upload_bytes if path.endswith(_UPLOADS) else _SMALL_BODY
+
+        async def receiving() -> Message:
+            nonlocal size, complete
+            message = await receive()
+            if message["type"] == "http.disconnect" and not complete:
+                raise Problem(400, "The request ended before its body did.")
+            complete, part = not message.get("more_body", False), message.get("body", b"")
+            if self._body_bytes + len(part) > _BODIES * self.settings.limits.upload_bytes:
+                raise Problem(503, "The server is busy with other uploads: try again.", retry_after=1)
+            size, self._body_bytes = size + len(part), self._body_bytes + len(part)
+            _check_size(size, most)
+            return message
 
         async def sending(message: Message) -> None:
             nonlocal status
@@ -77,61 +89,42 @@ class Gate:
                 status = message["status"]
                 message["headers"] = headers = [*message.get("headers", ()), *HEADERS]
                 if all(name != b"cache-control" for name, _ in headers):
-                    headers.append((b"cache-control", b"no-store" if scope["path"].startswith("/v1") else b"no-cache"))
+                    headers.append((b"cache-control", b"no-store" if path.startswith("/v1") else b"no-cache"))
+                if status in (413, 503):
+                    headers.append((b"connection", b"close"))  # what is left of the body is not read
             await send(message)
 
-        body: list[bytes] = []  # counts until the answer is sent
         try:
-            most = self._check(scope, Headers(scope=scope))
-            if scope["method"] not in _SAFE:
-                await self._read(receive, most, body)
-                receive = _replay(b"".join(body), receive)
-            await self.app(scope, receive, sending)
+            self._check(scope, Headers(scope=scope), most)
+            await self.app(scope, receiving, sending)
         except Problem as problem:
-            extra = {"WWW-Authenticate": "Bearer"} if problem.status == 401 else {}
-            if problem.status in (413, 503):
-                extra["Connection"] = "close"  # what is left of the body is not read
-            if problem.status == 401 and scope["path"] == "/":
-                problem, extra = Problem(303, "Log in first."), {"Location": "/login"}
-            await problem.response(extra)(scope, receive, sending)
+            await problem.response()(scope, receive, sending)
         finally:
-            self._body_bytes -= sum(map(len, body))
-            self.metrics.count(scope, status, time.perf_counter() - began)
+            self._body_bytes -= size
+            route = getattr(scope.get("route"), "path", "other")  # not the path: ids would make a metric each
+            metrics.REQUESTS.labels(scope["method"], route, str(status)).inc()
+            metrics.SECONDS.labels(route).observe(time.perf_counter() - began)
 
-    def _check(self, scope: Scope, headers: Headers) -> int:
-        """Return the largest size of the body; raise a problem if the request may not pass."""
-        host = headers.get("host", "")
+    def _check(self, scope: Scope, headers: Headers, most: int) -> None:
+        """Raise a problem if the request may not pass."""
+        host, path = headers.get("host", ""), scope["path"]
         if not self.settings.accepts_host(host):
             raise Problem(421, f"This server does not answer for the host {host!r}; --allow-host adds a name.")
-        if scope["method"] not in _SAFE:
+        if scope["method"] not in ("GET", "HEAD", "OPTIONS"):
             _check_origin(headers, host)
-        if self.token is not None and scope["path"] not in _OPEN:
+        if self.token is not None and path not in _OPEN:
             kind, _, given = headers.get("authorization", "").partition(" ")
             if kind.lower() != "bearer":
                 given = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
             if not given or not self.token.accepts(given.strip(), client_of(scope)):
-                raise Problem(401, "Expected the server's token: `Authorization: Bearer TOKEN`, or log in at /login.")
-        most = self.settings.limits.upload_bytes if scope["path"].endswith(_UPLOADS) else _SMALL_BODY
+                if path == "/":
+                    raise Problem(303, "Log in first.", headers={"Location": "/login"})
+                words = "Expected the server's token: `Authorization: Bearer TOKEN`, or log in at /login."
+                raise Problem(401, words, headers={"WWW-Authenticate": "Bearer"})
         declared = headers.get("content-length", "0")
         if not declared.isdecimal():
             raise Problem(400, f"Expected a length, got Content-Length: {declared}.")
         _check_size(int(declared), most)
-        return most
-
-    async def _read(self, receive: Receive, most: int, body: list[bytes]) -> None:
-        """Append the parts of a body; raise a problem beyond its largest size, or that of all bodies together."""
-        size, more = 0, True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise Problem(400, "The request ended before its body did.")
-            part, more = message.get("body", b""), message.get("more_body", False)
-            if self._body_bytes + len(part) > _BODIES * self.settings.limits.upload_bytes:
-                raise Problem(503, "The server is busy with other uploads: try again.", retry_after=1)
-            self._body_bytes += len(part)
-            body.append(part)
-            size += len(part)
-            _check_size(size, most)
 
 
 class BoundedHeaders(HttpToolsProtocol):
@@ -163,16 +156,6 @@ def client_of(scope: Scope) -> str:
 def _check_size(size: int, most: int) -> None:
     if size > most:
         raise Problem(413, f"Expected at most {most:,} bytes in this request.")
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return what gives the application a body that was read, then whatever comes."""
-    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
-
-    async def replayed() -> Message:
-        return next(messages, None) or await receive()
-
-    return replayed
 
 
 def _check_origin(headers: Headers, host: str) -> None:

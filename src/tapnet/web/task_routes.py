@@ -25,11 +25,23 @@ from tapnet.inference.model_selection import choose_method
 from tapnet.inference.networks import EmbeddingModel
 from tapnet.inference.task import Task, check_names_differ
 from tapnet.web import bodies
-from tapnet.web.engine import Engine, Id, Services, ServicesDep
+from tapnet.web.engine import Engine, Services, ServicesDep
 from tapnet.web.problems import Problem, first_fault, missing
-from tapnet.web.store import NetworkChanged, NewExample
+from tapnet.web.store import Id, NetworkChanged, NewExample
 
 router = APIRouter(prefix="/v1/tasks")
+STORE_ROUTES = [  # method, path, method of the store that answers, status
+    ("GET", "", "list_tasks", 200),
+    ("GET", "/{task}", "get_task", 200),
+    ("DELETE", "/{task}", "delete_task", 204),
+    ("POST", "/{task}/undo", "undo", 200),
+    ("POST", "/{task}/redo", "redo", 200),
+    ("POST", "/{task}/classes", "add_class", 201),
+    ("PATCH", "/{task}/classes/{class_id}", "rename_class", 200),
+    ("DELETE", "/{task}/classes/{class_id}", "delete_class", 200),
+    ("GET", "/{task}/examples", "list_examples", 200),
+    ("DELETE", "/{task}/examples/{example}", "delete_example", 200),
+]
 READY = "Five drawings of five things"
 THINGS = ("sailboat", "cat", "flower", "clock", "butterfly")
 _FIRST = 5  # of each, whatever they look like: the accuracy on the page is that of drawings nobody chose
@@ -160,23 +172,6 @@ def _thumbnail(jpeg: bytes, model: EmbeddingModel) -> bytes:
     return stream.getvalue()
 
 
-@router.get("")
-def list_tasks(
-    services: ServicesDep,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
-) -> bodies.TaskList:
-    """List the tasks, the last changed first."""
-    tasks, total = services.store.list_tasks(limit, offset)
-    return bodies.TaskList(tasks=tasks, total=total)
-
-
-@router.get("/{task}")
-def get_task(task: Id, services: ServicesDep) -> bodies.TaskBody:
-    """Get a task with its classes and examples."""
-    return services.store.get_task(task)
-
-
 @router.patch("/{task}")
 def change_task(task: Id, body: bodies.TaskChange, services: ServicesDep) -> bodies.TaskBody:
     """Rename a task, or change how it compares images."""
@@ -186,43 +181,7 @@ def change_task(task: Id, body: bodies.TaskChange, services: ServicesDep) -> bod
     if any(values.get(key) is not None for key in ("method", "projection_dim")):
         stored = services.store.get_task(task)
         services.engine.check_method(stored.network, values.get("method", stored.method), values.get("projection_dim"))
-    return services.store.change_settings(task, values)
-
-
-@router.delete("/{task}", status_code=204)
-def delete_task(task: Id, services: ServicesDep) -> None:
-    """Delete a task with everything in it, for good."""
-    services.store.delete_task(task)
-
-
-@router.post("/{task}/undo")
-def undo(task: Id, services: ServicesDep) -> bodies.TaskBody:
-    """Take the last change of classes or examples back."""
-    return services.store.step(task, back=True)
-
-
-@router.post("/{task}/redo")
-def redo(task: Id, services: ServicesDep) -> bodies.TaskBody:
-    """Make the last change that was undone again."""
-    return services.store.step(task, back=False)
-
-
-@router.post("/{task}/classes", status_code=201)
-def add_class(task: Id, body: bodies.NewClass, services: ServicesDep) -> bodies.TaskBody:
-    """Add a class; it counts once it has an example."""
-    return services.store.add_class(task, body.name)
-
-
-@router.patch("/{task}/classes/{class_id}")
-def rename_class(task: Id, class_id: Id, body: bodies.NewClass, services: ServicesDep) -> bodies.TaskBody:
-    """Rename a class."""
-    return services.store.rename_class(task, class_id, body.name)
-
-
-@router.delete("/{task}/classes/{class_id}")
-def delete_class(task: Id, class_id: Id, services: ServicesDep) -> bodies.TaskBody:
-    """Delete a class with its examples; undo brings them back."""
-    return services.store.delete_class(task, class_id)
+    return services.store.change_settings(task, **values)
 
 
 @router.post("/{task}/classes/{class_id}/examples", status_code=201, openapi_extra=bodies.IMAGES_BODY)
@@ -247,32 +206,8 @@ def _add(services: Services, task: str, class_id: str, upload: bodies.Upload) ->
                 raise Problem(409, f"The task was taught with another version of the network {model.name!r}.") from None
 
 
-@router.get("/{task}/examples")
-def list_examples(task: Id, services: ServicesDep) -> bodies.ExampleList:
-    """List the examples of all classes, with the addresses of their thumbnails."""
-    return bodies.ExampleList(
-        examples=[
-            bodies.ListedExample(
-                id=example.id,
-                sha256=example.sha256,
-                class_id=one.id,
-                class_name=one.name,
-                thumbnail=f"/v1/tasks/{task}/examples/{example.id}/thumbnail",
-            )
-            for one in services.store.get_task(task).classes
-            for example in one.examples
-        ]
-    )
-
-
 @router.get("/{task}/examples/{example}/thumbnail", response_class=Response, responses=JPEG)
 def thumbnail(task: Id, example: Id, services: ServicesDep) -> Response:
     """Get an example as a small JPEG."""
     content = services.store.thumbnail(task, example)
     return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=86400, immutable"})
-
-
-@router.delete("/{task}/examples/{example}")
-def delete_example(task: Id, example: Id, services: ServicesDep) -> bodies.TaskBody:
-    """Delete an example; undo brings it back."""
-    return services.store.delete_example(task, example)
