@@ -9,10 +9,9 @@ import pytest
 from web_server import drawing, files
 
 from tapnet.web import batcher
-from tapnet.web.answer_routes import Question, answer_questions
 from tapnet.web.batcher import Batcher
 from tapnet.web.bodies import Upload
-from tapnet.web.engine import Engine
+from tapnet.web.engine import Engine, Question
 from tapnet.web.problems import Problem
 
 
@@ -99,24 +98,23 @@ def as_labels(answer):
 def test_requests_of_one_batch_pass_the_network_once_and_get_the_answers_that_they_get_alone(
     client, taught, ready, question, monkeypatch
 ):
-    engine, passed, embed = client.app.state.services.engine, [], Engine.embed
+    engine, passed, embed = client.app.state.engine, [], Engine.embed
     monkeypatch.setattr(Engine, "embed", lambda *args: passed.append(len(args[-1])) or embed(*args))
     questions = [
         question(taught, drawing("circle", 20)),
         question(ready, drawing("circle", 21), drawing("cross", 22), top=2),
         question(taught, drawing("cross", 23), drawing("cross", 24), reject=1.0),
     ]
-    together = list(map(as_labels, answer_questions(engine, questions)))
+    together = list(map(as_labels, engine.answer(questions)))
     assert passed == [5]
-    assert together == [as_labels(answer_questions(engine, [alone])[0]) for alone in questions]
+    assert together == [as_labels(engine.answer([alone])[0]) for alone in questions]
     assert list(map(len, together)) == [1, 2, 2]
     assert together[2] == [("unknown", ["cross", "circle"])] * 2
 
 
 def test_broken_image_is_refused_without_the_other_requests_of_its_batch(client, taught, question):
-    good, broken, missing = answer_questions(
-        client.app.state.services.engine,
-        [question(taught, drawing("cross", 20)), question(taught, b"no image"), question("ab", drawing("cross", 20))],
+    good, broken, missing = client.app.state.engine.answer(
+        [question(taught, drawing("cross", 20)), question(taught, b"no image"), question("ab", drawing("cross", 20))]
     )
     assert as_labels(good)[0][0] == "cross"
     assert "cannot be read" in str(broken)
@@ -125,7 +123,7 @@ def test_broken_image_is_refused_without_the_other_requests_of_its_batch(client,
 
 
 def test_queue_is_bounded(client):
-    engine, free = client.app.state.services.engine, threading.Event()
+    engine, free = client.app.state.engine, threading.Event()
 
     async def fill():
         first = [asyncio.ensure_future(engine.run(free.wait)) for _ in range(engine.settings.limits.queue)]

@@ -13,6 +13,7 @@ from PIL import Image
 from sqlalchemy.exc import OperationalError
 from web_server import BASE, drawing, files, png
 
+from tapnet.data import preprocessing
 from tapnet.errors import UserError
 from tapnet.inference import read_task, write_task
 from tapnet.web.app import create_app
@@ -144,12 +145,10 @@ def test_task_file_with_a_long_name_is_refused(client, rewritten):
 
 
 def test_bombs_among_the_thumbnails_of_a_task_file_are_not_decoded(client, rewritten, monkeypatch):
-    def read(*_, **__):
-        raise AssertionError("decoded")
-
-    monkeypatch.setattr("tapnet.web.task_routes.read_image", read)
+    decoded = []
+    monkeypatch.setattr(preprocessing, "_eight_bits", decoded.append)
     answer = client.post("/v1/tasks/file", content=rewritten(examples={"thumbnails": (bomb(),) * 6}))
-    assert answer.status_code == 201, answer.text
+    assert (answer.status_code, decoded) == (201, [])
 
 
 def test_uploads_have_limited_memory_together_which_is_free_afterwards(tmp_path, monkeypatch):
@@ -165,7 +164,7 @@ def test_store_that_does_not_answer_is_said_so(client, monkeypatch):
     def locked(*_):
         raise OperationalError("SELECT 1", {}, Exception("database is locked"))
 
-    monkeypatch.setattr(client.app.state.services.store.database, "read", locked)
+    monkeypatch.setattr(client.app.state.engine.store.database, "read", locked)
     for path in ("/v1/ready", "/v1/tasks"):
         answer = client.get(path)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
@@ -311,7 +310,7 @@ def test_every_answer_carries_the_security_headers(client):
 
 def test_broken_image_leaves_the_warning_filters_as_they_were(client):
     """The decoders are silenced while images are read, and no longer: an error does not keep the reading open."""
-    engine, before = client.app.state.services.engine, list(warnings.filters)
+    engine, before = client.app.state.engine, list(warnings.filters)
     with pytest.raises(Problem) as kept:
         engine.read([b"no image", drawing("cross", 1)], engine.model("drawings"))
     assert warnings.filters == before

@@ -22,10 +22,9 @@ from starlette.middleware import Middleware
 from tapnet import __version__
 from tapnet.data.preprocessing import readable_formats
 from tapnet.web import answer_routes, metrics, task_routes
-from tapnet.web.batcher import Batcher
 from tapnet.web.bodies import About
 from tapnet.web.database import Database
-from tapnet.web.engine import Engine, Services, ServicesDep
+from tapnet.web.engine import Engine, EngineDep
 from tapnet.web.problems import Problem, ProblemBody, describe_problems, install_handlers
 from tapnet.web.security import COOKIE, Gate, TokenCheck, client_of
 from tapnet.web.settings import Settings
@@ -49,10 +48,8 @@ def create_app(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         to_thread.current_default_thread_limiter().total_tokens = settings.threads  # that wait for the store
-        engine = Engine(settings, store)
-        batcher = Batcher(engine.pool, partial(answer_routes.answer_questions, engine))
-        app.state.services = Services(store, engine, batcher, token)
-        await engine.run(partial(engine.model, "drawings"))
+        app.state.engine, app.state.token = (engine := Engine(settings, store)), token
+        await engine.run(engine.model, "drawings")
         yield
         engine.pool.shutdown()  # what was accepted is finished
         store.database.close()
@@ -97,29 +94,29 @@ async def health() -> dict[str, str]:
 
 
 @server.get("/v1/ready")
-def ready(services: ServicesDep) -> dict[str, str]:
+def ready(engine: EngineDep) -> dict[str, str]:
     """Say whether the server can answer: its store opens, and requests do not pile up."""
-    if services.engine.waiting >= services.engine.settings.limits.queue:
+    if engine.waiting >= engine.settings.limits.queue:
         raise Problem(503, "Too many requests wait.", retry_after=1)
-    services.store.list_tasks(limit=1)
+    engine.store.list_tasks(limit=1)
     return {"status": "ready"}
 
 
 @server.get("/v1/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-async def show_metrics(services: ServicesDep) -> Response:
+async def show_metrics(engine: EngineDep) -> Response:
     """Get counters in the text format of Prometheus."""
-    metrics.WAITING.set(services.engine.waiting)
+    metrics.WAITING.set(engine.waiting)
     return Response(metrics.as_text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @server.get("/v1/about")
-async def about(services: ServicesDep) -> About:
+async def about(engine: EngineDep) -> About:
     """Get the version, networks, image formats and limits of the server."""
     return About(
         version=__version__,
-        networks=services.engine.networks,
+        networks=engine.networks,
         formats=list(readable_formats()),
-        limits=services.engine.settings.limits,
+        limits=engine.settings.limits,
     )
 
 
@@ -134,9 +131,9 @@ async def _page(_: Request, name: str) -> Response:
 
 
 @server.post("/login", include_in_schema=False)
-async def login(request: Request, services: ServicesDep) -> Response:
+async def login(request: Request) -> Response:
     """Set the cookie of somebody who knows the token, or show the form again."""
-    form, token = parse_qs((await request.body()).decode("utf-8", "replace")), services.token
+    form, token = parse_qs((await request.body()).decode("utf-8", "replace")), request.app.state.token
     if token is None or not token.accepts(form.get("token", [""])[0], client_of(request.scope)):
         return RedirectResponse("/login?wrong", 303)
     response = RedirectResponse("/", 303)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from itertools import groupby
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from fastapi import Depends, Request
 from numpy.typing import NDArray
+from pydantic_core import to_json
 
 from tapnet.data.preprocessing import Pixels, TooLarge, Unreadable, image_size
 from tapnet.errors import UserError
@@ -23,22 +25,28 @@ from tapnet.inference.explanation import TaskPlanes, task_planes
 from tapnet.inference.images import Example, read_images
 from tapnet.inference.model_selection import LeaveOneOut, leave_one_out
 from tapnet.inference.networks import EmbeddingModel
-from tapnet.inference.predictor import TaskPredictor
+from tapnet.inference.predictor import UNKNOWN, Reject, TaskPredictor, rank_classes
 from tapnet.inference.task import Examples, Task
 from tapnet.paths import bundled_checkpoints
 from tapnet.web import metrics
-from tapnet.web.bodies import TaskBody
+from tapnet.web.batcher import Batcher
+from tapnet.web.bodies import TaskBody, Upload
 from tapnet.web.problems import Problem
-from tapnet.web.security import TokenCheck
 from tapnet.web.settings import Settings
 from tapnet.web.store import NewExample, Store
 
-if TYPE_CHECKING:
-    from tapnet.web.answer_routes import Question
-    from tapnet.web.batcher import Batcher
-
 T = TypeVar("T")
 _CACHED = 32  # loaded tasks kept in memory
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request for predictions."""
+
+    task: str
+    upload: Upload
+    top: int
+    reject: Reject
 
 
 @dataclass(frozen=True)
@@ -70,14 +78,15 @@ class Engine:
         self.settings, self.store = settings, store
         self.waiting = 0
         self.pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="request")
+        self.batcher = Batcher(self.pool, self.answer)
         self._loaded = lru_cache(_CACHED)(self._fit)
         self._models = cache(partial(load_network, device=settings.device))
         self._network = threading.Lock()  # one thread at a time runs a network, on all cores that it may use
 
-    async def run(self, call: Callable[[], T]) -> T:
+    async def run(self, call: Callable[..., T], *args: Any) -> T:
         """Return what a call returns, made in the pool; raise a problem if too many wait for it."""
         with self.admitted():
-            return await asyncio.get_running_loop().run_in_executor(self.pool, call)
+            return await asyncio.get_running_loop().run_in_executor(self.pool, call, *args)
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
@@ -178,20 +187,54 @@ class Engine:
         task = fit_task([one.name for one in full], examples, model, stored.method, options)
         return LoadedTask(stored, task, model, tuple(example.id for _, example in rows))
 
+    def answer(self, questions: Sequence[Question]) -> list[bytes | Exception]:
+        """Return for each question `Predictions` as JSON, or why not: one bad image does not spoil other requests.
 
-@dataclass(frozen=True)
-class Services:
-    """What the routes of one server share."""
+        Each is read and ranked by itself; each network sees the images of all at once, each task their features.
+        """
+        load = cache(self.load)  # the store is asked once for each task
+        answers: dict[int, bytes | Exception] = {}
+        read: list[tuple[int, Question, LoadedTask, list[Pixels]]] = []
+        for number, question in enumerate(questions):
+            try:
+                loaded = load(question.task)
+                loaded.predictor.check_options(reject=question.reject)
+                images = self.read(question.upload.images(self.settings.limits), loaded.model)
+                read.append((number, question, loaded, [image.pixels for image in images]))
+            except Exception as error:
+                answers[number] = error
+        read.sort(key=lambda row: (row[2].model.name, row[1].task, str(row[1].reject)))
+        for _, of_network in groupby(read, lambda row: row[2].model.name):
+            rows = list(of_network)
+            features = self.embed(rows[0][2].model, [image for *_, pixels in rows for image in pixels])
+            for (_, reject), of_task in groupby(rows, lambda row: (row[1].task, row[1].reject)):
+                asked = list(of_task)
+                sizes = [len(pixels) for *_, pixels in asked]
+                these, features = features[: sum(sizes)], features[sum(sizes) :]
+                probabilities, rejected = asked[0][2].predictor.answer_features(these, reject)
+                ends = np.cumsum(sizes)
+                for (number, question, loaded, _), size, end in zip(asked, sizes, ends, strict=True):
+                    of_question = slice(end - size, end)
+                    ranked = rank_classes(probabilities[of_question], loaded.task.classes, question.top)
+                    predictions = map(prediction_body, ranked, map(bool, rejected[of_question]))
+                    answers[number] = to_json({"predictions": list(predictions)})
+        return [answers[number] for number in range(len(questions))]
 
-    store: Store
-    engine: Engine
-    batcher: Batcher[Question, bytes]
-    token: TokenCheck | None
+
+def prediction_body(ranked: Sequence[tuple[str, float]], rejected: bool) -> dict[str, Any]:
+    """Return a `PredictionBody` as plain values."""
+    best, probability = ranked[0]
+    return {
+        "label": UNKNOWN if rejected else best,
+        "rejected": rejected,
+        "probability": probability,
+        "ranked": [{"label": label, "probability": value} for label, value in ranked],
+    }
 
 
-async def services_of(request: Request) -> Services:
-    services: Services = request.app.state.services
-    return services
+async def engine_of(request: Request) -> Engine:
+    engine: Engine = request.app.state.engine
+    return engine
 
 
-ServicesDep = Annotated[Services, Depends(services_of)]
+EngineDep = Annotated[Engine, Depends(engine_of)]

@@ -6,7 +6,6 @@ import io
 import random
 import re
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,14 +17,13 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from tapnet.data import load_dataset
-from tapnet.data.preprocessing import Unreadable, image_size
 from tapnet.inference import read_task
 from tapnet.inference.images import THUMBNAIL, Example, read_image
 from tapnet.inference.model_selection import choose_method
 from tapnet.inference.networks import EmbeddingModel
 from tapnet.inference.task import Task, check_names_differ
 from tapnet.web import bodies
-from tapnet.web.engine import Engine, Services, ServicesDep
+from tapnet.web.engine import Engine, EngineDep
 from tapnet.web.problems import Problem, first_fault, missing
 from tapnet.web.store import Id, NetworkChanged, NewExample
 
@@ -52,11 +50,11 @@ _THUMBNAIL_PIXELS = 1_000_000  # ours have a hundredth of that; a file may hold 
 
 
 @router.post("", status_code=201)
-async def create_task(body: bodies.NewTask, services: ServicesDep) -> bodies.TaskBody:
+async def create_task(body: bodies.NewTask, engine: EngineDep) -> bodies.TaskBody:
     """Create a task, empty or the ready example."""
     if body.example:
-        return await services.engine.run(partial(_ready_example, services.engine, body.name))
-    return await run_in_threadpool(_create, services.engine, body)
+        return await engine.run(_ready_example, engine, body.name)
+    return await run_in_threadpool(_create, engine, body)
 
 
 def _create(engine: Engine, body: bodies.NewTask) -> bodies.TaskBody:
@@ -96,13 +94,13 @@ def _png(pixels: NDArray[np.uint8]) -> bytes:
 
 @router.post("/file", status_code=201, openapi_extra=bodies.FILE_BODY)
 async def upload_task(
-    request: Request, services: ServicesDep, name: Annotated[str, Query(max_length=bodies.LONGEST_NAME)] = ""
+    request: Request, engine: EngineDep, name: Annotated[str, Query(max_length=bodies.LONGEST_NAME)] = ""
 ) -> bodies.TaskBody:
     """Create a task from a task file, which is the body of the request: not a form with a file in it."""
     if request.headers.get("content-type", "").startswith("multipart/"):
         raise Problem(415, "Expected the task file itself as the body (curl --data-binary @FILE), got a form.")
     content = await request.body()
-    return await services.engine.run(partial(_import, services.engine, content, name))
+    return await engine.run(_import, engine, content, name)
 
 
 def _import(engine: Engine, content: bytes, name: str) -> bodies.TaskBody:
@@ -162,44 +160,42 @@ def _kept_method(engine: Engine, task: Task, model: EmbeddingModel) -> tuple[str
 
 def _thumbnail(jpeg: bytes, model: EmbeddingModel) -> bytes:
     """Return a thumbnail made anew: what a file claims to be one may be anything."""
-    size = image_size(jpeg)
-    if not isinstance(size, Unreadable) and size[0] * size[1] <= _THUMBNAIL_PIXELS:
-        example = read_image(jpeg, model.image_preprocessing, thumbnail=True)
-        if isinstance(example, Example):
-            return example.thumbnail
+    example = read_image(jpeg, model.image_preprocessing, thumbnail=True, most_pixels=_THUMBNAIL_PIXELS)
+    if isinstance(example, Example):
+        return example.thumbnail
     stream = io.BytesIO()
     Image.new("L", (THUMBNAIL, THUMBNAIL), 200).save(stream, "JPEG")
     return stream.getvalue()
 
 
 @router.patch("/{task}")
-def change_task(task: Id, body: bodies.TaskChange, services: ServicesDep) -> bodies.TaskBody:
+def change_task(task: Id, body: bodies.TaskChange, engine: EngineDep) -> bodies.TaskBody:
     """Rename a task, or change how it compares images."""
     values = body.model_dump(exclude_unset=True)
     if values.get("name", "") is None:
         raise Problem(422, "name: expected a name, got null.")
     if any(values.get(key) is not None for key in ("method", "projection_dim")):
-        stored = services.store.get_task(task)
-        services.engine.check_method(stored.network, values.get("method", stored.method), values.get("projection_dim"))
-    return services.store.change_settings(task, **values)
+        stored = engine.store.get_task(task)
+        engine.check_method(stored.network, values.get("method", stored.method), values.get("projection_dim"))
+    return engine.store.change_settings(task, **values)
 
 
 @router.post("/{task}/classes/{class_id}/examples", status_code=201, openapi_extra=bodies.IMAGES_BODY)
-async def add_examples(task: Id, class_id: Id, upload: bodies.Uploaded, services: ServicesDep) -> bodies.Added:
+async def add_examples(task: Id, class_id: Id, upload: bodies.Uploaded, engine: EngineDep) -> bodies.Added:
     """Add images to a class: all of them, or none if one cannot be read."""
-    return await services.engine.run(partial(_add, services, task, class_id, upload))
+    return await engine.run(_add, engine, task, class_id, upload)
 
 
-def _add(services: Services, task: str, class_id: str, upload: bodies.Upload) -> bodies.Added:
+def _add(engine: Engine, task: str, class_id: str, upload: bodies.Upload) -> bodies.Added:
     """Embed images with the network of the task, and store them."""
-    images = upload.images(services.engine.settings.limits)
+    images = upload.images(engine.settings.limits)
     while True:
-        stored = services.store.get_task(task)
+        stored = engine.store.get_task(task)
         if not any(one.id == class_id for one in stored.classes):
             raise missing("class", class_id)
-        model, new = services.engine.embed_examples(images, stored.network)
+        model, new = engine.embed_examples(images, stored.network)
         try:
-            changed, ids = services.store.add_examples(task, class_id, model.name, model.sha256, new)
+            changed, ids = engine.store.add_examples(task, class_id, model.name, model.sha256, new)
             return bodies.Added(added=ids, task=changed)
         except NetworkChanged:  # somebody added the first examples, of another kind, in the meantime
             if stored.network_sha256 is not None:
@@ -207,7 +203,7 @@ def _add(services: Services, task: str, class_id: str, upload: bodies.Upload) ->
 
 
 @router.get("/{task}/examples/{example}/thumbnail", response_class=Response, responses=JPEG)
-def thumbnail(task: Id, example: Id, services: ServicesDep) -> Response:
+def thumbnail(task: Id, example: Id, engine: EngineDep) -> Response:
     """Get an example as a small JPEG."""
-    content = services.store.thumbnail(task, example)
+    content = engine.store.thumbnail(task, example)
     return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=86400, immutable"})
