@@ -29,7 +29,7 @@ from PIL import Image
 from tapnet.inference import fit, write_task
 from tapnet.jobs import sources
 from tapnet.jobs.batch import plan_batch
-from tapnet.jobs.on_ray import ray_session
+from tapnet.jobs.on_ray import predict_on_ray, ray_session
 from tapnet.jobs.sources import read_chunks
 
 IMAGES, SIZE = 1536, (640, 480)
@@ -125,7 +125,7 @@ def _measured(folder: Path, name: str, workers: int) -> Run:
     """Predict all images into a new folder; without workers in this process."""
     job = plan_batch(folder / "task", [folder / "photos"], str(folder / f"{name}.parquet"), chunk_size=CHUNK)
     began, before = time.perf_counter(), _cpu_seconds()
-    parts = job.run_on_ray(None, workers, "cpu") if workers else job.run()
+    parts = predict_on_ray(job, None, workers, "cpu") if workers else job.run()
     next(parts)
     startup, (predicting, others) = time.perf_counter() - began, _spent(before, workers)
     startup_cpu = predicting + (others if workers else 0)
@@ -188,7 +188,7 @@ def _dispatch(folder: Path) -> float:
     """Return the CPU seconds of this process per chunk, where chunks are so small that it is always busy."""
     (folder / "none.txt").write_text("".join(f"none-{number}.jpg\n" for number in range(SMALL_CHUNKS)))
     job = plan_batch(folder / "task", [folder / "none.txt"], str(folder / "none.parquet"), chunk_size=1)
-    parts = job.run_on_ray(None, 1, "cpu")
+    parts = predict_on_ray(job, None, 1, "cpu")
     next(parts)
     began = time.process_time()
     chunks = sum(1 for _ in parts)

@@ -1,8 +1,11 @@
+"""Part files: every image is a row, what is missing is predicted, and nothing of another job is mixed in."""
+
 import hashlib
 import os
 import shutil
 from pathlib import Path
 
+import pyarrow
 import pyarrow.parquet as pq
 import pytest
 
@@ -10,6 +13,7 @@ from tapnet.cli import main
 from tapnet.errors import UserError
 from tapnet.inference import open_predictor
 from tapnet.jobs.batch import PredictorFiles, plan_batch
+from tapnet.paths import find_checkpoint
 
 
 @pytest.fixture(autouse=True)
@@ -21,23 +25,20 @@ def photos(drawing_folders, tmp_path, monkeypatch):
     return Path("photos")
 
 
-def rows(out="out.parquet"):
-    return {row["file"]: row for row in pq.read_table(out).to_pylist()}
+def rows():
+    return {row["file"]: row for row in pq.read_table("out.parquet").to_pylist()}
 
 
-def plan(task, out="out.parquet", source="photos", **options):
-    return plan_batch(task, [source], out, **options)
+def plan(task, source="photos", **options):
+    return plan_batch(task, [source], "out.parquet", **options)
 
 
-def test_every_image_is_a_row_with_its_class_or_with_a_reason(photos, drawing_task):
-    list(plan(drawing_task).run())
-    assert set(rows()) == {str(path) for path in photos.rglob("*.png")}
-    assert rows()["photos/broken.png"]["reason"] == "not an image of a known format"
-    assert rows()["photos/broken.png"]["class"] is None
-
-
-def test_the_classes_are_those_of_the_predictor(photos, drawing_task):
+def test_every_image_is_a_row_with_the_class_of_the_predictor_or_with_a_reason(photos, drawing_task):
     list(plan(drawing_task, top=2, reject=0.9).run())
+    assert set(rows()) == {str(path) for path in photos.rglob("*.png")}
+    assert {row["task"] for row in rows().values()} == {hashlib.sha256(drawing_task.read_bytes()).hexdigest()}
+    broken = rows()["photos/broken.png"]
+    assert (broken["class"], broken["reason"]) == (None, "not an image of a known format")
     images = [str(path) for path in photos.rglob("*/*.png")]
     for expected in open_predictor(drawing_task).predict(images, top=2, reject=0.9):
         row = rows()[expected.image]
@@ -46,20 +47,10 @@ def test_the_classes_are_those_of_the_predictor(photos, drawing_task):
         assert row["probability"] == pytest.approx(expected.probability, abs=1e-6)
 
 
-def test_every_row_has_the_digest_of_the_task_file(drawing_task):
-    list(plan(drawing_task).run())
-    assert {row["task"] for row in rows().values()} == {hashlib.sha256(drawing_task.read_bytes()).hexdigest()}
-
-
-def test_a_second_call_has_nothing_to_do(drawing_task):
+def test_a_second_call_predicts_what_is_new_and_nothing_else(photos, drawing_task):
     list(plan(drawing_task).run())
     again = plan(drawing_task)
-    assert (again.remaining, again.total) == (0, 9)
-    assert list(again.run()) == []
-
-
-def test_a_second_call_predicts_what_is_new(photos, drawing_task):
-    list(plan(drawing_task).run())
+    assert (again.remaining, again.total, list(again.run())) == (0, 9, [])
     shutil.copy(next(photos.rglob("*/*.png")), photos / "0.png")
     again = plan(drawing_task)
     assert [chunk.files for chunk in again.missing] == [("photos/0.png",)]
@@ -85,7 +76,7 @@ def test_a_chunk_that_is_predicted_twice_is_one_part(drawing_task):
 def test_an_image_that_is_named_twice_is_one_row(photos, drawing_task):
     image = str(next(photos.rglob("*/*.png")))
     Path("list.txt").write_text("\n".join([image, image, "photos/broken.png", image]))
-    job = plan(drawing_task, source="list.txt", chunk_size=2)
+    job = plan(drawing_task, "list.txt", chunk_size=2)
     assert (job.remaining, job.total) == (2, 2)
     list(job.run())
     assert pq.read_table("out.parquet").column("file").to_pylist() == [image, "photos/broken.png"]
@@ -111,74 +102,53 @@ def test_a_name_that_is_no_text_is_predicted_once(photos, drawing_task):
 
 def test_unreadable_images_are_tried_again_when_asked(photos, drawing_task):
     list(plan(drawing_task).run())
-    assert plan(drawing_task).remaining == 0
     shutil.copy(next(photos.rglob("*/*.png")), photos / "broken.png")
+    assert plan(drawing_task).remaining == 0
     list(plan(drawing_task, retry_unreadable=True).run())
     assert rows()["photos/broken.png"]["class"]
     assert len(pq.read_table("out.parquet")) == 9
 
 
-def test_a_checkpoint_of_ones_own_travels_with_the_task(drawing_folders, tmp_path):
-    from tapnet.paths import find_checkpoint
-
-    checkpoint = tmp_path / "mine.safetensors"
-    shutil.copy(find_checkpoint("drawings"), checkpoint)
-    task = str(tmp_path / "mine.task")
-    assert main(["fit", str(drawing_folders / "fit"), "--network", str(checkpoint), "--out", task]) == 0
-    files = PredictorFiles.read(task)
-    checkpoint.unlink()
+def test_a_checkpoint_of_ones_own_travels_with_the_task(drawing_folders):
+    shutil.copy(find_checkpoint("drawings"), "mine.safetensors")
+    assert main(["fit", str(drawing_folders / "fit"), "--network", "mine.safetensors", "--out", "mine.task"]) == 0
+    files = PredictorFiles.read("mine.task")
+    Path("mine.safetensors").unlink()
     assert files.open().classes
 
 
-@pytest.mark.parametrize("changed", [{"top": 2}, {"reject": 0.5}])
-def test_other_options_in_the_same_folder_are_refused(drawing_task, changed):
+def test_what_another_job_left_in_the_folder_is_refused(drawing_task, drawing_folders):
     list(plan(drawing_task).run())
-    with pytest.raises(UserError, match=r"holds predictions of another job \((top 1, now 2|reject 0.0, now 0.5)\)"):
-        plan(drawing_task, **changed)
-
-
-def test_another_task_in_the_same_folder_is_refused(drawing_task, drawing_folders, tmp_path):
-    list(plan(drawing_task).run())
-    other = tmp_path / "other.task"
-    shutil.copy(drawing_task, other)
-    assert main(["remove", str(other), sorted(path.name for path in (drawing_folders / "fit").iterdir())[0]]) == 0
-    with pytest.raises(UserError, match=r"holds predictions of another job \(task .*, now .*\)"):
-        plan(other)
-
-
-def test_a_damaged_part_is_named(drawing_task):
-    list(plan(drawing_task).run())
+    shutil.copy(drawing_task, "other.task")
+    assert main(["remove", "other.task", min(path.name for path in (drawing_folders / "fit").iterdir())]) == 0
+    for change, task, options in (
+        ("top 1, now 2", drawing_task, {"top": 2}),
+        ("reject 0.0, now 0.5", drawing_task, {"reject": 0.5}),
+        ("task .*, now .*", "other.task", {}),
+    ):
+        with pytest.raises(UserError, match=rf"holds predictions of another job \({change}\)"):
+            plan(task, **options)
     (part,) = Path("out.parquet").iterdir()
     part.write_bytes(part.read_bytes()[:100])
     with pytest.raises(UserError, match=f"{part.name} is damaged .* remove it"):
         plan(drawing_task)
-
-
-def test_a_folder_with_other_parquet_files_is_refused(drawing_task):
-    Path("out.parquet").mkdir()
-    import pyarrow
-
-    pq.write_table(pyarrow.table({"file": ["a"]}), "out.parquet/other.parquet")
+    pq.write_table(pyarrow.table({"file": ["a"]}), part)
     with pytest.raises(UserError, match="was not written by"):
         plan(drawing_task)
 
 
-def test_a_file_in_place_of_the_folder_is_refused(drawing_task):
-    Path("out.parquet").write_text("x")
-    with pytest.raises(UserError, match="is a file, expected a folder of part files"):
-        list(plan(drawing_task).run())
-
-
-def test_a_folder_that_is_not_there_is_not_made_by_a_worker(drawing_task):
-    job = plan(drawing_task)
-    parts = job.run()
+def test_a_folder_that_cannot_be_written_is_refused(drawing_task):
+    parts = plan(drawing_task).run()
     shutil.rmtree("out.parquet")
     with pytest.raises(UserError, match=r"out\.parquet is not there on .*: give a folder that all machines share"):
         next(parts)
+    Path("out.parquet").write_text("x")
+    with pytest.raises(UserError, match="is a file, expected a folder of part files"):
+        plan(drawing_task).run()
 
 
-def test_a_source_without_images_is_refused_before_the_folder_is_made(drawing_task, tmp_path):
-    (tmp_path / "empty").mkdir()
+def test_a_source_without_images_is_refused_before_the_folder_is_made(drawing_task):
+    Path("empty").mkdir()
     with pytest.raises(UserError, match="There is no image in"):
-        plan_batch(drawing_task, [tmp_path / "empty"], str(tmp_path / "out.parquet"))
-    assert not (tmp_path / "out.parquet").exists()
+        plan(drawing_task, "empty")
+    assert not Path("out.parquet").exists()

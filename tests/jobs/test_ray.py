@@ -2,6 +2,7 @@
 
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ from tapnet import training
 from tapnet.cli import main
 from tapnet.errors import UserError
 from tapnet.jobs.batch import plan_batch
-from tapnet.jobs.on_ray import train_on_ray
+from tapnet.jobs.on_ray import predict_on_ray, ray_session, train_on_ray
 from tapnet.jobs.sweep import can_resume, read_sweep, train_one_by_one, unfinished
 from tapnet.recipe import changed
 from tapnet.training import RunFolder
@@ -64,28 +65,17 @@ def kill_processes(name):
     return killed
 
 
-def test_two_nodes_predict_what_one_process_predicts(photos, drawing_task, tmp_path, expected):
-    out = str(tmp_path / "out.parquet")
-    parts = list(plan(drawing_task, photos, out).run_on_ray(device="cpu"))
-    assert rows(out) == expected
-    assert sum(part.images for part in parts) == 8 * COPIES + 1
-
-
-def test_predictions_are_written_where_the_command_runs(photos, drawing_task, tmp_path, expected, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    list(plan(drawing_task, photos, "out.parquet").run_on_ray(device="cpu"))
+@pytest.mark.parametrize("device", ["cpu", "auto"])  # auto: a node claims to have a GPU, for which others read
+def test_two_nodes_predict_what_one_process_predicts(photos, drawing_task, tmp_path, expected, monkeypatch, device):
+    monkeypatch.chdir(tmp_path)  # where the command runs, not where a worker does
+    parts = list(predict_on_ray(plan(drawing_task, photos, "out.parquet"), device=device))
     assert rows(tmp_path / "out.parquet") == expected
-
-
-def test_readers_for_a_gpu_predict_the_same(photos, drawing_task, tmp_path, expected):
-    out = str(tmp_path / "out.parquet")
-    list(plan(drawing_task, photos, out).run_on_ray())
-    assert rows(out) == expected
+    assert sum(part.images for part in parts) == 8 * COPIES + 1
 
 
 def test_killed_workers_lose_nothing(photos, drawing_task, tmp_path, expected):
     out = str(tmp_path / "out.parquet")
-    parts = plan(drawing_task, photos, out).run_on_ray(device="cpu")
+    parts = predict_on_ray(plan(drawing_task, photos, out), device="cpu")
     next(parts)
     assert kill_processes("_PartWriter")
     list(parts)
@@ -95,7 +85,7 @@ def test_killed_workers_lose_nothing(photos, drawing_task, tmp_path, expected):
 def test_a_lost_node_loses_nothing(cluster, photos, drawing_task, tmp_path, expected):
     out = str(tmp_path / "out.parquet")
     node = cluster.add_node(num_cpus=1, object_store_memory=10**8)
-    parts = plan(drawing_task, photos, out).run_on_ray(device="cpu")
+    parts = predict_on_ray(plan(drawing_task, photos, out), device="cpu")
     next(parts)
     cluster.remove_node(node, allow_graceful=False)
     list(parts)
@@ -105,7 +95,8 @@ def test_a_lost_node_loses_nothing(cluster, photos, drawing_task, tmp_path, expe
 def test_a_killed_driver_loses_nothing_and_a_second_call_continues(cluster, photos, drawing_task, tmp_path, expected):
     out = tmp_path / "out.parquet"
     job = f"plan_batch({str(drawing_task)!r}, [{str(photos)!r}], {str(out)!r}, chunk_size=8)"
-    run = f"from tapnet.jobs.batch import plan_batch; list({job}.run_on_ray({cluster.address!r}, device='cpu'))"
+    run = "from tapnet.jobs.batch import plan_batch; from tapnet.jobs.on_ray import predict_on_ray; "
+    run += f"list(predict_on_ray({job}, {cluster.address!r}, device='cpu'))"
     driver = subprocess.Popen([sys.executable, "-c", run])
     while not list(out.glob("part-*")):
         assert driver.poll() is None
@@ -114,13 +105,13 @@ def test_a_killed_driver_loses_nothing_and_a_second_call_continues(cluster, phot
     driver.wait()
     again = plan(drawing_task, photos, out)
     assert again.remaining < again.total
-    list(again.run_on_ray(device="cpu"))
+    list(predict_on_ray(again, device="cpu"))
     assert rows(out) == expected
 
 
 def test_images_and_predictions_in_a_bucket(bucket, drawing_task):
     out = "s3://photos/ray.parquet"
-    list(plan(drawing_task, "s3://photos/new", out).run_on_ray(device="cpu"))
+    list(predict_on_ray(plan(drawing_task, "s3://photos/new", out), device="cpu"))
     names = sorted(f"s3://photos/{path.relative_to(bucket)}" for path in (bucket / "new").rglob("*.png"))
     assert [file for file, *_ in rows(bucket / "ray.parquet")] == names
 
@@ -132,13 +123,32 @@ def test_an_error_in_a_worker_is_one_sentence(photos, drawing_task, tmp_path):
     (part,) = plan(drawing_task, tmp_path / "few", tmp_path / "plain.parquet").run()
     (out / part.name).mkdir(parents=True)  # in the way
     with pytest.raises(UserError, match=r"^\[Errno 21\].*got a folder: .*What was written stays; the same command"):
-        list(job.run_on_ray(device="cpu"))
+        list(predict_on_ray(job, device="cpu"))
 
 
-def test_without_ray_one_sentence_names_the_extra(drawing_task, photos, monkeypatch, capsys, tmp_path):
+def test_a_cluster_that_is_not_there_is_refused_and_leaves_nothing(drawing_task, photos, monkeypatch, capsys, tmp_path):
+    def init(**_):
+        raise Exception("timed\nout")  # as Ray does
+
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.init", init)
+    hint = r"\. If it asks for a token, set RAY_AUTH_MODE=token here, too\."
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound and not listening: nobody else can take it meanwhile
+        nobody = f"127.0.0.1:{closed.getsockname()[1]}"
+        for address, words in (
+            *((address, f"Expected auto, local or host:port, got {address}") for address in ("ray://a:1", "b", "c:")),
+            (nobody, f"There is no Ray cluster at {nobody}"),
+            ("auto", f"There is no Ray cluster at auto: timed out{hint}"),
+            ("local", r"Ray cannot be started on this machine: timed out\.$"),
+        ):
+            with pytest.raises(UserError, match=words), ray_session(address):
+                pass
+    command = ["predict", drawing_task, photos, "--engine", "ray", "--address", "b", "--out", tmp_path / "out.parquet"]
+    assert main([*map(str, command)]) == 2
+    assert "Expected auto, local or host:port, got b" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "ray", None)
-    words = ["predict", drawing_task, photos, "--engine", "ray", "--out", tmp_path / "out.parquet"]
-    assert main([*map(str, words)]) == 2
+    assert main([*map(str, command)]) == 2
     assert "pip install 'tapnet[ray]'" in capsys.readouterr().err
     assert not (tmp_path / "out.parquet").exists()
 
@@ -219,4 +229,4 @@ def test_an_ablation_trains_its_variants_on_the_cluster(tmp_path, capsys):
     changes = [f"{key}={value}" for key, value in yaml.safe_load(SWEEP)["set"].items()]
     words = ["ablate", "gradient", "--recipe", "quickdraw", "--out", tmp_path, "--episodes", 4, "--device", "cpu"]
     assert main([*map(str, words), "--engine", "ray", "--set", *changes]) == 0
-    assert "constant: trained already" in capsys.readouterr().err
+    assert "constant: trained" in capsys.readouterr().err

@@ -6,15 +6,13 @@ import argparse
 import json
 import sys
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tapnet.cli.evaluate import candidate, evaluation_data
 from tapnet.cli.options import ENGINE, TASK, add_shared, check_engine, episode_spec, listing, output_folder
 from tapnet.cli.output import ERRORS, OUT, print_prose, print_table
-from tapnet.cli.runs import train_on_cluster
-from tapnet.cli.train import train_with_progress
+from tapnet.cli.runs import train_all
 from tapnet.errors import NotFoundError, UserError
 from tapnet.paths import find_checkpoint
 
@@ -133,20 +131,15 @@ def _measure(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) ->
 
 def _train_and_measure(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) -> tuple[Candidate, list[Row]]:
     """Train the variants; return the first of them, with the recipe that they vary, and the rows."""
-    from tapnet.jobs.sweep import train_all
     from tapnet.paper.ablations import check_measurable, folder_name, measure_runs
     from tapnet.recipe import load_recipe
 
     assert ablation.recipes is not None
     recipe = load_recipe(args.recipe, args.set)
-    how = {"device": args.device, "precision": args.precision, "quiet": args.json, "again": "the same command"}
     recipes = ablation.recipes(recipe)
     check_measurable(recipes, evaluation_data(args).load(recipe.data), task)
     out = args.out or Path("runs") / f"ablate-{args.name}"
-    by_folder = {folder_name(variant): variant_recipe for variant, variant_recipe in recipes.items()}
-    if args.engine:
-        train_on_cluster(by_folder, out, args)
-    train_all(by_folder, out, partial(train_with_progress, **how, test=False), partial(print, file=sys.stderr))
+    train_all({folder_name(variant): recipes[variant] for variant in recipes}, out, args)
     candidates = {variant: candidate(str(out / folder_name(variant)), args, "float32") for variant in recipes}
     evaluators = {variant: opened.evaluator for variant, opened in candidates.items()}
     first = next(iter(candidates.values()))

@@ -23,14 +23,15 @@ def write_parts(args: argparse.Namespace) -> None:
     if args.format or args.sort or args.sort_into:
         raise UserError("--json, --csv, --sort and --sort-into cannot be combined with Parquet files: leave them out.")
     if args.engine:
-        from tapnet.jobs.on_ray import import_ray
+        from tapnet.jobs.on_ray import import_ray, predict_on_ray
 
         import_ray()
     names = "network", "column", "top", "reject", "lose", "retry_unreadable"
     job = plan_batch(args.task, args.images, args.out, **{name: getattr(args, name) for name in names})
     if already := job.total - job.remaining:
         ERRORS.print(f"{args.out} holds {already:,} of {pluralize(job.total, 'image')} already.")
-    parts = job.run_on_ray(args.address, args.workers, args.device) if args.engine else job.run(args.device)
+    cluster = args.address, args.workers, args.device or "auto"
+    parts = predict_on_ray(job, *cluster) if args.engine else job.run(args.device or "cpu")
     done = unreadable = 0
     try:
         with progress("images") if sys.stderr.isatty() else nullcontext(Log()) as show:

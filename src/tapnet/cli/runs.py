@@ -68,12 +68,16 @@ def run_sweep(args: argparse.Namespace) -> None:
         OUT.print(f"Compare them: {options.command('compare', *folders)}")
 
 
-def train_on_cluster(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace) -> None:
-    """Train the unfinished runs on the cluster of the options; raise UserError if one fails."""
+def train_all(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace) -> None:
+    """Train the unfinished runs by the options, without a test; raise UserError if one fails."""
     from tapnet.jobs.sweep import check_trainable, unfinished
 
     check_trainable(recipes)
-    for outcome in _train(unfinished(recipes, out), out, args, test=False):
+    todo = unfinished(recipes, out)
+    for name in recipes:
+        if name not in todo:
+            print(f"{name}: trained already, in {out / name}", file=sys.stderr)
+    for outcome in _train(todo, out, args, test=False):
         if outcome.reason:
             raise UserError(f"{outcome.name} failed: {outcome.reason}")
 
@@ -86,8 +90,8 @@ def _train(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace, test
     from tapnet.jobs.sweep import train_one_by_one
 
     if not args.engine:
-        how = {"device": args.device, "precision": args.precision, "again": "the same command", "test": test}
-        yield from train_one_by_one(recipes, out, partial(train_with_progress, **how))
+        how = {"device": args.device, "precision": args.precision, "quiet": getattr(args, "json", False), "test": test}
+        yield from train_one_by_one(recipes, out, partial(train_with_progress, **how, again="the same command"))
         return
     if not recipes:
         return

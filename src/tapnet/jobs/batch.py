@@ -8,38 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from tapnet.data.preprocessing import Preprocessing, Unreadable
 from tapnet.errors import UserError
 from tapnet.inference.folders import Skipped
 from tapnet.inference.images import WORKERS, Example, read_images
 from tapnet.inference.predictor import LOSE, Predictor, Reject, open_predictor
-from tapnet.jobs import storage
-from tapnet.jobs.sources import CHUNK, Chunk, read_chunks
-from tapnet.jobs.storage import import_pyarrow, is_address, join, stored_name
+from tapnet.jobs import sources as storage
+from tapnet.jobs.sources import CHUNK, Chunk, import_pyarrow, is_address, join, read_chunks, stored_name
 from tapnet.text import one_line
 
-METADATA = b"tapnet"  # the one key of ours in a part's metadata: JSON of the settings
+METADATA = b"tapnet"  # the one key of ours in a part's metadata: JSON of the digest of the task and the options
 _REMOTE_READERS = 16  # images or parts read at a time in a bucket, where each costs a round trip
 ReadImage = tuple[str, Example | Unreadable]  # an image by name
-
-
-@dataclass(frozen=True)
-class PredictionSettings:
-    """What decides a prediction besides the image."""
-
-    task: str  # sha-256 of the task file
-    top: int = 1
-    reject: Reject = 0.0
-    lose: float = LOSE
 
 
 @dataclass(frozen=True)
@@ -66,22 +54,12 @@ class BatchPrediction:
         """How many images are to be predicted."""
         return sum(map(len, self.missing))
 
-    def run(self, device: str | None = None) -> Iterator[WrittenPart]:
-        """Yield each part once it is written, predicted in this process."""
+    def run(self, device: str = "cpu") -> Iterator[WrittenPart]:
+        """Yield each part once it is written, predicted in this process; `on_ray.predict_on_ray` does so by others."""
         self.parts.create()
-        predictor = self.files.open(device or "cpu")
+        predictor = self.files.open(device)
         chunks = (read_chunk(chunk, predictor.preprocessing) for chunk in self.missing)
         return (predict_part(chunk, predictor, self.parts) for chunk in chunks)
-
-    def run_on_ray(
-        self, address: str | None = None, workers: int | None = None, device: str | None = None
-    ) -> Iterator[WrittenPart]:
-        """Yield each part once it is written, predicted by the workers of a Ray cluster."""
-        from tapnet.jobs.on_ray import predict_on_ray
-
-        if not self.missing:
-            return iter(())
-        return predict_on_ray(self.missing, self.files, self.parts, address, workers, device or "auto")
 
 
 def plan_batch(
@@ -105,8 +83,7 @@ def plan_batch(
     """
     open_predictor(task, network).check_options(top, reject, lose)
     files, skipped = PredictorFiles.read(task, network), Skipped()
-    digest = hashlib.sha256(files.content).hexdigest()
-    parts = PartFiles(out, PredictionSettings(digest, top, reject, lose))
+    parts = PartFiles(out, hashlib.sha256(files.content).hexdigest(), top, reject, lose)
     chunks = list(read_chunks(sources, column, skipped, chunk_size))
     if not chunks:
         raise UserError(f"There is no image in {', '.join(map(str, sources))}.")
@@ -117,10 +94,8 @@ def plan_batch(
         for file in chunk.files:
             base = bases.setdefault(stored_name(file), chunk.base)
             if base != chunk.base and (first := join(chunk.base, file)) != (second := join(base, file)):
-                raise UserError(
-                    f"{first} and {second} would both be called {file} in the output: list absolute paths, or give "
-                    "each list a folder of its own."
-                )
+                words = f"{first} and {second} would both be called {file} in the output"
+                raise UserError(f"{words}: list absolute paths, or give each list a folder of its own.")
     return BatchPrediction(files, parts, missing, len(bases), skipped)
 
 
@@ -169,17 +144,17 @@ def read_chunk(chunk: Chunk, preprocessing: Preprocessing) -> Iterator[ReadImage
 
 def predict_part(read: Iterable[ReadImage], predictor: Predictor, parts: PartFiles) -> WrittenPart:
     """Predict images that are read, and write them as one part: each is a row, with its class or with a reason."""
-    settings, rows = parts.settings, dict[str, dict[str, Any]]()
+    rows: dict[str, dict[str, Any]] = {}
 
     def readable() -> Iterator[tuple[str, Example]]:
         for file, example in read:
-            rows[file] = {"file": stored_name(file), "task": settings.task}  # keeps its place
+            rows[file] = {"file": stored_name(file), "task": parts.task}  # keeps its place
             if isinstance(example, Unreadable):
                 rows[file]["reason"] = example.reason
             else:
                 yield file, example
 
-    for batch in predictor.predict_examples(readable(), settings.top, settings.reject, settings.lose):
+    for batch in predictor.predict_examples(readable(), parts.top, parts.reject, parts.lose):
         for prediction in batch:
             rows[str(prediction.image)] |= {
                 "class": prediction.label,
@@ -197,20 +172,24 @@ class PartFiles:
     """The part files of one job: columns file, class, probability, reason, sha256, task, and what options add."""
 
     folder: str
-    settings: PredictionSettings
+    task: str  # sha-256 of the task file
+    top: int = 1
+    reject: Reject = 0.0
+    lose: float = LOSE
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What decides a prediction besides the image."""
+        return {"task": self.task, "top": self.top, "reject": self.reject, "lose": self.lose}
 
     def create(self) -> None:
-        """Make the folder, unless it is in a bucket; raise UserError if it cannot be written or is a file."""
-        if is_address(self.folder):
-            return
+        """Make the folder, unless it is in a bucket; raise UserError if it is a file."""
         try:
-            Path(self.folder).mkdir(parents=True, exist_ok=True)
+            if not is_address(self.folder):
+                Path(self.folder).mkdir(parents=True, exist_ok=True)
         except FileExistsError:
-            raise UserError(f"{self.folder} is a file, expected a folder of part files: give another name.") from None
-        except OSError as error:
-            raise UserError(f"{self.folder} cannot be written ({error.strerror}): give another place.") from None
-        if not os.access(self.folder, os.W_OK):
-            raise UserError(f"{self.folder} cannot be written (Permission denied): give another place.")
+            words = f"{self.folder} is a file, expected a folder of part files: give another name."
+            raise UserError(words, parameter="out") from None
 
     def write(self, rows: Sequence[dict[str, Any]]) -> str:
         """Write rows as one part and return its name, which follows from the images: written twice, it is one part.
@@ -225,14 +204,13 @@ class PartFiles:
 
         text, number = pyarrow.string(), pyarrow.float64()
         columns = {"file": text, "class": text, "probability": number}
-        if self.settings.reject != 0:
-            columns["best_guess"] = text
-        if self.settings.top > 1:
-            columns["top"] = pyarrow.list_(pyarrow.struct({"class": text, "probability": number}))
+        columns |= {"best_guess": text} if self.reject != 0 else {}
+        columns |= (
+            {"top": pyarrow.list_(pyarrow.struct({"class": text, "probability": number}))} if self.top > 1 else {}
+        )
         columns |= {"reason": text, "sha256": text, "task": text}
-        metadata = {METADATA: json.dumps(asdict(self.settings))}
+        schema = pyarrow.schema(list(columns.items()), metadata={METADATA: json.dumps(self.settings)})
         buffer = pyarrow.BufferOutputStream()
-        schema = pyarrow.schema(list(columns.items()), metadata=metadata)
         parquet.write_table(pyarrow.Table.from_pylist(list(rows), schema=schema), buffer)
         names = "\n".join(row["file"] for row in rows).encode()
         name = f"part-{hashlib.sha256(names).hexdigest()[:24]}.parquet"
@@ -246,16 +224,16 @@ class PartFiles:
         damaged, or of another task or other options.
         """
         for part in self._paths() if retry_unreadable else ():
-            rows = self._read(part).to_pylist()
-            readable = [row for row in rows if row["reason"] is None]
-            if len(readable) < len(rows):  # removed first: killed in between, images are predicted again, none twice
+            table = self._read(part)
+            readable = [row for row in table.to_pylist() if row["reason"] is None]
+            if len(readable) < len(table):  # removed first: killed in between, images are predicted again, none twice
                 filesystem, inside = storage.open_storage(part)
                 filesystem.delete_file(inside)
                 if readable:
                     self.write(readable)
         with ThreadPoolExecutor(_REMOTE_READERS) as pool:
             tables = pool.map(lambda part: self._read(part, ["file"]), self._paths())
-            return {name for table in tables for name in cast("list[str]", table.column("file").to_pylist())}
+            return {str(name) for table in tables for name in table.column("file").to_pylist()}
 
     def _paths(self) -> list[str]:
         if not is_address(self.folder):
@@ -273,17 +251,14 @@ class PartFiles:
         try:
             table = parquet.read_table(pyarrow.BufferReader(storage.read_file(part)), columns=columns)
         except (pyarrow.ArrowException, OSError) as error:
-            raise UserError(
-                f"{part} is damaged ({one_line(error)}): remove it, and the same command predicts its images again."
-            ) from None
+            words = f"{part} is damaged ({one_line(error)}): remove it, and the same command predicts its images again."
+            raise UserError(words) from None
         metadata = (table.schema.metadata or {}).get(METADATA)
         if metadata is None:
             raise UserError(f"{part} was not written by `tapnet predict`: give a folder of its own.", parameter="out")
-        before, now = json.loads(metadata), asdict(self.settings)
+        before, now = json.loads(metadata), self.settings
         if differing := [key for key in now if before.get(key) != now[key]]:
-            words = ", ".join(f"{key} {str(before.get(key))[:12]}, now {str(now[key])[:12]}" for key in differing)
-            raise UserError(
-                f"{self.folder} holds predictions of another job ({words}): give another folder, or remove it.",
-                parameter="out",
-            )
+            changes = ", ".join(f"{key} {str(before.get(key))[:12]}, now {str(now[key])[:12]}" for key in differing)
+            words = f"{self.folder} holds predictions of another job ({changes}): give another folder, or remove it."
+            raise UserError(words, parameter="out")
         return table

@@ -13,7 +13,7 @@ import os
 import platform
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -23,12 +23,19 @@ from typing import Any
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.errors import UserError
 from tapnet.inference.predictor import Predictor
-from tapnet.jobs.batch import PartFiles, PredictorFiles, ReadImage, WrittenPart, predict_part, read_chunk
-from tapnet.jobs.sources import Chunk
-from tapnet.jobs.storage import absolute
+from tapnet.jobs.batch import (
+    BatchPrediction,
+    PartFiles,
+    PredictorFiles,
+    ReadImage,
+    WrittenPart,
+    predict_part,
+    read_chunk,
+)
+from tapnet.jobs.sources import Chunk, absolute
 from tapnet.jobs.sweep import Outcome, can_resume
 from tapnet.recipe import Recipe, recipe_from
-from tapnet.text import one_line
+from tapnet.text import install_hint, one_line
 
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}  # what a user did not ask for
 _CONNECT_SECONDS = 10.0
@@ -45,7 +52,7 @@ def import_ray() -> Any:
     try:
         import ray
     except ModuleNotFoundError as error:
-        raise UserError(f"The engine ray needs {error.name}: pip install 'tapnet[ray]'.", parameter="engine") from None
+        raise UserError(f"The engine ray needs {error.name}: {install_hint('ray')}.", parameter="engine") from None
     return ray
 
 
@@ -61,7 +68,8 @@ def ray_session(address: str | None = None) -> Iterator[Any]:
         yield ray
         return
     named = address or os.environ.get("RAY_ADDRESS")
-    _check_address(named or "auto")
+    if named not in (None, "auto", "local"):
+        _check_listening(named)
     try:
         with _silent_stderr():
             ray.init(address=address, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
@@ -76,16 +84,12 @@ def ray_session(address: str | None = None) -> Iterator[Any]:
         ray.shutdown()
 
 
-def _check_address(address: str) -> None:
+def _check_listening(address: str) -> None:
     """Raise UserError unless something listens there: Ray would try for minutes."""
     host, _, port = address.rpartition(":")
-    if address in ("auto", "local"):
-        return
     if "://" in address or not (host and port.isdigit()):
-        raise UserError(
-            f"Expected auto, local or host:port, got {address}. From outside the cluster, use `ray job submit`.",
-            parameter="address",
-        )
+        words = f"Expected auto, local or host:port, got {address}. From outside the cluster, use `ray job submit`."
+        raise UserError(words, parameter="address")
     try:
         socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
@@ -114,24 +118,22 @@ def _plain_reason(error: BaseException) -> str:
 
 
 def predict_on_ray(
-    chunks: Sequence[Chunk],
-    files: PredictorFiles,
-    parts: PartFiles,
-    address: str | None = None,
-    workers: int | None = None,
-    device: str = "auto",
+    job: BatchPrediction, address: str | None = None, workers: int | None = None, device: str = "auto"
 ) -> Iterator[WrittenPart]:
-    """Yield the part of each chunk once it is written, in the order in which they are finished.
+    """Yield each missing part of a batch prediction once it is written, in the order in which they are finished.
 
     `workers` actors predict, by default one per GPU of the cluster or, if it has none, one per core. A worker that dies
     is replaced and its chunks done again. Raise UserError if there is no such cluster, or if a chunk cannot be done.
     """
+    chunks, files = job.missing, job.files
+    if not chunks:
+        return
     with ray_session(address) as ray:
         total = ray.cluster_resources()
         cpus, gpus = max(1, int(total.get("CPU", 1))), 0 if device == "cpu" else int(total.get("GPU", 0))
         needs = {"num_cpus": 0, "num_gpus": 1} if gpus else {"num_cpus": 1}
-        parts.create()
-        parts = replace(parts, folder=absolute(parts.folder))  # workers have other working folders
+        job.parts.create()
+        parts = replace(job.parts, folder=absolute(job.parts.folder))  # workers have other working folders
         writer = ray.remote(**needs, max_restarts=-1, max_task_retries=_RETRIES)(_PartWriter)
         shared = ray.put(files)
         inputs: Iterator[Any] = iter(chunks)
@@ -212,7 +214,7 @@ def train_on_ray(
                         ray.get(run)
                     except ray.exceptions.RayError as error:
                         reason = _plain_reason(error)
-                    yield Outcome(name, out / name, reason)
+                    yield Outcome(name, reason)
                 watch()
         finally:
             for run in running:

@@ -21,9 +21,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from tapnet.checkpoint import read_header
 from tapnet.errors import NotFoundError, UserError
@@ -32,9 +33,26 @@ from tapnet.recipe import Recipe, changed, load_recipe
 from tapnet.text import one_line, shorten
 from tapnet.training.run_folder import EVALUATION, RunFolder
 
-_RUN_KEYS = ("name", "recipe", "method", "set", "grid", "seeds")
-_SWEEP_KEYS = ("out", "test", *_RUN_KEYS, "runs")
-Train = Callable[..., object]  # takes a recipe, a folder and whether to resume
+_listed = BeforeValidator(lambda value: value if isinstance(value, list) else [value])
+_Several = Annotated[list[Any], Field(min_length=1), _listed]  # one value, or several
+
+
+class _Runs(BaseModel):
+    """What a file may say of all its runs, and an entry of `runs` of its own."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str | None = None
+    recipe: _Several = []
+    method: _Several = [None]
+    set: dict[str, Any] = {}
+    grid: dict[str, _Several] = {}
+    seeds: _Several = []
+
+
+class _File(_Runs):
+    out: str | None = None
+    test: bool = False
+    runs: Annotated[list[_Runs], Field(min_length=1)] = [_Runs()]
 
 
 @dataclass(frozen=True)
@@ -50,60 +68,45 @@ def read_sweep(path: str | Path) -> Sweep:
     """Return the runs that a YAML file asks for; raise UserError if it or one of its recipes is wrong."""
     path = Path(path)
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        file = _File.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise NotFoundError(f"There is no file {path}: give a YAML file with the recipes of a sweep.") from None
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(map(str, problem["loc"])) or "the file"
+        reason = (
+            "is not a key of a sweep"
+            if problem["type"] == "extra_forbidden"
+            else problem["msg"].partition(" or instance")[0]
+        )
+        got = shorten(repr(problem["input"]), 60)
+        keys = ", ".join(_File.model_fields)
+        raise UserError(f"{path}, {key}: {reason}, got {got}; the keys of a sweep are {keys}.") from None
     except (yaml.YAMLError, UnicodeDecodeError, IsADirectoryError) as error:
         raise UserError(f"{path} is not a YAML file: {one_line(error)}.") from None
-    _check_keys(values, _SWEEP_KEYS, str(path))
-    test, out = values.get("test", False), values.get("out") or str(Path("runs") / path.stem)
-    if not isinstance(test, bool):
-        raise UserError(f"{path} needs true or false for test, got {test!r}.")
-    if not isinstance(out, str):
-        raise UserError(f"{path} needs the name of a folder for out, got {out!r}.")
-    shared = {key: values[key] for key in _RUN_KEYS if key in values}
     recipes: dict[str, Recipe] = {}
-    for number, entry in enumerate(_list(values.get("runs", [{}]), "runs", path), 1):
-        _check_keys(entry, _RUN_KEYS, f"{path}, run {number}")
-        merged = {key: (shared.get(key) or {}) | (entry.get(key) or {}) for key in ("set", "grid")}
-        for name, recipe in _expand(shared | entry | merged, path):
+    shared = file.model_dump(exclude={"out", "test", "runs"})
+    for entry in file.runs:
+        values = shared | entry.model_dump(exclude_unset=True)
+        merged = {"set": file.set | entry.set, "grid": file.grid | entry.grid}
+        for name, recipe in _expand(values | merged, path):
             if name in recipes:
                 raise UserError(f"{path} has two runs called {name}: give one of them a name.")
             recipes[name] = recipe
-    return Sweep(Path(out), recipes, test)
-
-
-def _check_keys(values: Any, keys: tuple[str, ...], where: str) -> None:
-    if not isinstance(values, dict):
-        raise UserError(f"{where} needs the keys {', '.join(keys)}, got {shorten(repr(values), 60)}.")
-    if unknown := [str(key) for key in values if key not in keys]:
-        raise UserError(f"{where} has unknown keys: {', '.join(unknown)}. There are {', '.join(keys)}.")
-    for key in ("set", "grid"):
-        if not isinstance(values.get(key) or {}, dict):
-            raise UserError(f"{where} needs keys with values for {key}, got {values[key]!r}.")
-
-
-def _list(value: Any, key: str, path: Path) -> list[Any]:
-    """Return what may be one value or a list of them as a list."""
-    values = value if isinstance(value, list) else [value]
-    if not values:
-        raise UserError(f"{path} has an empty list for {key}: give at least one value, or leave it out.")
-    return values
+    return Sweep(Path(file.out or Path("runs") / path.stem), recipes, file.test)
 
 
 def _expand(entry: dict[str, Any], path: Path) -> Iterator[tuple[str, Recipe]]:
     """Yield the runs of an entry: one for each recipe, method, combination of the grid and seed."""
-    if "recipe" not in entry:
+    if not entry["recipe"]:
         raise UserError(f"{path} needs a recipe: a YAML file, or a name that `tapnet recipes` lists.")
-    bases, methods = _list(entry["recipe"], "recipe", path), _list(entry.get("method"), "method", path)
-    grid = {str(key): _list(value, f"grid, {key}", path) for key, value in entry["grid"].items()}
-    seeds = [{"seed": seed} for seed in _list(entry["seeds"], "seeds", path)] if "seeds" in entry else [{}]
-    for base, method, values, seed in product(bases, methods, product(*grid.values()), seeds):
+    grid, seeds = entry["grid"], [{"seed": seed} for seed in entry["seeds"]] or [{}]
+    for base, method, values, seed in product(entry["recipe"], entry["method"], product(*grid.values()), seeds):
         beside = path.parent / str(base)
         chosen = dict(zip(grid, values, strict=True))
         changes = [f"{key}={json.dumps(value)}" for key, value in (entry["set"] | chosen | seed).items()]
         recipe = load_recipe(str(beside if beside.is_file() else base), changes, method)
-        words = [str(entry.get("name") or recipe.name), *(f"{key.split('.')[-1]}={chosen[key]}" for key in chosen)]
+        words = [str(entry["name"] or recipe.name), *(f"{key.split('.')[-1]}={chosen[key]}" for key in chosen)]
         words += [f"seed{number}" for number in seed.values()]
         name = "".join(letter if letter.isalnum() or letter in "-_.=," else "-" for letter in "-".join(words))
         yield name, changed(recipe, [f"name={json.dumps(name)}"])
@@ -114,7 +117,6 @@ class Outcome:
     """How a run of a sweep ended: `reason` is empty unless it failed."""
 
     name: str
-    folder: Path
     reason: str = ""
 
 
@@ -149,31 +151,15 @@ def can_resume(folder: Path) -> bool:
     return (folder / LAST).exists()
 
 
-def train_one_by_one(recipes: Mapping[str, Recipe], out: Path, train: Train) -> Iterator[Outcome]:
-    """Train each run in its folder in `out`, one after the other, and yield how it ended.
+def train_one_by_one(recipes: Mapping[str, Recipe], out: Path, train: Callable[..., object]) -> Iterator[Outcome]:
+    """Train each run in its folder in `out` by `train(recipe, folder, resume)`, one after the other.
 
-    A run that fails does not keep the others from being trained.
+    Yield how it ended: a run that fails does not keep the others from being trained.
     """
     for name, recipe in recipes.items():
         try:
             train(recipe, out / name, resume=can_resume(out / name))
         except (UserError, OSError) as error:
-            yield Outcome(name, out / name, one_line(error))
+            yield Outcome(name, one_line(error))
         else:
-            yield Outcome(name, out / name)
-
-
-def train_all(recipes: Mapping[str, Recipe], out: Path, train: Train, log: Callable[[str], None]) -> dict[str, Path]:
-    """Train each run in its folder in `out` and return those folders; the first error ends it.
-
-    A finished run is not trained again, which is logged; an interrupted one is resumed.
-    """
-    check_trainable(recipes)
-    todo = unfinished(recipes, out)
-    for name in recipes:
-        folder = out / name
-        if name in todo:
-            train(recipes[name], folder, resume=can_resume(folder))
-        else:
-            log(f"{name}: trained already, in {folder}")
-    return {name: out / name for name in recipes}
+            yield Outcome(name)
