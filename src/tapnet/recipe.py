@@ -25,7 +25,7 @@ from tapnet.data.augmentation import AUGMENTATIONS
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.errors import NotFoundError, UserError
 from tapnet.methods import METHODS, Method
-from tapnet.registry import build
+from tapnet.registry import build, options_of
 from tapnet.text import one_line
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -217,7 +217,7 @@ class Recipe:
 
     def with_num_classes(self, count: int) -> Recipe:
         """Return the recipe with the number of training classes set, if its method takes it and has none yet."""
-        if not METHODS[self.method.name].auxiliary_classes or "num_classes" in self.method.options:
+        if "num_classes" not in options_of(METHODS[self.method.name]) or "num_classes" in self.method.options:
             return self
         options = self.method.options | {"num_classes": count}
         return dataclasses.replace(self, method=dataclasses.replace(self.method, options=options))

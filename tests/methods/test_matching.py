@@ -1,3 +1,5 @@
+"""What defines Matching Networks: the attention over the support set, with and without full context."""
+
 import math
 import re
 import sys
@@ -8,14 +10,14 @@ import torch
 from torch.nn import functional as F
 
 from tapnet.backbones import Conv4
-from tapnet.methods.matching import MatchingNetwork
+from tapnet.methods import MatchingNetwork
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 0])
 
 
-def make(**options):
+def make(kind=MatchingNetwork, **options):
     torch.manual_seed(0)
-    return MatchingNetwork(Conv4((1, 8, 8), widths=(16, 16, 16, 16)), **options).eval()
+    return kind(Conv4((1, 8, 8), widths=(16, 16, 16, 16)), **options).eval()
 
 
 def draw():
@@ -24,10 +26,9 @@ def draw():
 
 def test_matching_sums_the_attention_by_class():
     support, query = draw()
-    head = make(scale=3.0).adapt(support, LABELS, 3)
     attention = (3 * F.cosine_similarity(query[:, None], support[None], dim=-1)).softmax(dim=-1)
     expected = torch.stack([attention[:, k == LABELS].sum(dim=-1) for k in range(3)], dim=-1)
-    torch.testing.assert_close(head.logits(query).exp(), expected)
+    torch.testing.assert_close(make(scale=3.0).logits(support, LABELS, query, 3).exp(), expected)
 
 
 def test_matching_gives_the_probabilities_worked_out_by_hand():
@@ -38,20 +39,17 @@ def test_matching_gives_the_probabilities_worked_out_by_hand():
 
 def test_matching_has_finite_logits_and_gradients_at_a_large_scale():
     support, query = draw()
-    query.requires_grad_()
-    logits = make(scale=1e4).logits(support, LABELS, query, 3)
+    logits = make(scale=1e4).logits(support, LABELS, query.requires_grad_(), 3)
     logits.sum().backward()
     assert logits.isfinite().all()
     assert query.grad.isfinite().all()
 
 
 def test_full_context_with_zero_weights_is_the_plain_network():
-    support, query = draw()
-    method = make(full_context=True)
+    (support, query), method = draw(), make(full_context=True)
     with torch.no_grad():
-        for module in (method.writer, method.reader):
-            for parameter in module.parameters():
-                parameter.zero_()
+        for parameter in (*method.writer.parameters(), *method.reader.parameters()):
+            parameter.zero_()
     torch.testing.assert_close(method.logits(support, LABELS, query, 3), make().logits(support, LABELS, query, 3))
 
 
@@ -60,8 +58,7 @@ def test_full_context_writer_sees_both_neighbors():
     support, _ = draw()
     writer, changed = make(full_context=True).writer, support.clone()
     changed[3] += 1
-    differs = (writer(changed) - writer(support)).abs().amax(dim=-1) > 0
-    assert differs.all()
+    assert ((writer(changed) - writer(support)).abs().amax(dim=-1) > 0).all()
 
 
 def test_the_matching_network_of_the_guide_is_this_one_in_under_40_lines():
@@ -72,7 +69,6 @@ def test_the_matching_network_of_the_guide_is_this_one_in_under_40_lines():
     module = types.ModuleType("guide")
     sys.modules["guide"] = module  # where a dataclass looks its annotations up
     exec(code, vars(module))
-    backbone = Conv4((1, 8, 8), widths=(16, 16, 16, 16)).eval()
-    support, query, labels = torch.randn(6, 16), torch.randn(4, 16), torch.arange(3).repeat_interleave(2)
-    expected = MatchingNetwork(backbone).logits(support, labels, query, 3)
-    torch.testing.assert_close(module.MatchingNetwork(backbone).logits(support, labels, query, 3), expected)
+    support, query = draw()
+    expected = make().logits(support, LABELS, query, 3)
+    torch.testing.assert_close(make(module.MatchingNetwork).logits(support, LABELS, query, 3), expected)

@@ -1,11 +1,14 @@
+"""What defines TADAM: a scaled metric, and a backbone that is conditioned on the task."""
+
 import math
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from tapnet.backbones import Conv4, ResNet12, ResNet12Small
 from tapnet.data.batches import EpisodeImages
-from tapnet.methods import PrototypicalNetwork, TadamAlpha, TadamTC
+from tapnet.methods import TadamAlpha, TadamTC
 from tapnet.methods.base import with_tensors
 from tapnet.methods.tadam import conditioned_layers
 
@@ -15,7 +18,7 @@ BACKBONES = {
     "resnet12-small": lambda: ResNet12Small((1, 8, 8), widths=(4, 6, 8, 16)),
     "resnet12": lambda: ResNet12((1, 8, 8), widths=(4, 6, 8, 16)),
 }
-every_backbone = pytest.mark.parametrize("backbone", BACKBONES)
+two_backbones = pytest.mark.parametrize("backbone", ["conv4", "resnet12-small"])
 
 
 def make(kind, backbone="conv4", **options):
@@ -23,11 +26,10 @@ def make(kind, backbone="conv4", **options):
     return kind(BACKBONES[backbone](), **options).eval()
 
 
-def conditioned(backbone="conv4", **options):
+def conditioned(backbone):
     """TADAM-TC with post-multipliers that are not 0."""
-    method = make(TadamTC, backbone, **options)
-    with torch.no_grad():
-        method.task_embedding.multipliers.copy_(0.5 + torch.rand_like(method.task_embedding.multipliers))
+    method = make(TadamTC, backbone)
+    method.task_embedding.multipliers.data.uniform_(0.5, 1.5)
     return method
 
 
@@ -35,11 +37,7 @@ def images(count, seed=1):
     return torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
 
 
-def episode(way=4, shot=2, query=3):
-    return EpisodeImages(images(way * (shot + query)), way, shot, query, torch.tensor([5, 0, 9, 2]))
-
-
-# TADAM-α
+EPISODE = EpisodeImages(images(20), way=4, shot=2, query=3, classes=torch.tensor([5, 0, 9, 2]))
 
 
 def test_alpha_gives_scaled_distances_that_are_not_squared():
@@ -48,33 +46,16 @@ def test_alpha_gives_scaled_distances_that_are_not_squared():
     torch.testing.assert_close(logits, -2 * torch.tensor([[1.0, math.sqrt(17)]]))
 
 
-def test_alpha_squared_with_scale_one_is_prototypical():
-    support, query = torch.randn(6, 16), torch.randn(5, 16)
-    ours = make(TadamAlpha, scale=1.0, squared=True).logits(support, LABELS, query, 3)
-    torch.testing.assert_close(ours, make(PrototypicalNetwork).logits(support, LABELS, query, 3))
-
-
-def gradient(scale):
-    """The gradient of the loss at a query of class 0, divided by the scale, and that of its distances."""
+@pytest.mark.parametrize("scale", [1e-6, 1e3])
+def test_gradient_for_a_small_and_a_large_alpha_is_that_of_the_lemma(scale):
+    """Over α: (N - 1)/N ∇d_k - 1/N Σ ∇d_j for α → 0, and ∇d_k - ∇d_nearest for α → ∞."""
     prototypes = torch.tensor([[0.0, 0.0], [3.0, 1.0], [-1.0, 4.0]]).double()
     query = torch.tensor([[2.0, 1.5]]).double().requires_grad_()
-    method = make(TadamAlpha, scale=scale).double()
-    loss = torch.nn.functional.cross_entropy(method.adapt_to(prototypes).logits(query), torch.tensor([0]))
-    (found,) = torch.autograd.grad(loss, query)
-    directions = query.detach() - prototypes
-    return found[0] / scale, directions / directions.norm(dim=-1, keepdim=True)
-
-
-def test_gradient_for_a_small_alpha_weighs_all_classes_alike():
-    """The paper's lemma: (N - 1)/N ∇d_k - 1/N Σ ∇d_j for α → 0."""
-    found, each = gradient(1e-6)
-    torch.testing.assert_close(found, 2 / 3 * each[0] - (each[1] + each[2]) / 3, rtol=1e-4, atol=1e-5)
-
-
-def test_gradient_for_a_large_alpha_is_that_of_the_nearest_wrong_class():
-    """The paper's lemma: ∇d_k - ∇d_nearest for α → ∞."""
-    found, each = gradient(1e3)
-    torch.testing.assert_close(found, each[0] - each[1], rtol=1e-4, atol=1e-5)
+    head = make(TadamAlpha, scale=scale).double().adapt_to(prototypes)
+    (gradient,) = torch.autograd.grad(F.cross_entropy(head.logits(query), torch.tensor([0])), query)
+    own, nearest, other = F.normalize(query.detach() - prototypes, dim=-1)
+    expected = 2 / 3 * own - (nearest + other) / 3 if scale < 1 else own - nearest
+    torch.testing.assert_close(gradient[0] / scale, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_gradient_at_distance_zero_is_finite():
@@ -86,41 +67,37 @@ def test_gradient_at_distance_zero_is_finite():
 @pytest.mark.parametrize("learned", [True, False])
 def test_alpha_is_learned_only_when_asked(learned):
     method = make(TadamAlpha, learned_scale=learned).train()
-    method.loss(episode()).loss.backward()
+    method.loss(EPISODE).loss.backward()
     assert (method.scale.log.grad is not None) == learned
     assert method.diagnostics()["metric_scale"] == pytest.approx(1)
 
 
-# TADAM-TC
-
-
-@every_backbone
+@two_backbones
 def test_tc_with_post_multipliers_at_zero_equals_alpha_bit_for_bit(backbone):
     given = images(6), LABELS, images(5, 2)
     assert torch.equal(make(TadamTC, backbone)(*given), make(TadamAlpha, backbone)(*given))
 
 
-@every_backbone
+@two_backbones
 def test_tc_features_depend_on_the_task(backbone):
     method, query = conditioned(backbone), images(4, 2)
-    first = method.adapt(images(6), LABELS, 3).project(query)
-    second = method.adapt(images(6, 7), LABELS, 3).project(query)
+    first, second = (method.adapt(images(6, seed), LABELS, 3).project(query) for seed in (1, 7))
     assert (first - second).abs().max() > 1e-4
 
 
-@every_backbone
+@two_backbones
 def test_conditioning_scales_and_shifts_after_batch_normalization(backbone):
     """The same by hooks: (1 + γ) h + β on what each batch normalization gives."""
-    method, given = conditioned(backbone), images(4, 2)
-    task, embedding = torch.randn(16), method.task_embedding
-    found = with_tensors(method.backbone, embedding(method.backbone, task))(given)
+    method, given, task = conditioned(backbone), images(4, 2), torch.randn(16)
+    embedding = method.task_embedding
+    actual = with_tensors(method.backbone, embedding(method.backbone, task))(given)
     parts = zip(conditioned_layers(method.backbone).values(), embedding.gammas, embedding.betas, strict=True)
     for index, (layer, gammas, betas) in enumerate(parts):
         gamma, beta = embedding.multipliers[0, index] * gammas(task), embedding.multipliers[1, index] * betas(task)
         layer.register_forward_hook(
             lambda _, __, out, gamma=gamma, beta=beta: (1 + gamma)[:, None, None] * out + beta[:, None, None]
         )
-    torch.testing.assert_close(found, method.backbone(given), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(actual, method.backbone(given), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(("backbone", "layers"), [("conv4", 4), ("resnet12", 12), ("resnet12-small", 12)])
@@ -129,13 +106,11 @@ def test_conditioning_leaves_shortcuts_alone(backbone, layers):
 
 
 def test_auxiliary_head_learns_the_identity_of_the_training_classes():
-    method = make(TadamTC, num_classes=10, auxiliary_weight=1.0).train()
-    plain = make(TadamTC).train()
-    found = method.loss(episode()).loss - plain.loss(episode()).loss
-    features = make(TadamTC).train().backbone(episode().images)
+    method, plain = make(TadamTC, num_classes=10, auxiliary_weight=1.0).train(), make(TadamTC).train()
+    difference = method.loss(EPISODE).loss - plain.loss(EPISODE).loss
+    features = make(TadamTC).train().backbone(EPISODE.images)
     identities = torch.tensor([5, 5, 0, 0, 9, 9, 2, 2, *[5] * 3, *[0] * 3, *[9] * 3, *[2] * 3])
-    expected = torch.nn.functional.cross_entropy(method.auxiliary(features), identities)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(difference, F.cross_entropy(method.auxiliary(features), identities))
 
 
 def test_penalty_of_the_post_multipliers_is_that_of_l2_regularizer():

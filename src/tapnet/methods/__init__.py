@@ -14,8 +14,7 @@ from tapnet.methods.reptile import Reptile
 from tapnet.methods.shifted_neurons import ShiftedNeurons
 from tapnet.methods.snail import SNAIL
 from tapnet.methods.tadam import TadamAlpha, TadamTC
-from tapnet.methods.tapnet import TapNet
-from tapnet.methods.tapnet_variants import TapNetVariant
+from tapnet.methods.tapnet import TapNet, TapNetVariant
 from tapnet.methods.tpn import TransductivePropagation
 
 METHODS: dict[str, type[Method]] = {

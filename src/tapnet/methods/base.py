@@ -2,9 +2,6 @@
 
 A method adapts: `adapt(support, labels, way)` returns a `Head`. A head scores: `head.logits(query)`. Both take the
 features that `embed` returns. Everything else (`logits`, `forward`, the default `loss`) follows from these three.
-
-Only `embed` and `forward` look at the values of images and labels, and only if they come from a user: the host would
-wait for the device that computes them.
 """
 
 from __future__ import annotations
@@ -12,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple, Self
@@ -57,7 +54,7 @@ class LinearHead(Head):
     weight: Tensor  # (..., way, dim)
     bias: Tensor  # (..., way)
     normalize: bool = False
-    class_centers: Tensor | None = None  # (..., way, dim)
+    centers: Tensor | None = None
 
     def logits(self, query: Tensor) -> Tensor:
         return self.project(query.to(self.weight.dtype)) @ self.weight.mT + self.bias.unsqueeze(-2)
@@ -68,9 +65,19 @@ class LinearHead(Head):
     def project(self, features: Tensor) -> Tensor:
         return F.normalize(features, dim=-1) if self.normalize else features
 
-    @property
-    def centers(self) -> Tensor | None:
-        return self.class_centers
+
+@dataclass(frozen=True)
+class FunctionHead(Head):
+    """Scores by a function of the queries; `projection` gives the features as the function compares them."""
+
+    function: Callable[[Tensor], Tensor]
+    projection: Callable[[Tensor], Tensor] | None = None
+
+    def logits(self, query: Tensor) -> Tensor:
+        return self.function(query)
+
+    def project(self, features: Tensor) -> Tensor:
+        return features if self.projection is None else self.projection(features)
 
 
 class EpisodeLoss(NamedTuple):
@@ -83,23 +90,18 @@ class EpisodeLoss(NamedTuple):
 class Method(nn.Module):
     """A backbone, and how a support set becomes a head over its features.
 
-    The class attributes declare where a method differs from the default; training, evaluation, the feature cache and
-    `tapnet.testing` rely on them. Where an option decides, the instance overrides the attribute.
+    The class attributes declare where a method differs from the default; where an option decides, the instance does.
     """
 
     feature_maps: bool = False  # takes the backbone's last maps (channels, height, width), not its vectors
     task_features: ClassVar[bool] = False  # features depend on the task: `embed` returns the images themselves
     transductive: bool = False  # a query's logits may depend on the other queries
-    follows_class_order: bool = True  # permuting the classes permutes the logits and does nothing else
-    support_order_matters: bool = False  # permuting the support set may change the logits
     batched: ClassVar[bool] = True  # `adapt` takes several episodes of one shape at once
-    trainable: ClassVar[bool] = True  # has a gradient with respect to the features
     takes_windows: ClassVar[bool] = False  # `loss` takes images smaller than the backbone's image shape
-    auxiliary_classes: ClassVar[bool] = False  # training sets its option `num_classes`
     training_only: ClassVar[tuple[str, ...]] = ()  # modules that only `loss` uses
     way_option: ClassVar[str | None] = None  # the option that equals the number of classes of a training episode
     adapt_options: ClassVar[tuple[str, ...]] = ()  # options that `with_options` may change
-    order_free_options: ClassVar[dict[str, Any]] = {}  # passed to `with_options`, they make it follow the class order
+    order_free_options: ClassVar[dict[str, Any]] = {}  # those with which the order of the classes does not matter
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -128,7 +130,7 @@ class Method(nn.Module):
     def embed(self, images: Tensor, validate: bool = True) -> Tensor:
         """Return features (n, *feature_shape) of float images (n, channels, height, width) in [0, 1].
 
-        Without `validate` the values of the images are not looked at.
+        Without `validate` the values of the images are not looked at, for which the host would wait for the device.
         """
         self._check_images(images, validate)
         if self.task_features:
@@ -153,15 +155,13 @@ class Method(nn.Module):
         """
         for images in (support_images, query_images):
             self._check_images(images, validate=way is None)
-        if isinstance(support_labels, Tensor):  # `check_labels` says what else they should be
-            check_one_label_each(support_labels, support_images.shape[:1])
-        if way is None:
-            way = check_labels(support_labels)
         if support_images.shape[1:] != query_images.shape[1:]:
             raise UserError(
                 "Support and query images need the same channels, height and width, got "
                 f"{tuple(support_images.shape[1:])} and {tuple(query_images.shape[1:])}."
             )
+        way = check_labels(support_labels) if way is None else way
+        check_one_label_each(support_labels, support_images.shape[:1])
         features = self.embed(torch.cat([support_images, query_images]), validate=False)
         support, query = features.split([len(support_images), len(query_images)])
         return self.logits(support, support_labels, query, way)
@@ -185,7 +185,7 @@ class Method(nn.Module):
     def members(self, support: Tensor, labels: Tensor, way: int) -> Tensor:
         """Return one-hot labels (..., n, way) as floats of the support set's precision, at least float32."""
         check_one_label_each(labels, support.shape[: support.dim() - len(self.feature_shape)])
-        return F.one_hot(labels, way).to(torch.promote_types(support.dtype, torch.float32))
+        return F.one_hot(labels, way).to(widened(support).dtype)
 
     def diagnostics(self) -> dict[str, float]:
         """Return numbers to record at every point of the learning curve."""
@@ -256,7 +256,6 @@ class FixedWayMethod(Method):
     """
 
     way_option = "way"
-    follows_class_order = False
 
     def __init__(self, backbone: Backbone, way: int) -> None:
         super().__init__(backbone)
@@ -286,14 +285,12 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 def perceptron(*sizes: int) -> nn.Sequential:
     """Return linear layers between these sizes with a ReLU after each except the last."""
-    layers: list[nn.Module] = []
-    for inputs, outputs in pairwise(sizes):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    layers = [layer for inputs, outputs in pairwise(sizes) for layer in (nn.Linear(inputs, outputs), nn.ReLU())]
     return nn.Sequential(*layers[:-1])
 
 
 def with_tensors(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str = "") -> nn.Module:
-    """Return the module with other parameters and buffers, by their full names; it shares everything else.
+    """Return the module with other parameters and buffers, by their names after the prefix; it shares everything else.
 
     The given module is not changed: not even for a moment, as by hooks or `torch.func.functional_call`, so several
     threads may use it at once.

@@ -19,7 +19,7 @@ class CosineCentroid(Method):
 
 def cosine_head(directions: Tensor, centers: Tensor) -> LinearHead:
     """Return the head that scores by the cosine with the direction of each class, (..., way, dim)."""
-    return LinearHead(directions, directions.new_zeros(directions.shape[:-1]), normalize=True, class_centers=centers)
+    return LinearHead(directions, directions.new_zeros(directions.shape[:-1]), normalize=True, centers=centers)
 
 
 def mean_directions(features: Tensor, labels: Tensor, way: int) -> tuple[Tensor, Tensor]:

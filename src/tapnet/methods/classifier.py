@@ -5,8 +5,6 @@ Yinbo Chen, Zhuang Liu, Huijuan Xu, Trevor Darrell, Xiaolong Wang. ICCV 2021. Th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -14,21 +12,8 @@ from tapnet.backbones import Backbone
 from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
 from tapnet.functional import class_prototypes, widened
-from tapnet.methods.base import EpisodeLoss, Head, LinearHead, Method, cross_entropy
+from tapnet.methods.base import EpisodeLoss, FunctionHead, Head, Method, cross_entropy
 from tapnet.methods.centroid import cosine_head, mean_directions
-
-
-@dataclass(frozen=True)
-class PooledHead(Head):
-    """A linear head over the means of the maps."""
-
-    head: LinearHead
-
-    def logits(self, query: Tensor) -> Tensor:
-        return self.head.logits(self.project(query))
-
-    def project(self, features: Tensor) -> Tensor:
-        return features.mean(dim=(-2, -1))
 
 
 class ClassifierBaseline(Method):
@@ -41,7 +26,6 @@ class ClassifierBaseline(Method):
     """
 
     takes_windows = True
-    auxiliary_classes = True
     training_only = ("classifier",)
 
     def __init__(
@@ -59,19 +43,23 @@ class ClassifierBaseline(Method):
         self.classifier = nn.Linear(backbone.map_shape[0], num_classes) if num_classes else None
 
     def adapt(self, support: Tensor, labels: Tensor, way: int) -> Head:
-        features = widened(support).mean(dim=(-2, -1)) if self.feature_maps else widened(support)
+        features = averaged(widened(support)) if self.feature_maps else widened(support)
         if self.normalize_shots:
             head = cosine_head(*mean_directions(features, labels, way))
         else:
             centroids = class_prototypes(features, labels, way, validate=False)
             head = cosine_head(F.normalize(centroids, dim=-1), centroids)
-        return PooledHead(head) if self.feature_maps else head
+        return FunctionHead(lambda query: head.logits(averaged(query)), averaged) if self.feature_maps else head
 
     def loss(self, episode: EpisodeImages) -> EpisodeLoss:
         """Return the cross-entropy of all images of the episode over all training classes."""
         if self.classifier is None:
             raise UserError("Training a classifier needs the option `num_classes`, the number of training classes.")
-        scores = self.classifier(self.backbone.maps(episode.images).mean(dim=(-2, -1)))
+        scores = self.classifier(averaged(self.backbone.maps(episode.images)))
         labels = F.one_hot(episode.split_labels, scores.shape[-1]).to(scores.dtype)
         targets = labels.lerp(labels.new_tensor(1 / scores.shape[-1]), self.label_smoothing)
         return EpisodeLoss(cross_entropy(scores, targets), scores[episode.sizes[0] :, episode.classes])
+
+
+def averaged(maps: Tensor) -> Tensor:
+    return maps.mean(dim=(-2, -1))

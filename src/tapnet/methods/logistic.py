@@ -23,7 +23,6 @@ class LogisticRegression(Method):
     """
 
     batched = False
-    trainable = False
 
     def adapt(self, support: Tensor, labels: Tensor, way: int) -> LinearHead:
         from sklearn.linear_model import LogisticRegression as Regression  # takes a second to import

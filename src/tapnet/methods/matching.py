@@ -26,15 +26,11 @@ class AttentionHead(Head):
     scale: float
     reader: ContextReader | None = None
 
-    def log_attention(self, query: Tensor) -> Tensor:
-        r"""Return $\log a_i$, the log-softmax over support items of the scaled cosines, (..., query, n)."""
+    def logits(self, query: Tensor) -> Tensor:
         queries = self.project(query).to(self.support.dtype)
         with torch.autocast(query.device.type, enabled=False):
             cosines = F.normalize(queries, dim=-1) @ F.normalize(self.support, dim=-1).mT
-        return (self.scale * cosines).log_softmax(dim=-1)
-
-    def logits(self, query: Tensor) -> Tensor:
-        logs = self.log_attention(query).unsqueeze(-2)  # (..., query, 1, n)
+        logs = (self.scale * cosines).log_softmax(dim=-1).unsqueeze(-2)  # log a_i, (..., query, 1, n)
         others = self.members.mT.unsqueeze(-3) == 0  # (..., 1, way, n)
         return logs.masked_fill(others, -torch.inf).logsumexp(dim=-1)
 
@@ -46,10 +42,8 @@ class MatchingNetwork(Method):
     r"""Attention over the labeled images is the classifier: $p(y|x) = \sum_i a_i y_i$, $a = softmax(s \cos(f, g_i))$.
 
     The paper has no `scale` s, that is s = 1. Then non-negative features cannot bring the loss below 0.905 (5-way) or
-    2.08 (20-way), so our default is 10.
-
-    With `full_context`, a bidirectional LSTM reads the support set, whose order then matters, and each query attends to
-    it in `steps` steps of a second LSTM.
+    2.08 (20-way), so our default is 10. With `full_context`, a bidirectional LSTM reads the support set, whose order
+    then matters, and each query attends to it in `steps` steps of a second LSTM.
     """
 
     def __init__(self, backbone: Backbone, scale: float = 10.0, full_context: bool = False, steps: int = 3) -> None:
@@ -57,8 +51,7 @@ class MatchingNetwork(Method):
         check_positive("scale", scale)
         if steps < 1:
             raise UserError(f"`steps` needs to be at least 1, got {steps}.")
-        self.scale, self.full_context = scale, full_context
-        self.support_order_matters, self.follows_class_order = full_context, not full_context
+        self.scale = scale
         self.writer = ContextWriter(backbone.dim) if full_context else None
         self.reader = ContextReader(backbone.dim, steps) if full_context else None
 

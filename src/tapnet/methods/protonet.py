@@ -30,7 +30,7 @@ class PrototypeHead(Head):
         if not self.squared:
             return None
         bias = -self.scale * self.prototypes.square().sum(dim=-1)
-        return LinearHead(2 * self.scale * self.prototypes, bias, class_centers=self.prototypes)
+        return LinearHead(2 * self.scale * self.prototypes, bias, centers=self.prototypes)
 
     @property
     def centers(self) -> Tensor:

@@ -6,7 +6,7 @@ Flood Sung, Yongxin Yang, Li Zhang, Tao Xiang, Philip H. S. Torr, Timothy M. Hos
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -17,48 +17,35 @@ from tapnet.backbones.base import convolution, halved, halving, normalization
 from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
 from tapnet.functional import widened
-from tapnet.methods.base import EpisodeLoss, Head, Method, check_choice
+from tapnet.methods.base import EpisodeLoss, FunctionHead, Method, check_choice
 
-REDUCTIONS = ("sum", "mean")
 WIDTH, HIDDEN = 64, 8  # channels of the relation module, units of its first linear layer
-
-
-@dataclass(frozen=True)
-class RelationHead(Head):
-    """Scores every query against the maps of every class; the relation score is the sigmoid of the logit."""
-
-    class_maps: Tensor  # (..., way, channels, height, width)
-    module: RelationModule
-
-    def logits(self, query: Tensor) -> Tensor:
-        scores: Tensor = self.module(self.class_maps, query)
-        return scores
 
 
 class RelationNetwork(Method):
     """A learned module compares the maps of a query with those of each class; trained by squared error.
 
     The maps of a class are summed over its shots, as published, so a network suits the shot it was trained with; with
-    `reduce: mean` it suits any. The target of the relation score is 1 for the class of the query and 0 for the others.
-    In eval mode batch normalization uses running statistics (in the authors' code, those of the test batch), so queries
-    do not affect each other.
+    `reduce: mean` it suits any. The relation score is the sigmoid of the logit; its target is 1 for the class of the
+    query and 0 for the others. In eval mode batch normalization uses running statistics (in the authors' code, those of
+    the test batch), so queries do not affect each other.
     """
 
     feature_maps = True
 
     def __init__(self, backbone: Backbone, reduce: str = "sum", padding: int | None = None) -> None:
         super().__init__(backbone)
-        check_choice("reduce", reduce, REDUCTIONS)
+        check_choice("reduce", reduce, ("sum", "mean"))
         self.reduce = reduce
         self.relation = RelationModule(backbone.map_shape, padding)
 
-    def adapt(self, support: Tensor, labels: Tensor, way: int) -> RelationHead:
+    def adapt(self, support: Tensor, labels: Tensor, way: int) -> FunctionHead:
         members = self.members(support, labels, way)
         if self.reduce == "mean":
             members = members / members.sum(dim=-2, keepdim=True)
         with torch.autocast(support.device.type, enabled=False):
             class_maps = members.mT @ widened(support).flatten(-3)
-        return RelationHead(class_maps.unflatten(-1, support.shape[-3:]), self.relation)
+        return FunctionHead(partial(self.relation, class_maps.unflatten(-1, support.shape[-3:])))
 
     def loss(self, episode: EpisodeImages) -> EpisodeLoss:
         """Return the mean squared error of the scores of all pairs of query and class."""
@@ -95,12 +82,10 @@ class RelationModule(nn.Module):
 
     def forward(self, class_maps: Tensor, query: Tensor) -> Tensor:
         """Return logits (..., query, way) for class maps (..., way, c, h, w) and query maps (..., query, c, h, w)."""
-        of_class, of_query = self.first.weight.chunk(2, dim=1)
-        classes = self._convolved(class_maps, of_class).unsqueeze(-5)  # (..., 1, way, width, h, w)
-        pairs = classes + self._convolved(query, of_query).unsqueeze(-4)  # (..., query, way, width, h, w)
+        classes, queries = (
+            F.conv2d(maps.flatten(0, -4), weight, padding=self.first.padding).unflatten(0, maps.shape[:-3])
+            for maps, weight in zip((class_maps, query), self.first.weight.chunk(2, dim=1), strict=True)
+        )
+        pairs = classes.unsqueeze(-5) + queries.unsqueeze(-4)  # (..., query, way, width, h, w)
         scores: Tensor = self.rest(pairs.flatten(0, -4))
         return scores.view(pairs.shape[:-3])
-
-    def _convolved(self, maps: Tensor, weight: Tensor) -> Tensor:
-        convolved = F.conv2d(maps.flatten(0, -4), weight, padding=self.first.padding)
-        return convolved.view(*maps.shape[:-3], *convolved.shape[1:])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from tapnet.backbones import Backbone
@@ -19,41 +21,32 @@ class Reptile(MAML):
     the gradient of `loss`, so the optimizer of training makes the step: SGD with a rate of $\varepsilon$ is the
     published one. The authors descend with Adam, without momentum, in place of plain gradient descent.
 
-    At test it adapts as MAML does, by `test_steps` of `test_rate` on the support set. All weights adapt, those of batch
-    normalization too; its statistics are those of MAML.
+    At test it adapts as MAML does, by `test_steps` on the support set. All weights adapt, those of batch normalization
+    too; its statistics are those of MAML, as are the other `options`.
     """
 
     def __init__(
-        self,
-        backbone: Backbone,
-        way: int,
-        steps: int = 5,
-        rate: float = 0.1,
-        batch: int = 10,
-        test_steps: int | None = None,
-        test_rate: float | None = None,
-        batch_statistics: bool = False,
-        zero_classifier: bool = False,
+        self, backbone: Backbone, way: int, steps: int = 5, rate: float = 0.1, batch: int = 10, **options: Any
     ) -> None:
-        super().__init__(backbone, way, steps, rate, test_steps, test_rate, True, batch_statistics, zero_classifier)
+        super().__init__(backbone, way, steps, rate, first_order=True, **options)
         if batch < 2:
             raise UserError(f"Reptile needs `batch` to be at least 2, got {batch}.")
         self.batch = batch
 
     def loss(self, episode: EpisodeImages) -> EpisodeLoss:
-        """Return the queries' cross-entropy after adaptation; its gradient is the way back from there, φ - φ̃."""
+        """Return the queries' cross-entropy after adaptation; its gradient is φ - φ̃."""
         labels = torch.cat([episode.support_labels, episode.query_labels])
         self.check_episode(episode.images, labels, episode.way)
         start = dict(self.named_parameters())
         weights = {name: parameter.detach().requires_grad_() for name, parameter in start.items()}
         for _ in range(self.steps):
             drawn = torch.randperm(len(labels), device=labels.device)[: self.batch]
-            weights = self.step(weights, episode.images[drawn], labels[drawn], episode.way, self.rate)
+            weights = self.step(weights, episode.images[drawn], labels[drawn], episode.way)
         with torch.no_grad():
             logits = self.run(episode.query_images, weights)
-        moved = [(start[name] * (start[name] - weights[name]).detach()).sum() for name in start]
-        meta_gradient = torch.stack(moved).sum()
-        return EpisodeLoss(cross_entropy(logits, episode.query_labels) + meta_gradient - meta_gradient.detach(), logits)
+        meta_gradient = {name: (start[name] - weights[name]).detach() for name in start}
+        carrier = torch.stack([(start[name] * meta_gradient[name]).sum() for name in start]).sum()
+        return EpisodeLoss(cross_entropy(logits, episode.query_labels) + carrier - carrier.detach(), logits)
 
     def adapted_names(self) -> list[str]:
         return [name for name, _ in self.named_parameters()]

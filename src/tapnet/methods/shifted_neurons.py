@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -15,34 +14,10 @@ from torch.nn import functional as F
 
 from tapnet.backbones import Backbone
 from tapnet.errors import UserError
-from tapnet.methods.base import FixedWayMethod, Head, perceptron, with_tensors
+from tapnet.methods.base import FixedWayMethod, FunctionHead, perceptron, with_tensors
 
 MEMORY_WIDTH = 32  # of the hidden layers that map feedback to a shift; the paper has 20 to 40
-FIRST_VALUE = 0.5
-
-
-@dataclass(frozen=True)
-class MemoryHead(Head):
-    """A memory with one key per support image and, for every shifted neuron, one value per support image."""
-
-    method: ShiftedNeurons
-    keys: Tensor  # (support, key dim)
-    shifts: dict[int, Tensor]  # by block, (support, channels, height, width)
-    output_shifts: Tensor  # (support, outputs)
-    way: int
-
-    def logits(self, query: Tensor) -> Tensor:
-        attention = self.attention(query)
-        shifts = {block: F.relu(torch.tensordot(attention, each, dims=1)) for block, each in self.shifts.items()}
-        logits = self.method.run(query, shifts) + attention @ self.output_shifts
-        return logits[:, : self.way]
-
-    def project(self, features: Tensor) -> Tensor:
-        return self.method.keys(features)
-
-    def attention(self, query: Tensor) -> Tensor:
-        """Return the weight of each support image's shifts for each query, (query, support); rows sum to one."""
-        return (self.method.scale * self.method.keys(query) @ self.keys.mT).softmax(dim=-1)
+FIRST_VALUE = 0.5  # that of every shift at the start: above 0, where its ReLU has a gradient
 
 
 class ShiftedNeurons(FixedWayMethod):
@@ -85,22 +60,31 @@ class ShiftedNeurons(FixedWayMethod):
         self.memories = nn.ModuleList(_memory(way) for _ in blocks)
         self.output_memory = _memory(1)
         self.key_network = copy.deepcopy(backbone) if key_network else None
-        after_shift = range(min(blocks, default=len(stages)) + 1, len(stages))
+        after_shift = tuple(f"blocks.{block}." for block in range(min(blocks, default=len(stages)) + 1, len(stages)))
         for name, buffer in backbone.named_buffers():
-            if name.startswith(tuple(f"blocks.{block}." for block in after_shift)):
+            if name.startswith(after_shift):
                 self.register_buffer(_shifted(name), buffer.clone())
 
-    def adapt(self, support: Tensor, labels: Tensor, way: int) -> MemoryHead:
+    def adapt(self, support: Tensor, labels: Tensor, way: int) -> FunctionHead:
         self.check_episode(support, labels, way)
+        values, output_values = self.memorize(support, labels, way)
+        keys = self.keys(support)
+
+        def logits(query: Tensor) -> Tensor:
+            attention = (self.scale * self.keys(query) @ keys.mT).softmax(dim=-1)  # (query, support)
+            shifts = {block: F.relu(torch.tensordot(attention, value, dims=1)) for block, value in values.items()}
+            return (self.run(query, shifts) + attention @ output_values)[:, :way]
+
+        return FunctionHead(logits, self.keys)
+
+    def memorize(self, support: Tensor, labels: Tensor, way: int) -> tuple[dict[int, Tensor], Tensor]:
+        """Return a value per image and neuron: of the blocks (n, channels, height, width), of the outputs (n, way)."""
         activations: dict[int, Tensor] = {}
         logits = self.run(support, {}, activations)
         feedback = F.pad(direct_feedback(logits[:, :way], labels), (0, self.way - way))
-        shifts = {
-            block: self.values(memory, activations[block], feedback)
-            for block, memory in zip(self.blocks, self.memories, strict=True)
-        }
-        output_shifts = self.output_memory(feedback.unsqueeze(-1)).squeeze(-1)
-        return MemoryHead(self, self.keys(support), shifts, output_shifts, way)
+        memories = zip(self.blocks, self.memories, strict=True)
+        values = {block: self.values(memory, activations[block], feedback) for block, memory in memories}
+        return values, self.output_memory(feedback.unsqueeze(-1)).squeeze(-1)
 
     def values(self, memory: nn.Module, activations: Tensor, feedback: Tensor) -> Tensor:
         """Return the value of every neuron for every image, shaped as the activations.
@@ -113,20 +97,18 @@ class ShiftedNeurons(FixedWayMethod):
 
     def run(self, images: Tensor, shifts: dict[int, Tensor], activations: dict[int, Tensor] | None = None) -> Tensor:
         """Return logits (n, outputs) with shifts in some blocks; fill `activations` with the outputs of all blocks."""
+        own, names = dict(self.named_buffers()), [name for name, _ in self.backbone.named_buffers()]
+        statistics = {name: own[_shifted(name)] for name in names if _shifted(name) in own}
         maps = images
         for block, stage in enumerate(self.backbone.get_submodule("blocks").children()):
             after_shift = any(shifted < block for shifted in shifts)
-            maps = (with_tensors(stage, self._shifted_statistics(block)) if after_shift else stage)(maps)
+            maps = (with_tensors(stage, statistics, f"blocks.{block}.") if after_shift else stage)(maps)
             if activations is not None:
                 activations[block] = maps
             if block in shifts:
                 maps = maps + shifts[block]
         logits: Tensor = self.classifier(self.backbone.pool(maps))
         return logits
-
-    def _shifted_statistics(self, block: int) -> dict[str, Tensor]:
-        names = (name for name, _ in self.backbone.named_buffers() if name.startswith(f"blocks.{block}."))
-        return {name.removeprefix(f"blocks.{block}."): self.get_buffer(_shifted(name)) for name in names}
 
     def keys(self, images: Tensor) -> Tensor:
         """Return keys (n, key dim) of length one; they do not depend on the task."""
@@ -139,7 +121,7 @@ def _shifted(name: str) -> str:
 
 
 def _memory(inputs: int) -> nn.Sequential:
-    """Return a network that maps feedback to a value; it starts above 0, where the ReLU of a shift has a gradient."""
+    """Return a network that maps feedback to a value."""
     layers = perceptron(inputs, MEMORY_WIDTH, MEMORY_WIDTH, 1)
     nn.init.constant_(layers.get_parameter("4.bias"), FIRST_VALUE)
     return layers

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -16,31 +15,10 @@ from torch.nn import functional as F
 from tapnet.backbones import Backbone
 from tapnet.data.batches import EpisodeImages, class_labels
 from tapnet.errors import UserError
-from tapnet.methods.base import EpisodeLoss, FixedWayMethod, Head, cross_entropy, perceptron
+from tapnet.methods.base import EpisodeLoss, FixedWayMethod, FunctionHead, cross_entropy, perceptron
 
 FILTERS = 128  # of each dense block
 ATTENTION = ((64, 32), (256, 128), (512, 256))  # sizes of keys and values
-
-
-@dataclass(frozen=True)
-class SequenceHead(Head):
-    """The support set as each layer sees it; every query is the last item of a sequence of its own after it."""
-
-    method: SNAIL
-    contexts: list[Tensor]  # the input of each layer, (..., support, channels)
-    way: int
-
-    def logits(self, query: Tensor) -> Tensor:
-        return self.scores(self.method.embedded(query))
-
-    def scores(self, embedded: Tensor) -> Tensor:
-        """Return the logits of queries that are embedded already."""
-        unlabeled = embedded.new_zeros(*embedded.shape[:-1], self.method.way)
-        items = torch.cat([embedded, unlabeled], dim=-1)
-        for layer, context in zip(self.method.causal_layers, self.contexts, strict=True):
-            items = layer.append(context, items)
-        logits: Tensor = self.method.classifier(items)
-        return logits[..., : self.way]
 
 
 class SNAIL(FixedWayMethod):
@@ -55,8 +33,6 @@ class SNAIL(FixedWayMethod):
     features before the embedding, for a backbone that was trained otherwise and may give them any size. The dilations
     of the convolutions are 1, 2, 4, …: read literally the paper's begin with 2, and would reach only every second item.
     """
-
-    support_order_matters = True
 
     def __init__(
         self,
@@ -79,33 +55,37 @@ class SNAIL(FixedWayMethod):
         self.embedding = perceptron(backbone.dim, *embedding)
         dilations = [2**i for i in range(math.ceil(math.log2(way * shot + 1)))]
         channels = embedding[-1] + way
-        layers: list[CausalLayer] = []
+        self.layers = nn.ModuleList()
         for index, (keys, values) in enumerate(ATTENTION):
             for dilation in dilations if index else ():
-                layers.append(DenseBlock(channels, FILTERS, dilation))
+                self.layers.append(DenseBlock(channels, FILTERS, dilation))
                 channels += FILTERS
-            layers.append(CausalAttention(channels, keys, values))
+            self.layers.append(CausalAttention(channels, keys, values))
             channels += values
-        self.layers = nn.ModuleList(layers)
         self.classifier = nn.Linear(channels, way)
 
-    @property
-    def causal_layers(self) -> list[CausalLayer]:
-        return [layer for layer in self.layers if isinstance(layer, CausalLayer)]
+    def adapt(self, support: Tensor, labels: Tensor, way: int) -> FunctionHead:
+        contexts = self.contexts(self.embedded(support), labels, way)
+        return FunctionHead(lambda query: self.scores(contexts, self.embedded(query), way))
 
-    def adapt(self, support: Tensor, labels: Tensor, way: int) -> SequenceHead:
-        return self.adapt_to(self.embedded(support), labels, way)
-
-    def adapt_to(self, embedded: Tensor, labels: Tensor, way: int) -> SequenceHead:
-        """Return the head for support images that are embedded already."""
+    def contexts(self, embedded: Tensor, labels: Tensor, way: int) -> list[Tensor]:
+        """Return the embedded support set as each layer sees it, (..., support, channels)."""
         self.check_episode(embedded, labels, way)
         if self.training:
             order = torch.randperm(labels.shape[-1], device=labels.device)
             embedded, labels = embedded.index_select(labels.dim() - 1, order), labels.index_select(-1, order)
         contexts = [torch.cat([embedded, F.one_hot(labels, self.way).to(embedded.dtype)], dim=-1)]
-        for layer in self.causal_layers[:-1]:
+        for layer in list(self.layers)[:-1]:
             contexts.append(layer(contexts[-1]))
-        return SequenceHead(self, contexts, way)
+        return contexts
+
+    def scores(self, contexts: list[Tensor], embedded: Tensor, way: int) -> Tensor:
+        """Return the logits of embedded queries, each the last item of a sequence of its own after the contexts."""
+        items = torch.cat([embedded, embedded.new_zeros(*embedded.shape[:-1], self.way)], dim=-1)
+        for layer, context in zip(self.layers, contexts, strict=True):
+            items = layer(items, context)
+        logits: Tensor = self.classifier(items)
+        return logits[..., :way]
 
     def embedded(self, features: Tensor) -> Tensor:
         """Return the features (..., n, dim) as the sequence takes them, (..., n, size of the last layer)."""
@@ -122,25 +102,13 @@ class SNAIL(FixedWayMethod):
         numbers = torch.stack([torch.randperm(episode.way, device=device) for _ in range(copies)])  # of the classes
         support, query = (items.expand(copies, *items.shape) for items in (support, query))
         labels = numbers[:, class_labels(episode.way, shot, device)]
-        logits = self.adapt_to(support, labels, episode.way).scores(query)
+        logits = self.scores(self.contexts(support, labels, episode.way), query, episode.way)
         logits = logits.gather(-1, numbers.unsqueeze(-2).expand_as(logits))  # column k: class k of the episode
         labels = episode.query_labels.repeat(copies)
         return EpisodeLoss(cross_entropy(logits.flatten(0, 1), labels), logits[0])
 
 
-class CausalLayer(nn.Module):
-    """Adds channels to the items of a sequence; no item sees a later one."""
-
-    def forward(self, items: Tensor) -> Tensor:
-        """Return the sequence (..., length, more channels)."""
-        raise NotImplementedError
-
-    def append(self, context: Tensor, last: Tensor) -> Tensor:
-        """Return the items (..., n, more channels), each as if it alone followed the context."""
-        raise NotImplementedError
-
-
-class DenseBlock(CausalLayer):
+class DenseBlock(nn.Module):
     """Adds channels tanh(u) · sigmoid(v) to a sequence; u and v are causal convolutions of two taps."""
 
     def __init__(self, channels: int, filters: int, dilation: int) -> None:
@@ -149,20 +117,15 @@ class DenseBlock(CausalLayer):
         self.current = nn.Linear(channels, 2 * filters)
         self.earlier = nn.Linear(channels, 2 * filters, bias=False)
 
-    def forward(self, items: Tensor) -> Tensor:
-        return self._joined(F.pad(items, (0, 0, self.dilation, 0))[..., : items.shape[-2], :], items)
-
-    def append(self, context: Tensor, last: Tensor) -> Tensor:
-        place = context.shape[-2] - self.dilation
-        earlier = context[..., place : place + 1, :] if place >= 0 else torch.zeros_like(context[..., :1, :])
-        return self._joined(earlier, last)
-
-    def _joined(self, earlier: Tensor, items: Tensor) -> Tensor:
-        candidate, gate = (self.current(items) + self.earlier(earlier)).chunk(2, dim=-1)
+    def forward(self, items: Tensor, context: Tensor | None = None) -> Tensor:
+        """Return a sequence (..., n, more channels), or with a context its items, each as if it alone followed that."""
+        padded = F.pad(items if context is None else context, (0, 0, self.dilation, 0))
+        place = slice(items.shape[-2]) if context is None else slice(length := context.shape[-2], length + 1)
+        candidate, gate = (self.current(items) + self.earlier(padded[..., place, :])).chunk(2, dim=-1)
         return torch.cat([items, candidate.tanh() * gate.sigmoid()], dim=-1)
 
 
-class CausalAttention(CausalLayer):
+class CausalAttention(nn.Module):
     """Adds to every item a mixture of the values of the items up to itself.
 
     Keys begin as orthogonal projections, and equal to queries: from the start an item attends to those like itself.
@@ -175,27 +138,20 @@ class CausalAttention(CausalLayer):
         nn.init.orthogonal_(self.query.weight)
         self.key.load_state_dict(self.query.state_dict())
 
-    def forward(self, items: Tensor) -> Tensor:
-        return torch.cat([items, self.weights(items) @ self.value(items)], dim=-1)
+    def forward(self, items: Tensor, context: Tensor | None = None) -> Tensor:
+        """Return a sequence (..., n, more channels), or with a context its items, each as if it alone followed that."""
+        attention, values = self.weights(items, context), self.value(items)
+        if context is None:
+            return torch.cat([items, attention @ values], dim=-1)
+        return torch.cat([items, attention[..., :-1] @ self.value(context) + attention[..., -1:] * values], dim=-1)
 
-    def append(self, context: Tensor, last: Tensor) -> Tensor:
-        to_context, to_itself = self.appended_weights(context, last)
-        return torch.cat([last, to_context @ self.value(context) + to_itself * self.value(last)], dim=-1)
-
-    def weights(self, items: Tensor) -> Tensor:
-        """Return attention (..., length, length): rows sum to one, no item attends to a later one."""
-        scores = self.query(items) @ self.key(items).mT
-        later = torch.ones_like(scores, dtype=torch.bool).triu(diagonal=1)
-        return self._scaled(scores).masked_fill(later, -math.inf).softmax(dim=-1)
-
-    def appended_weights(self, context: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the attention (..., n, length) of the items to the context, and (..., n, 1) to themselves."""
-        queries = self.query(last)
-        scores = torch.cat(
-            [queries @ self.key(context).mT, (queries * self.key(last)).sum(dim=-1, keepdim=True)], dim=-1
-        )
-        attention = self._scaled(scores).softmax(dim=-1)
-        return attention[..., :-1], attention[..., -1:]
-
-    def _scaled(self, scores: Tensor) -> Tensor:
-        return scores / math.sqrt(self.key.out_features)
+    def weights(self, items: Tensor, context: Tensor | None = None) -> Tensor:
+        """Return attention that sums to one: (..., n, n) to the items up to each, or (..., n, context and itself)."""
+        queries, keys = self.query(items), self.key(items)
+        if context is None:
+            scores = queries @ keys.mT
+            scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(diagonal=1), -math.inf)
+        else:
+            scores = torch.cat([queries @ self.key(context).mT, (queries * keys).sum(dim=-1, keepdim=True)], dim=-1)
+        attention: Tensor = (scores / math.sqrt(self.key.out_features)).softmax(dim=-1)
+        return attention

@@ -6,7 +6,7 @@ Boris N. Oreshkin, Pau Rodriguez, Alexandre Lacoste. NeurIPS 2018.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,8 @@ from tapnet.errors import UserError
 from tapnet.functional import class_prototypes, widened
 from tapnet.methods.base import (
     EpisodeLoss,
+    FunctionHead,
     Head,
-    Method,
     PrototypeMethod,
     check_positive,
     cross_entropy,
@@ -50,67 +50,48 @@ class TadamAlpha(PrototypeMethod):
     the distance and chooses a fixed α on validation classes; their text calls it learned.
     """
 
-    def __init__(
-        self, backbone: Backbone, scale: float = 1.0, learned_scale: bool = True, squared: bool = False
-    ) -> None:
+    def __init__(self, backbone: Backbone, scale: float = 1.0, learned_scale: bool = True) -> None:
         super().__init__(backbone)
-        self.scale, self.squared = MetricScale(scale, learned_scale), squared
+        self.scale = MetricScale(scale, learned_scale)
 
     def adapt_to(self, prototypes: Tensor) -> PrototypeHead:
-        return PrototypeHead(prototypes, self.scale(), self.squared)
+        return PrototypeHead(prototypes, self.scale(), squared=False)
 
     def diagnostics(self) -> dict[str, float]:
         return {"metric_scale": self.scale().item()}
 
 
-@dataclass(frozen=True)
-class TaskConditionedHead(Head):
-    """A head over the features of a backbone that is conditioned on the task; queries are images."""
-
-    backbone: nn.Module
-    head: PrototypeHead
-
-    def logits(self, query: Tensor) -> Tensor:
-        return self.head.logits(self.project(query))
-
-    def project(self, features: Tensor) -> Tensor:
-        vectors: Tensor = self.backbone(features)
-        return vectors
-
-
-class TadamTC(Method):
+class TadamTC(TadamAlpha):
     r"""TADAM-α over a backbone that is conditioned on the task, with auxiliary classification of the training classes.
 
     A first pass without conditioning gives the mean of the prototypes. From it a task embedding network predicts a
     scale and a shift for every channel after every batch normalization, except in shortcuts; a second pass uses them.
     With `num_classes` a linear layer over the unconditioned features learns to tell the training classes apart, and
     its cross-entropy is added `auxiliary_weight` times. The authors take extra steps on random images for that; here
-    the images of the episode serve, whose first pass is needed anyway.
+    the images of the episode serve, whose first pass is needed anyway. All other `options` are TADAM-α's.
     """
 
     task_features = True
     batched = False
-    auxiliary_classes = True
+    prototypes_suffice = False
     training_only = ("auxiliary",)
 
     def __init__(
         self,
         backbone: Backbone,
-        scale: float = 1.0,
-        learned_scale: bool = True,
-        squared: bool = False,
         num_classes: int | None = None,
         auxiliary_weight: float = AUXILIARY_WEIGHT,
+        **options: Any,
     ) -> None:
-        super().__init__(backbone)
-        self.scale, self.squared = MetricScale(scale, learned_scale), squared
+        super().__init__(backbone, **options)
         self.task_embedding = TaskEmbedding(backbone)
         self.auxiliary = nn.Linear(backbone.dim, num_classes) if num_classes else None
         self.auxiliary_weight = auxiliary_weight
 
-    def adapt(self, support: Tensor, labels: Tensor, way: int) -> TaskConditionedHead:
+    def adapt(self, support: Tensor, labels: Tensor, way: int) -> Head:
         network = self._conditioned(self.backbone(support), labels, way)
-        return TaskConditionedHead(network, self._head(network(support), labels, way))
+        head = super().adapt(network(support), labels, way)
+        return FunctionHead(lambda query: head.logits(network(query)), network)
 
     def loss(self, episode: EpisodeImages) -> EpisodeLoss:
         """Return the cross-entropy of the queries, with the auxiliary one; support and query pass as one batch."""
@@ -118,7 +99,7 @@ class TadamTC(Method):
         plain = self.backbone(self.embed(episode.images, validate=False))
         features = self._conditioned(plain[: len(labels)], labels, way)(episode.images)
         support, query = features.split(episode.sizes)
-        logits = self._head(support, labels, way).logits(query)
+        logits = super().adapt(support, labels, way).logits(query)
         loss = cross_entropy(logits, episode.query_labels) + self.task_embedding.penalty()
         if self.auxiliary is not None:
             loss = loss + self.auxiliary_weight * cross_entropy(self.auxiliary(plain), episode.split_labels)
@@ -126,16 +107,12 @@ class TadamTC(Method):
 
     def diagnostics(self) -> dict[str, float]:
         sizes = self.task_embedding.multipliers.detach().abs().amax(dim=-1)
-        return {"metric_scale": self.scale().item(), "gamma_0": sizes[0].item(), "beta_0": sizes[1].item()}
+        return super().diagnostics() | {"gamma_0": sizes[0].item(), "beta_0": sizes[1].item()}
 
     def _conditioned(self, support: Tensor, labels: Tensor, way: int) -> nn.Module:
         """Return the backbone conditioned on the task of these unconditioned support features."""
         task = class_prototypes(support, labels, way, validate=False).mean(dim=-2)
         return with_tensors(self.backbone, self.task_embedding(self.backbone, task))
-
-    def _head(self, support: Tensor, labels: Tensor, way: int) -> PrototypeHead:
-        prototypes = class_prototypes(support, labels, way, validate=False)
-        return PrototypeHead(prototypes, self.scale(), self.squared)
 
 
 class TaskEmbedding(nn.Module):

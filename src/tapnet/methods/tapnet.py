@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from tapnet.functional import (
     class_prototypes,
     euclidean_distances,
     linear_head,
+    modified_references,
     null_coordinates,
     projected_distances,
     projection_errors,
@@ -32,6 +33,9 @@ from tapnet.functional import (
 from tapnet.methods.base import Head, LinearHead, PrototypeMethod, check_choice, check_positive
 
 BASES = ("householder", "references")
+SELECTIONS = tuple(rule for rule in SELECTION_STRATEGIES if rule != "random")
+REFERENCES = ("modified", "original")
+SCORES = ("squared", "euclidean", "inner", "cosine")
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class ProjectionHead(Head):
     differentiable: bool = False
     basis: str = "householder"
     temperature: float = 1.0
+    distance: str = "squared"  # one of SCORES
     shift: Tensor | None = None  # (..., way), added to the scores before they are divided by the temperature
 
     @property
@@ -53,29 +58,40 @@ class ProjectionHead(Head):
         return self.errors.take_along_dim(self.chosen.argsort(dim=-1).unsqueeze(-1), dim=-2)
 
     @property
-    def leading(self) -> Tensor | None:
+    def leading_directions(self) -> Tensor | None:
         """The first directions of the projection if `basis` is `references`, else `None`."""
         return reference_directions(self.references, self.errors) if self.basis == "references" else None
 
     def logits(self, query: Tensor) -> Tensor:
-        if self.projection_dim is None:
-            distances = projected_distances(query, self.references, self.errors, None, self.differentiable)
-        else:
-            distances = euclidean_distances(self.project(query), self.project(self.references)).square()
-        scores = -distances if self.shift is None else self.shift.unsqueeze(-2) - distances
+        scores = self._scores(query)
+        if self.shift is not None:
+            scores = self.shift.unsqueeze(-2) + scores
         return scores if self.temperature == 1 else scores / self.temperature
 
+    def _scores(self, query: Tensor) -> Tensor:
+        if self.distance == "squared" and self.projection_dim is None:
+            return -projected_distances(query, self.references, self.errors, None, self.differentiable)
+        queries, references = self.project(query), self.project(self.references)
+        if self.distance in ("squared", "euclidean"):
+            distances = euclidean_distances(queries, references)
+            return -(distances.square() if self.distance == "squared" else distances)
+        if self.distance == "cosine":
+            queries, references = F.normalize(queries, dim=-1), F.normalize(references, dim=-1)
+        return queries @ references.mT
+
     def linear(self) -> LinearHead | None:
+        if self.distance != "squared":
+            return None
         errors = self.errors if self.projection_dim is None else self.ordered_errors
-        weight, bias = linear_head(self.references, errors, self.projection_dim, self.leading)
+        weight, bias = linear_head(self.references, errors, self.projection_dim, self.leading_directions)
         shifted = bias if self.shift is None else bias + self.shift
-        return LinearHead(weight / self.temperature, shifted / self.temperature, class_centers=self.references)
+        return LinearHead(weight / self.temperature, shifted / self.temperature, centers=self.references)
 
     def project(self, features: Tensor) -> Tensor:
         """Return coordinates (..., n, D) inside the projection; at full dimension their residuals (..., n, L)."""
         if self.projection_dim is None:
             return residuals(features, self.errors if self.differentiable else self.errors.detach())
-        return null_coordinates(features, self.ordered_errors, self.projection_dim, self.leading)
+        return null_coordinates(features, self.ordered_errors, self.projection_dim, self.leading_directions)
 
     @property
     def centers(self) -> Tensor:
@@ -99,7 +115,6 @@ class TapNet(PrototypeMethod):
     """
 
     way_option = "num_references"
-    follows_class_order = False  # under `closest`
     adapt_options: ClassVar[tuple[str, ...]] = ("selection", "projection_dim", "basis", "reference_shots")
     order_free_options = {"selection": "optimal"}  # noqa: RUF012
 
@@ -133,9 +148,10 @@ class TapNet(PrototypeMethod):
         check_positive("initial_norm", initial_norm)
         directions = torch.randn(num_references, backbone.dim) / math.sqrt(backbone.dim)
         self.references = nn.Parameter(initial_norm * directions)
+        self.reference_bias: nn.Parameter | None = None  # only `TapNetVariant` has one
 
     def check_options(self) -> None:
-        check_choice("selection", self.selection, tuple(rule for rule in SELECTION_STRATEGIES if rule != "random"))
+        check_choice("selection", self.selection, SELECTIONS)
         check_choice("basis", self.basis, BASES)
         if self.projection_dim is not None and not isinstance(self.projection_dim, Integral):
             raise UserError(f"`projection_dim` needs to be a whole number or None, got {self.projection_dim!r}.")
@@ -178,7 +194,7 @@ class TapNet(PrototypeMethod):
         """Return which reference each class takes, (..., way)."""
         way, available = prototypes.shape[-2], len(self.references)
         if not self.training:
-            return select_references(prototypes, self.references, self.selection)
+            return select_references(prototypes, self.references, self.selection, bias=self.reference_bias)
         if way != available:
             raise UserError(
                 f"Training episodes need {available} classes, one per reference, got {way}: build TapNet with "
@@ -192,3 +208,57 @@ class TapNet(PrototypeMethod):
 
     def snapshot(self) -> dict[str, Tensor]:
         return {"references": self.references}
+
+
+class TapNetVariant(TapNet):
+    """TapNet with one part exchanged, for ablations, the authors' checkpoints and the comparison with MANN.
+
+    - `projection_references`: `modified` references build the projection, as in the paper, or `original` ones.
+    - `classification_references`: `original` references classify, as in the paper, or `modified` ones.
+    - `distance`: `squared` as in the authors' code, `euclidean` as printed in eq. (1), `inner`: the inner product
+      inside the projection, to which the paper reduces the read-out of memory-augmented networks, and `cosine`, the
+      same with both sides normalized.
+    - `reference_bias`: a learned $b_k$ per reference, as in the authors' code; it adds $2b_k$ to the logits and to the
+      score by which references are selected, and does not affect the projection.
+
+    All other `options` are TapNet's.
+    """
+
+    adapt_options = (*TapNet.adapt_options, "projection_references", "classification_references", "distance")
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        num_references: int,
+        projection_references: str = "modified",
+        classification_references: str = "original",
+        distance: str = "squared",
+        reference_bias: bool = False,
+        **options: Any,
+    ) -> None:
+        self.projection_references, self.classification_references = projection_references, classification_references
+        self.distance = distance
+        super().__init__(backbone, num_references, **options)  # checks all options
+        if reference_bias and distance != "squared":
+            raise UserError(
+                "`reference_bias` is defined for squared distances only: leave out `reference_bias` or `distance`."
+            )
+        if reference_bias:
+            self.reference_bias = nn.Parameter(torch.zeros(num_references))
+
+    def check_options(self) -> None:
+        super().check_options()
+        check_choice("projection_references", self.projection_references, REFERENCES)
+        check_choice("classification_references", self.classification_references, REFERENCES[::-1])
+        check_choice("distance", self.distance, SCORES)
+
+    def adapt_to(self, prototypes: Tensor, chosen: Tensor | None = None) -> ProjectionHead:
+        head = super().adapt_to(prototypes, chosen)
+        references, errors, bias = head.references, head.errors, self.reference_bias
+        if self.projection_references == "original":
+            prototypes = prototypes if self.differentiable else prototypes.detach()
+            errors = projection_errors(references, prototypes, modified=False)
+        if self.classification_references == "modified":
+            references = modified_references(references)
+        shift = None if bias is None else 2 * bias[head.chosen]
+        return replace(head, references=references, errors=errors, distance=self.distance, shift=shift)

@@ -5,8 +5,6 @@ Yanbin Liu, Juho Lee, Minseop Park, Saehoon Kim, Eunho Yang, Sung Ju Hwang, Yi Y
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +13,7 @@ from tapnet.backbones.base import convolution, halved, halving, normalization
 from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
 from tapnet.functional import euclidean_distances, widened
-from tapnet.methods.base import EpisodeLoss, Head, Method, cross_entropy
+from tapnet.methods.base import EpisodeLoss, FunctionHead, Method, cross_entropy
 
 WIDTH, HIDDEN = 64, 8  # of the network that computes the length scales
 EPSILON = 1e-6
@@ -44,29 +42,6 @@ def propagate(weights: Tensor, labels: Tensor, alpha: float) -> Tensor:
     return spread
 
 
-@dataclass(frozen=True)
-class PropagationHead(Head):
-    """Propagates the labels of the support set over one graph of support set and queries."""
-
-    support: Tensor  # (..., n, channels, height, width)
-    members: Tensor  # (..., n, way), one-hot
-    length_scale: LengthScale
-    neighbors: int
-    alpha: float
-
-    def all_logits(self, query: Tensor) -> Tensor:
-        """Return scores (..., n + query, way) of the support set and the queries."""
-        maps = torch.cat([self.support, query.to(self.support.dtype)], dim=-4)
-        scales = widened(self.length_scale(maps))
-        with torch.autocast(query.device.type, enabled=False):
-            weights = similarities(maps.flatten(-3), scales, self.neighbors)
-            unlabeled = self.members.new_zeros(*query.shape[:-3], self.members.shape[-1])
-            return propagate(weights, torch.cat([self.members, unlabeled], dim=-2), self.alpha)
-
-    def logits(self, query: Tensor) -> Tensor:
-        return self.all_logits(query)[..., self.members.shape[-2] :, :]
-
-
 class TransductivePropagation(Method):
     """Labels propagate in closed form from the support set to all queries of the episode at once.
 
@@ -86,14 +61,23 @@ class TransductivePropagation(Method):
         self.neighbors, self.alpha = neighbors, alpha
         self.length_scale = LengthScale(backbone.map_shape)
 
-    def adapt(self, support: Tensor, labels: Tensor, way: int) -> PropagationHead:
+    def adapt(self, support: Tensor, labels: Tensor, way: int) -> FunctionHead:
         members = self.members(support, labels, way)
-        return PropagationHead(widened(support), members, self.length_scale, self.neighbors, self.alpha)
+        return FunctionHead(lambda query: self.all_logits(support, members, query)[..., labels.shape[-1] :, :])
+
+    def all_logits(self, support: Tensor, members: Tensor, query: Tensor) -> Tensor:
+        """Return scores (..., n + query, way) of the support set, whose one-hot labels are `members`, and queries."""
+        maps = torch.cat([widened(support), query.to(members.dtype)], dim=-4)
+        scales = widened(self.length_scale(maps))
+        with torch.autocast(query.device.type, enabled=False):
+            weights = similarities(maps.flatten(-3), scales, self.neighbors)
+            unlabeled = members.new_zeros(*query.shape[:-3], members.shape[-1])
+            return propagate(weights, torch.cat([members, unlabeled], dim=-2), self.alpha)
 
     def loss(self, episode: EpisodeImages) -> EpisodeLoss:
         """Return the cross-entropy of support set and queries."""
         support, query = self.embed(episode.images, validate=False).split(episode.sizes)
-        logits = self.adapt(support, episode.support_labels, episode.way).all_logits(query)
+        logits = self.all_logits(support, self.members(support, episode.support_labels, episode.way), query)
         loss = cross_entropy(logits, torch.cat([episode.support_labels, episode.query_labels]))
         return EpisodeLoss(loss, logits[len(support) :])
 

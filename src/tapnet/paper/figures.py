@@ -288,7 +288,7 @@ def _spaces(method: TapNet, episode: EpisodeImages) -> tuple[Points, Points, Poi
     head = method.adapt_to(class_prototypes(support, episode.support_labels, episode.way))
     references, modified = method.references[head.chosen], _projection_references(method) == "modified"
     points = torch.cat([query, modified_references(references) if modified else references])
-    inside = points @ null_space(head.ordered_errors, method.projection_dim, head.leading)
+    inside = points @ null_space(head.ordered_errors, method.projection_dim, head.leading_directions)
     exact = None
     if len(references) == 3 and method.projection_dim is None and head.shift is None:
         plane = reference_directions(head.references, head.errors)

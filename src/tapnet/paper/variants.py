@@ -15,7 +15,7 @@ from tapnet.data.batches import class_labels
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.errors import UserError
 from tapnet.evaluation.evaluator import Accuracies, Evaluator
-from tapnet.functional import reference_directions, reflections, select_references
+from tapnet.functional import null_coordinates, reference_directions, select_references
 from tapnet.methods import Head, LinearHead, Method, PrototypeMethod, TapNet, TapNetVariant
 from tapnet.methods.base import check_choice
 from tapnet.methods.tapnet import BASES
@@ -83,12 +83,9 @@ def dimension_accuracies(
     for start in range(0, task.episodes, size):
         batch = sampler.batch(start, min(start + size, task.episodes))
         head = method.adapt_to(evaluator.prototypes(batch.support))
-        hidden = head.ordered_errors
-        if basis == "references":
-            hidden = torch.cat([hidden, reference_directions(head.references, head.errors)], dim=-2)
-        vectors, triangle = reflections(hidden)
+        first = reference_directions(head.references, head.errors) if basis == "references" else None
         both = torch.cat([evaluator.gathered(batch.query), head.references], dim=1)
-        inside = torch.baddbmm(both, both @ (triangle.mT @ vectors).mT, vectors, alpha=-1)[..., way:]
+        inside = null_coordinates(both, head.ordered_errors, None, first)
         inside = inside if rotation is None else inside @ rotation
         queries, references = inside[:, :-way].unsqueeze(1), inside[:, -way:].unsqueeze(2)
         scores = (queries * (2 * references)).sub_(references.square())  # (episodes, way, way · query, L - way)
@@ -147,7 +144,7 @@ class RotatedViews(PrototypeMethod):
     """A method that classifies each of four rotations separately and adds the logits."""
 
     def __init__(self, method: Method) -> None:
-        if not isinstance(method, PrototypeMethod):
+        if not (isinstance(method, PrototypeMethod) and method.prototypes_suffice):
             raise UserError(
                 f"This ablation needs a method of class prototypes, the checkpoint is a {type(method).__name__}."
             )
