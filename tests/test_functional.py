@@ -15,7 +15,6 @@ from tapnet.functional import (
     null_space,
     projected_distances,
     projection_errors,
-    reflections,
     select_references,
 )
 
@@ -81,20 +80,6 @@ def test_projected_distances_use_the_first_columns_of_the_null_space(dim):
     torch.testing.assert_close(projected_distances(queries, references, errors, dim), expected)
 
 
-def test_projected_distances_of_a_batch_are_those_of_its_episodes():
-    queries, references, errors = episode(5, 32, batch=(2, 3))
-    together = projected_distances(queries, references, errors)
-    for i, j in itertools.product(range(2), range(3)):
-        alone = projected_distances(queries[i, j], references[i, j], errors[i, j])
-        torch.testing.assert_close(together[i, j], alone)
-
-
-def test_projected_distances_share_references_across_a_batch():
-    queries, references, errors = episode(5, 32, batch=(4,))
-    shared = projected_distances(queries, references[0], errors)
-    torch.testing.assert_close(shared, projected_distances(queries, references[:1].expand(4, -1, -1), errors))
-
-
 @pytest.mark.parametrize("dim", [None, 4])
 def test_linear_head_has_the_softmax_of_the_distances(dim):
     queries, references, errors = episode(5, 24, batch=(3,), dtype=torch.float64)
@@ -110,15 +95,8 @@ def test_gradients_of_queries_and_references_hold_the_projection_constant():
     references.requires_grad_()
     assert torch.autograd.gradcheck(lambda x, phi: projected_distances(x, phi, errors), (queries, references))
     assert torch.autograd.gradcheck(lambda x, phi: projected_distances(x, phi, errors, 2), (queries, references))
-
-
-def test_gradients_do_not_reach_the_errors():
-    queries, references, errors = episode(3, 8)
-    references.requires_grad_()
-    errors.requires_grad_()
-    projected_distances(queries, references, errors).sum().backward()
+    projected_distances(queries, references, errors.requires_grad_()).sum().backward()
     assert errors.grad is None
-    assert references.grad is not None
 
 
 def test_gradients_reach_the_errors_when_asked():
@@ -144,16 +122,6 @@ def test_null_space_is_orthonormal_and_hides_every_error(way, more, seed):
     assert (errors @ basis).abs().max() < 1e-10
 
 
-@pytest.mark.parametrize("way", [2, 5, 64])
-def test_reflections_give_the_null_coordinates(way):
-    queries, _, errors = episode(way, 128, batch=(3,), dtype=torch.float64)
-    errors[0, -1] = errors[0, 0]
-    errors[1] = 0
-    vectors, triangle = reflections(errors)
-    reflected = queries - queries @ vectors.mT @ triangle @ vectors
-    torch.testing.assert_close(reflected[..., way:], null_coordinates(queries, errors, None))
-
-
 @pytest.mark.parametrize("rank", [0, 1, 3])
 def test_null_space_keeps_its_shape_when_errors_depend_on_each_other(rank):
     few = torch.randn(rank, 12, dtype=torch.float64)
@@ -175,11 +143,6 @@ def test_modified_references_point_as_the_authors_code_does():
     references = torch.randn(5, 7)
     theirs = 5 * references - references.sum(dim=0)
     torch.testing.assert_close(F.normalize(modified_references(references), dim=-1), F.normalize(theirs, dim=-1))
-
-
-def test_projection_errors_are_zero_when_prototypes_point_along_modified_references():
-    references = torch.randn(4, 9)
-    assert projection_errors(references, 3 * modified_references(references)).abs().max() < 1e-6
 
 
 def test_errors_of_original_references_have_the_null_space_of_a_float64_svd():
@@ -226,19 +189,14 @@ def test_select_farthest_takes_the_farthest_that_is_free():
     assert select_references(prototypes, references, "farthest").tolist() == [2, 1]
 
 
-def test_select_random_is_repeated_by_its_generator():
-    prototypes, references = torch.randn(3, 5, 8), torch.randn(20, 8)
-    first, second = (
-        select_references(prototypes, references, "random", torch.Generator().manual_seed(7)) for _ in range(2)
-    )
-    assert first.tolist() == second.tolist()
-
-
 @pytest.mark.parametrize("strategy", ["closest", "optimal", "random", "farthest"])
-def test_select_gives_no_reference_twice(strategy):
+def test_select_gives_no_reference_twice_and_the_same_again(strategy):
     prototypes, references = torch.randn(4, 6, 8), torch.randn(6, 8)
-    chosen = select_references(prototypes, references, strategy, torch.Generator())
-    assert chosen.sort(dim=-1).values.tolist() == [list(range(6))] * 4
+    first, again = (
+        select_references(prototypes, references, strategy, torch.Generator().manual_seed(7)) for _ in range(2)
+    )
+    assert first.sort(dim=-1).values.tolist() == [list(range(6))] * 4
+    assert torch.equal(first, again)
 
 
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
@@ -255,14 +213,6 @@ def test_autocast_does_not_reach_the_equations():
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(projected_distances(queries, references, errors), expected, rtol=0, atol=0)
         assert class_prototypes(queries, torch.arange(6) % 3, 3).dtype == torch.float32
-
-
-def test_query_order_and_company_change_no_distance():
-    queries, references, errors = episode(5, 64, query=20)
-    together = projected_distances(queries, references, errors)
-    order = torch.randperm(20)
-    torch.testing.assert_close(projected_distances(queries[order], references, errors), together[order])
-    torch.testing.assert_close(projected_distances(queries[:1], references, errors), together[:1])
 
 
 NAN = torch.full((3, 8), torch.nan)
@@ -315,11 +265,6 @@ FEATURES, LABELS = torch.randn(6, 8), torch.tensor([0, 1, 2, 0, 1, 0])
 def test_what_is_no_tensor_of_the_right_kind_is_refused_by_name(call, words):
     with pytest.raises(ValueError, match=words):
         call()
-
-
-def test_a_call_with_too_many_arguments_is_python_s_own_error():
-    with pytest.raises(TypeError):
-        null_space(FEATURES[:3], 2, None, 4)
 
 
 def test_blended_references_that_count_for_very_many_images_are_the_references():

@@ -36,7 +36,7 @@ def main() -> None:
     for argument in args.datasets:
         name, _, splits = argument.partition(":")
         for split in (splits or "train").split(","):
-            means.append(class_means(network.method.backbone.variant.name, load_dataset(name, split, args.root)))
+            means.append(class_means(network.method.backbone.variant, load_dataset(name, split, args.root)))
             print(f"{name} {split}: {len(means[-1])} classes")
     path = args.out / f"{Path(args.network).stem}.safetensors"
     origin = f"built by tools/build_background.py from {' '.join(args.datasets)}"

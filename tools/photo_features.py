@@ -31,7 +31,7 @@ def network_features(backbone: Backbone, images: ImageSet, precision: str) -> Te
     """Return the features (n, dim) of every image; a metric is applied to cached features without one."""
     if not isinstance(backbone, EfficientNetLite) or not backbone.plain_share:
         return cached_features(backbone, images, precision, feature_cache())
-    roots = square_roots(backbone.variant.name, images, precision)
+    roots = square_roots(backbone.variant, images, precision)
     return backbone.pool(roots.square()[:, :, None, None])  # as maps of one pixel; their scale does not matter
 
 

@@ -2,8 +2,7 @@ r"""The equations of TapNet (Yoon, Seo, Moon, ICML 2019) as pure functions over 
 
 Shapes end in (way, dim) or (query, dim); any leading dimensions are batches of episodes. Symbols of the paper:
 references $\phi_k$, modified references $\tilde\phi_k$, prototypes $c_k$, errors $\epsilon_k$, projection $M$, way
-$N_c$, dim $L$.
-Half-precision inputs are computed in float32, also inside `torch.autocast`.
+$N_c$, dim $L$. Half-precision inputs are computed in float32, also inside `torch.autocast`.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from torch.nn import functional as F
 
 from tapnet.errors import NonFiniteError, UserError
 
+SELECTION_STRATEGIES = ("closest", "optimal", "random", "farthest")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -32,34 +32,31 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         wide_args, wide_kwargs = [*map(_widened, args)], {name: _widened(value) for name, value in kwargs.items()}
-        device = _check_floats(function.__name__, [*wide_args, *wide_kwargs.values()])
-        with torch.autocast(device.type, enabled=False):
+        first, *others = *wide_args, *wide_kwargs.values(), None
+        if not _is_float(first) or first.dim() < 2:
+            got = f"{type_name(first)} of shape {tuple(first.shape)}" if isinstance(first, Tensor) else type_name(first)
+            raise UserError(f"`{function.__name__}` takes tensors of floats of shape (..., n, dim), got {got}.")
+        dtypes = {type_name(value): None for value in (first, *others) if _is_float(value)}
+        if len(dtypes) > 1:
+            got = f"got {' and '.join(dtypes)}: convert them with .to(dtype)"
+            raise UserError(f"`{function.__name__}` takes tensors of one dtype, {got}.")
+        with torch.autocast(first.device.type, enabled=False):
             return function(*wide_args, **wide_kwargs)
 
     return wrapper
 
 
+def _is_float(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
 def _widened(value: Any) -> Any:
-    return widened(value) if isinstance(value, Tensor) and value.is_floating_point() else value
+    return widened(value) if _is_float(value) else value
 
 
 def widened(tensor: Tensor) -> Tensor:
     """Return the tensor in float64 if it is that, else in float32."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-
-
-def _check_floats(name: str, values: list[Any]) -> torch.device:
-    """Return the device of the tensors; raise UserError unless they are floats of one dtype."""
-    first = values[0] if values else None
-    if not isinstance(first, Tensor) or not first.is_floating_point() or first.dim() < 2:
-        shape = f" of shape {tuple(first.shape)}" if isinstance(first, Tensor) else ""
-        raise UserError(f"`{name}` takes tensors of floats of shape (..., n, dim), got {type_name(first)}{shape}.")
-    dtypes = {type_name(value): None for value in values if isinstance(value, Tensor) and value.is_floating_point()}
-    if len(dtypes) > 1:
-        raise UserError(
-            f"`{name}` takes tensors of one dtype, got {' and '.join(dtypes)}: convert them with .to(dtype)."
-        )
-    return first.device
 
 
 def type_name(value: Any) -> str:
@@ -78,8 +75,7 @@ def check_labels(labels: Any, way: int | None = None) -> int:
         raise UserError(f"Labels of a {way}-way episode are 0 to {way - 1}, got {labels.min()} to {labels.max()}.")
     if way > labels.shape[-1]:
         raise UserError(f"Every one of the {way} classes needs a support image, got {labels.shape[-1]} images.")
-    shots = F.one_hot(labels, way).sum(dim=-2)
-    if (shots == 0).any():
+    if ((shots := F.one_hot(labels, way).sum(dim=-2)) == 0).any():
         raise UserError(f"Every one of the {way} classes needs a support image, got {shots.tolist()} per class.")
     return way
 
@@ -150,33 +146,29 @@ def _projection_sizes(errors: Tensor, dim: int | None, vectors: Tensor | None = 
 
 
 @full_precision
-def null_space(errors: Tensor, dim: int | None = None, leading: Tensor | None = None) -> Tensor:
+def null_space(errors: Tensor, dim: int | None = None, leading_directions: Tensor | None = None) -> Tensor:
     r"""An orthonormal basis that hides every error: $M = \mathrm{null}_D([\epsilon_1; \dots])$ of eq. (4), (..., L, D).
 
     D is `dim`, or L - way if `None`, whatever the rank of the errors. Householder reflections map the errors onto the
     first `way` axes; M is the image of the other axes, so it is orthogonal to the errors by construction, even if they
     are linearly dependent. For D < L - way the paper's M is not unique: ours depends on the order of the errors and
-    starts with the directions `leading` (..., n, L), such as `reference_directions`, if they are given.
+    starts with the `leading_directions` (..., n, L), such as `reference_directions`, if they are given.
     """
     way, length, dim = _projection_sizes(errors, dim)
     axes = torch.eye(length, dtype=errors.dtype, device=errors.device)[:, way : way + dim]
-    return torch.ormqr(*torch.geqrf(_stacked(errors, leading).mT), axes.expand(*errors.shape[:-2], length, dim))
+    axes = axes.expand(*errors.shape[:-2], length, dim)
+    return torch.ormqr(*torch.geqrf(_stacked(errors, leading_directions).mT), axes)
 
 
 @full_precision
 def projected_distances(
-    queries: Tensor,
-    references: Tensor,
-    errors: Tensor,
-    dim: int | None = None,
-    differentiable: bool = False,
+    queries: Tensor, references: Tensor, errors: Tensor, dim: int | None = None, differentiable: bool = False
 ) -> Tensor:
     r"""Squared distances inside the projection, $\|M(x) - M(\phi_k)\|^2$ of eq. (1), shape (..., query, way).
 
     M is `null_space(errors, dim)`, but never formed. Vectors are projected before they are subtracted, so no distance
-    is negative or a difference of large squares. Gradients reach queries and references; the projection is a constant
-    unless `differentiable` (at full dimension only), which helps short training. The paper prints the distance itself,
-    their code has its square.
+    is a difference of large squares. Gradients reach queries and references, and the projection if `differentiable` (at
+    full dimension only), which helps short training. The paper prints the distance itself, their code has its square.
     """
     if differentiable:
         if dim is not None:
@@ -193,18 +185,20 @@ def euclidean_distances(queries: Tensor, points: Tensor) -> Tensor:
 
 
 @full_precision
-def null_coordinates(vectors: Tensor, errors: Tensor, dim: int | None = None, leading: Tensor | None = None) -> Tensor:
-    """Coordinates (..., n, dim) of each vector in `null_space(errors, dim, leading)`, in O(L · way) per vector."""
+def null_coordinates(
+    vectors: Tensor, errors: Tensor, dim: int | None = None, leading_directions: Tensor | None = None
+) -> Tensor:
+    """Coordinates (..., n, dim) of each vector in the basis `null_space`, in O(L · way) per vector."""
     way, _, dim = _projection_sizes(errors, dim, vectors)
-    errors = _stacked(errors.detach(), leading)
+    errors = _stacked(errors.detach(), leading_directions)
     batch = torch.broadcast_shapes(vectors.shape[:-2], errors.shape[:-2])
     reflections, scales = torch.geqrf(errors.expand(*batch, *errors.shape[-2:]).mT)
     columns = vectors.expand(*batch, *vectors.shape[-2:]).mT
     return torch.ormqr(reflections, scales, columns, transpose=True).mT[..., way : way + dim]
 
 
-def _stacked(errors: Tensor, leading: Tensor | None) -> Tensor:
-    return errors if leading is None else torch.cat([errors, leading.detach()], dim=-2)
+def _stacked(errors: Tensor, directions: Tensor | None) -> Tensor:
+    return errors if directions is None else torch.cat([errors, directions.detach()], dim=-2)
 
 
 @full_precision
@@ -217,7 +211,7 @@ def residuals(vectors: Tensor, errors: Tensor) -> Tensor:
 
 @full_precision
 def linear_head(
-    references: Tensor, errors: Tensor, dim: int | None = None, leading: Tensor | None = None
+    references: Tensor, errors: Tensor, dim: int | None = None, leading_directions: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     r"""Weight (..., way, L) and bias (..., way) of the linear layer with the same softmax as the projected distances.
 
@@ -228,9 +222,9 @@ def linear_head(
     if dim == length - way:  # the whole null space needs no basis of its own
         inside = residuals(references, errors.detach())
         return 2 * inside, -inside.square().sum(dim=-1)
-    inside = null_coordinates(references, errors, dim, leading)  # (..., way, dim)
+    inside = null_coordinates(references, errors, dim, leading_directions)  # (..., way, dim)
     padded = F.pad(inside, (way, length - way - dim))
-    weight = 2 * torch.ormqr(*torch.geqrf(_stacked(errors.detach(), leading).mT), padded.mT).mT
+    weight = 2 * torch.ormqr(*torch.geqrf(_stacked(errors.detach(), leading_directions).mT), padded.mT).mT
     return weight, -inside.square().sum(dim=-1)
 
 
@@ -239,28 +233,13 @@ def reference_directions(references: Tensor, errors: Tensor) -> Tensor:
     """Orthonormal directions in which the projected references differ, largest difference first, (..., way - 1, L).
 
     With these as the first columns of M, D = way - 1 loses nothing: any further direction adds the same amount to a
-    query's distance from every reference. The first two span the best plane for a plot.
+    query's distance from every reference.
     """
     way, _, _ = _projection_sizes(errors, None, references)
     inside = residuals(references.detach(), errors.detach())
     centered = inside - inside.mean(dim=-2, keepdim=True)
     directions: Tensor = torch.linalg.svd(centered, full_matrices=False).Vh[..., : way - 1, :]
     return directions
-
-
-@full_precision
-def reflections(errors: Tensor) -> tuple[Tensor, Tensor]:
-    r"""V (..., way, L) and T (..., way, way): $x - x V^\top T V$, from axis `way` on, are the `null_coordinates` of x.
-
-    This is the compact WY form of Schreiber and Van Loan (1989): all Householder reflections in two thin products.
-    """
-    _projection_sizes(errors, None)
-    packed, scales = torch.geqrf(errors.detach().mT)
-    vectors = packed.mT.triu(1)
-    vectors.diagonal(dim1=-2, dim2=-1).fill_(1)
-    system = (vectors @ vectors.mT).triu(1) * scales.unsqueeze(-1)
-    system.diagonal(dim1=-2, dim2=-1).fill_(1)
-    return vectors, torch.linalg.solve_triangular(system, torch.diag_embed(scales), upper=True)
 
 
 @full_precision
@@ -271,8 +250,6 @@ def blended_references(references: Tensor, prototypes: Tensor, shots: Tensor, re
     (`reference_shots`). Inside the projection the two point the same way, so this is the class mean with the reference
     as its prior. As $\kappa \to \infty$ it becomes the paper's reference.
     """
-    if not 0 <= reference_shots < float("inf"):
-        raise UserError(f"`reference_shots` needs to be 0 or more, got {reference_shots}.")
     reference_shots = min(reference_shots, 1e12)  # more would overflow, and this leaves nothing of the prototypes
     return (reference_shots * references + shots * prototypes) / (reference_shots + shots)
 
@@ -295,8 +272,8 @@ def select_references(
     A `bias` (available,) brings each reference closer by twice its value, as in the authors' code.
     """
     way, available = prototypes.shape[-2], references.shape[-2]
-    if strategy not in _STRATEGIES:
-        raise UserError(f"Reference selection is one of {', '.join(_STRATEGIES)}, got {strategy!r}.")
+    if strategy not in SELECTION_STRATEGIES:
+        raise UserError(f"Reference selection is one of {', '.join(SELECTION_STRATEGIES)}, got {strategy!r}.")
     if way > available:
         raise UserError(f"{way} classes need {way} references, there are {available}: train with more ways.")
     prototypes, references = prototypes.detach(), references.detach()
@@ -306,10 +283,17 @@ def select_references(
     distances = squares - 2 * prototypes @ references.mT  # (..., way, available), less the prototypes' squares
     if bias is not None:
         distances = distances - 2 * bias.detach()
-    return _STRATEGIES[strategy](distances, generator)
+    if strategy == "optimal":
+        return _optimal(distances)
+    if strategy != "random":
+        return _closest(distances if strategy == "closest" else -distances)
+    if generator is None:
+        raise UserError("Random selection needs a `generator`, so that it can be repeated.")
+    scores = torch.rand(*distances.shape[:-2], available, generator=generator, device=generator.device)
+    return scores.argsort(dim=-1)[..., :way].to(distances.device)
 
 
-def _closest(distances: Tensor, _: torch.Generator | None) -> Tensor:
+def _closest(distances: Tensor) -> Tensor:
     distances, chosen = distances.clone(), []
     for k in range(distances.shape[-2]):
         index = distances[..., k, :].argmin(dim=-1, keepdim=True)  # (..., 1)
@@ -318,24 +302,7 @@ def _closest(distances: Tensor, _: torch.Generator | None) -> Tensor:
     return torch.cat(chosen, dim=-1)
 
 
-def _optimal(distances: Tensor, _: torch.Generator | None) -> Tensor:
+def _optimal(distances: Tensor) -> Tensor:
     tables = distances.reshape(-1, *distances.shape[-2:]).double().cpu().numpy()
     columns = [torch.from_numpy(linear_sum_assignment(table)[1]) for table in tables]
     return torch.stack(columns).reshape(distances.shape[:-1]).to(distances.device)
-
-
-def _random(distances: Tensor, generator: torch.Generator | None) -> Tensor:
-    if generator is None:
-        raise UserError("Random selection needs a `generator`, so that it can be repeated.")
-    batch, way = distances.shape[:-2], distances.shape[-2]
-    scores = torch.rand(*batch, distances.shape[-1], generator=generator, device=generator.device)
-    return scores.argsort(dim=-1)[..., :way].to(distances.device)
-
-
-_STRATEGIES: dict[str, Callable[[Tensor, torch.Generator | None], Tensor]] = {
-    "closest": _closest,
-    "optimal": _optimal,
-    "random": _random,
-    "farthest": lambda distances, generator: _closest(-distances, generator),
-}
-SELECTION_STRATEGIES = tuple(_STRATEGIES)

