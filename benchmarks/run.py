@@ -19,18 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import batch
-import embedding
 import evaluation
 import growth
-import methods
 import pairs
 import photographs
 import serving
-import startup
-import straightforward
+import step
 import torch
 import training_loop
-import training_step
 from pairs import Row
 from rich.console import Console
 from rich.table import Table
@@ -41,25 +37,26 @@ Part = Callable[[int], list[Row]]  # from the number of pairs
 
 QUICK: dict[str, Part] = {
     "evaluation": evaluation.rows,
-    "head-conv4-28": partial(training_step.rows, "conv4", (1, 28, 28), rounds=4),  # short steps, a ratio near 1
+    "head-conv4-28": partial(step.head_rows, "conv4", (1, 28, 28), rounds=4),  # short steps, a ratio near 1
     "loop-quickdraw": partial(training_loop.rows, "quickdraw"),
     "loop-mini-imagenet": partial(training_loop.rows, "mini-imagenet-conv4-cpu"),  # left out unless it is prepared
-    "embedding": embedding.rows,
-    "methods": methods.rows,
-    "startup": startup.rows,
+    "embedding": evaluation.embedding_rows,
+    "methods": evaluation.method_rows,
+    "startup": serving.startup_rows,
     "serving": serving.rows,
     "photographs": photographs.rows,
-    "straightforward-conv4-28": partial(straightforward.rows, "conv4", (1, 28, 28), ""),
+    "straightforward-conv4-28": partial(step.straightforward_rows, "conv4", (1, 28, 28), ""),
 }
 SLOW: dict[str, Part] = {
     "batch": batch.rows,
-    "head-conv4-84": partial(training_step.rows, "conv4", (3, 84, 84)),
-    "head-resnet12-28": partial(training_step.rows, "resnet12", (1, 28, 28)),
-    "head-resnet12-84": partial(training_step.rows, "resnet12", (3, 84, 84)),
-    "compile-conv4-84": partial(training_step.compiled_rows, "conv4", (3, 84, 84)),
-    "straightforward-conv4-84": partial(straightforward.rows, "conv4", (3, 84, 84), "at least 2.5"),
-    "straightforward-resnet12-28": partial(straightforward.rows, "resnet12", (1, 28, 28), ""),
-    "straightforward-resnet12-84": partial(straightforward.rows, "resnet12", (3, 84, 84), "at least 3"),
+    "head-conv4-84": partial(step.head_rows, "conv4", (3, 84, 84)),
+    "head-resnet12-28": partial(step.head_rows, "resnet12", (1, 28, 28)),
+    "head-resnet12-84": partial(step.head_rows, "resnet12", (3, 84, 84)),
+    "compile-conv4-84": partial(step.compiled_rows, "conv4", (3, 84, 84)),
+    "tried-conv4-28": partial(step.tried_rows, "conv4", (1, 28, 28)),
+    "straightforward-conv4-84": partial(step.straightforward_rows, "conv4", (3, 84, 84), "at least 2.5"),
+    "straightforward-resnet12-28": partial(step.straightforward_rows, "resnet12", (1, 28, 28), ""),
+    "straightforward-resnet12-84": partial(step.straightforward_rows, "resnet12", (3, 84, 84), "at least 3"),
 }
 GROWTH = "growth"
 RESULTS = Path(__file__).parent / "results"

@@ -25,7 +25,7 @@ import numpy as np
 import psutil
 import torch
 from numpy.typing import NDArray
-from pairs import Row
+from pairs import Row, Work, compared
 from PIL import Image
 
 from tapnet.data import load_dataset
@@ -210,3 +210,16 @@ def _ready_task(address: str) -> str:
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{address}/tasks", b'{"example": true}', headers)
     return str(json.load(urllib.request.urlopen(request))["id"])
+
+
+def startup_rows(pairs: int = 7) -> list[Row]:
+    """How fast the command line answers, beside an import of PyTorch."""
+    result = []
+    for option in ("--help", "--version"):
+        a, b, ratio = compared(_python("-m", "tapnet", option), _python("-c", "import torch"), pairs)
+        result.append(Row(f"start-up: tapnet {option} / import torch", ratio, "below 0.3", a, b))
+    return result
+
+
+def _python(*arguments: str) -> Work:
+    return lambda: subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
