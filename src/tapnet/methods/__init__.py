@@ -6,11 +6,10 @@ from tapnet.methods.base import EpisodeLoss, Head, LinearHead, Method, Prototype
 from tapnet.methods.centroid import CosineCentroid
 from tapnet.methods.classifier import ClassifierBaseline
 from tapnet.methods.logistic import LogisticRegression
-from tapnet.methods.maml import MAML
+from tapnet.methods.maml import MAML, Reptile
 from tapnet.methods.matching import MatchingNetwork
 from tapnet.methods.protonet import PrototypicalNetwork
 from tapnet.methods.relation import RelationNetwork
-from tapnet.methods.reptile import Reptile
 from tapnet.methods.shifted_neurons import ShiftedNeurons
 from tapnet.methods.snail import SNAIL
 from tapnet.methods.tadam import TadamAlpha, TadamTC

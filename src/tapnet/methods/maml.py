@@ -1,7 +1,4 @@
-"""Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks.
-
-Chelsea Finn, Pieter Abbeel, Sergey Levine. ICML 2017.
-"""
+"""Methods that adapt a whole network by gradient descent: MAML and Reptile."""
 
 from __future__ import annotations
 
@@ -14,8 +11,9 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from tapnet.backbones import Backbone
+from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
-from tapnet.methods.base import FixedWayMethod, FunctionHead, cross_entropy, with_tensors
+from tapnet.methods.base import EpisodeLoss, FixedWayMethod, FunctionHead, cross_entropy, with_tensors
 
 Weights = dict[str, Tensor]
 Statistics = list[tuple[Tensor, Tensor]]  # mean and variance of each batch normalization, in the order of the network
@@ -23,6 +21,9 @@ Statistics = list[tuple[Tensor, Tensor]]  # mean and variance of each batch norm
 
 class MAML(FixedWayMethod):
     r"""A network and a linear layer that adapt to a task by gradient descent on its support set.
+
+    Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks. Chelsea Finn, Pieter Abbeel, Sergey Levine. ICML
+    2017.
 
     $\theta' = \theta - \alpha\,\nabla L_{support}(\theta)$, repeated; training minimizes $L_{query}(\theta')$,
     differentiated through the steps, or with `first_order` as if $\nabla L_{support}$ were a constant. $\alpha$ is the
@@ -115,6 +116,47 @@ class MAML(FixedWayMethod):
         with BatchNormStatistics(statistics):
             features: Tensor = with_tensors(self.backbone, weights | buffers, "backbone.")(images)
         return features
+
+
+class Reptile(MAML):
+    r"""A network and a linear layer that move toward the weights which gradient descent finds for each task.
+
+    On First-Order Meta-Learning Algorithms. Alex Nichol, Joshua Achiam, John Schulman. arXiv 2018.
+
+    $\phi \leftarrow \phi - \varepsilon\,(\phi - \tilde\phi)$, where $\tilde\phi$ are the weights after `steps` of
+    gradient descent on a task, each on `batch` of its labeled images, support and query alike. $\phi - \tilde\phi$ is
+    the gradient of `loss`, so the optimizer of training makes the step: SGD with a rate of $\varepsilon$ is the
+    published one. The authors descend with Adam, without momentum, in place of plain gradient descent.
+
+    At test it adapts as MAML does, by `test_steps` on the support set. All weights adapt, those of batch normalization
+    too; its statistics are those of MAML, as are the other `options`.
+    """
+
+    def __init__(
+        self, backbone: Backbone, way: int, steps: int = 5, rate: float = 0.1, batch: int = 10, **options: Any
+    ) -> None:
+        super().__init__(backbone, way, steps, rate, first_order=True, **options)
+        if batch < 2:
+            raise UserError(f"Reptile needs `batch` to be at least 2, got {batch}.")
+        self.batch = batch
+
+    def loss(self, episode: EpisodeImages) -> EpisodeLoss:
+        """Return the queries' cross-entropy after adaptation; its gradient is φ - φ̃."""
+        labels = torch.cat([episode.support_labels, episode.query_labels])
+        self.check_episode(episode.images, labels, episode.way)
+        start = dict(self.named_parameters())
+        weights = {name: parameter.detach().requires_grad_() for name, parameter in start.items()}
+        for _ in range(self.steps):
+            drawn = torch.randperm(len(labels), device=labels.device)[: self.batch]
+            weights = self.step(weights, episode.images[drawn], labels[drawn], episode.way)
+        with torch.no_grad():
+            logits = self.run(episode.query_images, weights)
+        meta_gradient = {name: (start[name] - weights[name]).detach() for name in start}
+        carrier = torch.stack([(start[name] * meta_gradient[name]).sum() for name in start]).sum()
+        return EpisodeLoss(cross_entropy(logits, episode.query_labels) + carrier - carrier.detach(), logits)
+
+    def adapted_names(self) -> list[str]:
+        return [name for name, _ in self.named_parameters()]
 
 
 class BatchNormStatistics(TorchFunctionMode):

@@ -31,18 +31,6 @@ MULTIPLIER_PENALTY = 0.01  # times half the squares of the post-multipliers, as 
 AUXILIARY_WEIGHT = 0.4  # the authors take an auxiliary step with a probability that falls from 0.9, 0.4 on average
 
 
-class MetricScale(nn.Module):
-    """A factor above 0, learned as its logarithm or fixed."""
-
-    def __init__(self, scale: float, learned: bool) -> None:
-        super().__init__()
-        check_positive("scale", scale)
-        self.log = nn.Parameter(torch.full((), math.log(scale)), requires_grad=learned)
-
-    def forward(self) -> Tensor:
-        return self.log.exp()
-
-
 class TadamAlpha(PrototypeMethod):
     r"""Prototypical Networks with a metric scale: logits $-\alpha \|f(x) - c_k\|$.
 
@@ -52,13 +40,15 @@ class TadamAlpha(PrototypeMethod):
 
     def __init__(self, backbone: Backbone, scale: float = 1.0, learned_scale: bool = True) -> None:
         super().__init__(backbone)
-        self.scale = MetricScale(scale, learned_scale)
+        check_positive("scale", scale)
+        log = nn.Parameter(torch.full((), math.log(scale)), requires_grad=learned_scale)
+        self.scale = nn.ParameterDict({"log": log})  # so that α stays above 0
 
     def adapt_to(self, prototypes: Tensor) -> PrototypeHead:
-        return PrototypeHead(prototypes, self.scale(), squared=False)
+        return PrototypeHead(prototypes, self.scale["log"].exp(), squared=False)
 
     def diagnostics(self) -> dict[str, float]:
-        return {"metric_scale": self.scale().item()}
+        return {"metric_scale": self.scale["log"].exp().item()}
 
 
 class TadamTC(TadamAlpha):
