@@ -7,7 +7,7 @@ In the manner of scikit-learn's `check_estimator`::
     check_method(SimpleCNAPS, scale=2.0)  # a class (or function) that takes a backbone, and its options
     check_backbone(WideNet((3, 84, 84)))
 
-Both raise AssertionError at the first promise that does not hold. `METHOD_CHECKS` are the single checks of methods.
+Both raise AssertionError at the first promise that does not hold.
 """
 
 from __future__ import annotations
@@ -48,18 +48,14 @@ def check_method(kind: Callable[..., Method], expected_failures: Collection[str]
     """
     method = example_method(kind, **options)
     for check in METHOD_CHECKS:
-        run_check(check, copy.deepcopy(method), check.__name__ in expected_failures)
-
-
-def run_check(check: Callable[[Method], None], method: Method, fails: bool = False) -> None:
-    """Raise AssertionError unless the check of the method passes, or with `fails` unless it fails."""
-    try:
-        check(method)
-    except AssertionError:
-        if not fails:
-            raise
-    else:
-        assert not fails, f"{check.__name__} was expected to fail, and passes"
+        fails = check.__name__ in expected_failures
+        try:
+            check(copy.deepcopy(method))
+        except AssertionError:
+            if not fails:
+                raise
+        else:
+            assert not fails, f"{check.__name__} was expected to fail, and passes"
 
 
 def example_method(kind: Callable[..., Method], **options: Any) -> Method:
@@ -115,8 +111,11 @@ def check_shots_may_differ(method: Method) -> None:
     assert _change(more[:, 2], fewer[:, 2]) > 1e-4
 
 
-def check_batches(method: Method) -> None:
-    """A batch of episodes has the logits of each, unless declared otherwise."""
+def check_heads(method: Method) -> None:
+    """A linear head has the softmax of the logits, and a batch of episodes the logits of each, if that is declared."""
+    head, query = method.adapt(_features(method, len(UNEVEN)), UNEVEN, WAY), _features(method, 5, 2)
+    if (linear := head.linear()) is not None:
+        _close(linear.logits(query).softmax(-1), head.logits(query).softmax(-1))
     if not method.batched:
         return
     support, query = (_features(method, 3 * count, seed).unflatten(0, (3, -1)) for count, seed in ((12, 1), (5, 2)))
@@ -137,13 +136,6 @@ def check_heads_are_independent(method: Method) -> None:
     assert all(torch.equal(logits, expected[number % 3]) for number, logits in enumerate(answers))
     assert torch.equal(head.logits(query).detach(), before)
     _same_state(method, state)
-
-
-def check_linear_head(method: Method) -> None:
-    """A linear head has the softmax of the logits."""
-    head, query = method.adapt(_features(method, len(UNEVEN)), UNEVEN, WAY), _features(method, 5, 2)
-    if (linear := head.linear()) is not None:
-        _close(linear.logits(query).softmax(-1), head.logits(query).softmax(-1))
 
 
 def check_training(method: Method) -> None:
@@ -213,9 +205,8 @@ def check_refusals(method: Method) -> None:
 
 
 METHOD_CHECKS: tuple[Callable[[Method], None], ...] = (
-    *(check_queries, check_order_of_support, check_order_of_classes, check_shots_may_differ),
-    *(check_batches, check_heads_are_independent, check_linear_head, check_training),
-    *(check_precision, check_evaluation, check_refusals),
+    *(check_queries, check_order_of_support, check_order_of_classes, check_shots_may_differ, check_heads),
+    *(check_heads_are_independent, check_training, check_precision, check_evaluation, check_refusals),
 )
 
 
