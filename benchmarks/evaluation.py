@@ -1,7 +1,7 @@
 """The paper's protocol from cached features, embedding a split, and methods that cannot use cached features.
 
-The first is 5-way 5-shot 15-query, 512 dimensions, 12,000 images. Ours draws the episodes, too; the loops get theirs for
-nothing.
+The first is 5-way 5-shot 15-query, 512 dimensions, 12,000 images. Ours draws the episodes, too; the loops get theirs
+for nothing.
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ def method_rows(pairs: int = 5) -> list[Row]:
 def _method_row(name: str, pairs: int) -> Row:
     torch.manual_seed(0)
     images = load_dataset("quickdraw", "test")
-    method = METHODS[name](make_backbone("conv4", images.image_shape), **{option: WAY for option in [METHODS[name].way_option] if option}).eval()
+    options = {option: WAY for option in [METHODS[name].way_option] if option}
+    method = METHODS[name](make_backbone("conv4", images.image_shape), **options).eval()
     method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     sampler = images.sampler(ONE_SHOT)
     episodes = [episode_images(images, sampler[index]).images for index in range(ONE_SHOT.episodes)]

@@ -1,7 +1,7 @@
 """A training step beside others on the same images: 20-way 5-shot 8-query, forward, loss and backward.
 
 TapNet beside the bare backbone is what its head costs; beside the straightforward step (float32, default layout, full
-SVD, no gradient through M) what was won; and the backbone compiled, channels last, or the optimizer fused, what was tried.
+SVD, no gradient through M) what was won; a compiled backbone, another layout or optimizer, what was tried.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tapnet.methods import TapNet
 WAY, SHOT, QUERY = 20, 5, 8
 SUPPORT_LABELS, QUERY_LABELS = class_labels(WAY, SHOT), class_labels(WAY, QUERY)
 PRECISION = resolve_precision("auto", torch.device("cpu"))
+CHANNELS_LAST = torch.channels_last
 Shape = tuple[int, int, int]
 
 
@@ -41,15 +42,12 @@ def compiled_rows(backbone: str, shape: Shape, pairs: int = 7) -> list[Row]:
 
 def tried_rows(backbone: str, shape: Shape, pairs: int = 7) -> list[Row]:
     """Layout and optimizer, each without / with, in float32."""
-    plain, last = (Step(backbone, shape, "float32", layout) for layout in (torch.contiguous_format, torch.channels_last))
-    looped, *others = (_adam(backbone, shape, **options) for options in ({"foreach": False}, {"foreach": True}, {"fused": True}))
-    return [
-        _row("default layout / channels_last", backbone, shape, "kept if above 1", plain.bare, last.bare, pairs),
-        *(
-            _row(f"20 × AdamW in a loop / {name}", backbone, shape, "", looped, other, pairs)
-            for name, other in zip(("foreach", "fused"), others, strict=True)
-        ),
-    ]
+    plain, last = (Step(backbone, shape, "float32", layout).bare for layout in (torch.contiguous_format, CHANNELS_LAST))
+    result = [_row("default layout / channels_last", backbone, shape, "kept if above 1", plain, last, pairs)]
+    for option in ("foreach", "fused"):
+        looped, tried = _adam(backbone, shape, foreach=False), _adam(backbone, shape, **{option: True})
+        result.append(_row(f"20 × AdamW in a loop / {option}", backbone, shape, "", looped, tried, pairs))
+    return result
 
 
 def straightforward_rows(backbone: str, shape: Shape, target: str, pairs: int = 3) -> list[Row]:
@@ -58,7 +56,8 @@ def straightforward_rows(backbone: str, shape: Shape, target: str, pairs: int = 
     for precision in ("float32", "bf16"):
         name, asked = f"float32 NCHW full SVD / ours in {precision}", target if precision == "bf16" else ""
         if precision == "bf16" != PRECISION:
-            result.append(Row(f"step: {name}, {backbone}", None, asked, note="not run: no bf16 instructions on this CPU"))
+            note = "not run: no bf16 instructions on this CPU"
+            result.append(Row(f"step: {name}, {backbone}", None, asked, note=note))
         else:
             ours = Step(backbone, shape, precision).tapnet
             result.append(_row(name, backbone, shape, asked, plain.by_full_svd, ours, pairs))
@@ -75,7 +74,7 @@ class Step:
     """Forward, loss and backward of a network and of TapNet over it, on one batch of images."""
 
     def __init__(
-        self, backbone: str, shape: Shape, precision: str, layout: torch.memory_format = torch.channels_last
+        self, backbone: str, shape: Shape, precision: str, layout: torch.memory_format = CHANNELS_LAST
     ) -> None:
         torch.manual_seed(0)
         self.precision = precision

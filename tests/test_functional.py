@@ -11,7 +11,6 @@ from tapnet.functional import (
     class_prototypes,
     linear_head,
     modified_references,
-    null_coordinates,
     null_space,
     projected_distances,
     projection_errors,

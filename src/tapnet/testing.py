@@ -173,10 +173,11 @@ def check_precision(method: Method) -> None:
 
 def check_evaluation(method: Method) -> None:
     """Evaluation gives the accuracy of the logits, says what is transductive, and refuses what has diverged."""
-    pixels = np.random.default_rng(0).integers(0, 256, (10, 1, SIDE, SIDE, 1)) // 2
-    pixels = (pixels + np.random.default_rng(1).integers(0, 128, (10, 12, SIDE, SIDE, 1))).astype(np.uint8)
+    generator = np.random.default_rng(0)
+    values = generator.integers(0, 128, (10, 1, SIDE, SIDE, 1)) + generator.integers(0, 128, (10, 12, SIDE, SIDE, 1))
     rows, labels, names = np.arange(120), np.repeat(np.arange(10), 12), tuple(map(str, range(10)))
-    images = ImageSet("blobs", "test", pixels.reshape(-1, SIDE, SIDE, 1), rows, labels, names, fingerprint="blobs")
+    pixels = values.astype(np.uint8).reshape(-1, SIDE, SIDE, 1)
+    images = ImageSet("blobs", "test", pixels, rows, labels, names, fingerprint="blobs")
     spec = EpisodeSpec(WAY, 2, 3, 4)
     evaluator, sampler = Evaluator(method, images), images.sampler(spec)
     assert evaluator.evaluate(spec, bootstrap=False).transductive == method.transductive

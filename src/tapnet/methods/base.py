@@ -155,11 +155,9 @@ class Method(nn.Module):
         """
         for images in (support_images, query_images):
             self._check_images(images, validate=way is None)
-        if support_images.shape[1:] != query_images.shape[1:]:
-            raise UserError(
-                "Support and query images need the same channels, height and width, got "
-                f"{tuple(support_images.shape[1:])} and {tuple(query_images.shape[1:])}."
-            )
+        if (shape := support_images.shape[1:]) != query_images.shape[1:]:
+            shapes = f"{tuple(shape)} and {tuple(query_images.shape[1:])}"
+            raise UserError(f"Support and query images need the same channels, height and width, got {shapes}.")
         way = check_labels(support_labels) if way is None else way
         check_one_label_each(support_labels, support_images.shape[:1])
         features = self.embed(torch.cat([support_images, query_images]), validate=False)
@@ -172,11 +170,7 @@ class Method(nn.Module):
         return [self.logits(support, labels, query, episode.way) for support, query in episode.divided(features)]
 
     def loss(self, episode: EpisodeImages) -> EpisodeLoss:
-        """Return the mean cross-entropy of the queries over the divisions of the episode into support and query.
-
-        The episode's targets, if it has any, take the place of the labels. A method with a loss of its own overrides
-        this.
-        """
+        """Return the mean cross-entropy of the queries over the divisions, by the episode's targets if it has any."""
         scores = self.episode_logits(episode)
         targets = [episode.query_labels] * len(scores) if episode.targets is None else episode.targets
         losses = [cross_entropy(logits, target) for logits, target in zip(scores, targets, strict=True)]
@@ -197,10 +191,9 @@ class Method(nn.Module):
 
     def with_options(self, **options: Any) -> Self:
         """Return this method, sharing its parameters, with other options of `adapt`."""
-        changed = copy.copy(self)
+        changed, known = copy.copy(self), ", ".join(self.adapt_options)
         for name, value in options.items():
             if name not in self.adapt_options:
-                known = ", ".join(self.adapt_options)
                 takes = f"can be fitted with the options {known}" if known else "has no options to be fitted with"
                 raise UserError(f"{type(self).__name__} {takes}, got {name!r}.")
             setattr(changed, name, value)
@@ -213,23 +206,19 @@ class Method(nn.Module):
     def _check_images(self, images: Tensor, validate: bool) -> None:
         """Raise UserError unless images are floats, and if `validate` in [0, 1] or normalized by mean and deviation."""
         if not isinstance(images, Tensor) or not images.is_floating_point():
-            raise UserError(
-                f"Images need to be a tensor of floats in [0, 1], got {type_name(images)}: divide uint8 by 255."
-            )
+            got = f"got {type_name(images)}: divide uint8 by 255"
+            raise UserError(f"Images need to be a tensor of floats in [0, 1], {got}.")
         self._check_precision(images)
-        if not validate or torch.compiler.is_compiling() or not images.numel():
-            return
-        if (most := images.detach().amax()) > _BRIGHTEST:
+        looks = validate and images.numel() and not torch.compiler.is_compiling()
+        if looks and (most := images.detach().amax()) > _BRIGHTEST:
             raise UserError(f"Images need values in [0, 1], got up to {most:g}: divide them by 255.")
 
     def _check_precision(self, inputs: Tensor) -> None:
         """Raise UserError if either the inputs or the weights are float64, not both."""
         weight = next(self.parameters(), inputs)
         if (weight.dtype == torch.float64) != (inputs.dtype == torch.float64):
-            raise UserError(
-                f"The network computes in {type_name(weight)}, got {type_name(inputs)}: convert one of them by "
-                ".float() or .double()."
-            )
+            got = f"got {type_name(inputs)}: convert one of them by .float() or .double()"
+            raise UserError(f"The network computes in {type_name(weight)}, {got}.")
 
 
 class PrototypeMethod(Method):
@@ -251,8 +240,7 @@ class PrototypeMethod(Method):
 class FixedWayMethod(Method):
     """A method whose network has `way` outputs; output k is trained to be class k of every episode.
 
-    Training episodes have exactly `way` classes. In eval mode an episode may have fewer: the outputs without a class
-    are left out of the logits.
+    In eval mode an episode may have fewer classes: the outputs without a class are left out of the logits.
     """
 
     way_option = "way"
@@ -271,11 +259,9 @@ class FixedWayMethod(Method):
         """Raise UserError if the network was not built for so many classes, or an image lacks a label."""
         check_one_label_each(labels, support.shape[: support.dim() - len(self.feature_shape)])
         if way > self.way or (self.training and way < self.way):
-            limit = "exactly" if self.training else "at most"
-            raise UserError(
-                f"{type(self).__name__} was built for {self.way}-way episodes and takes {limit} {self.way} classes, "
-                f"got {way}: build it with way={way}."
-            )
+            takes = f"takes {'exactly' if self.training else 'at most'} {self.way} classes, got {way}"
+            name = type(self).__name__
+            raise UserError(f"{name} was built for {self.way}-way episodes and {takes}: build it with way={way}.")
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -292,8 +278,7 @@ def perceptron(*sizes: int) -> nn.Sequential:
 def with_tensors(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str = "") -> nn.Module:
     """Return the module with other parameters and buffers, by their names after the prefix; it shares everything else.
 
-    The given module is not changed: not even for a moment, as by hooks or `torch.func.functional_call`, so several
-    threads may use it at once.
+    The given module is never changed, as it is by `torch.func.functional_call`, so several threads may use it at once.
     """
     changed = copy.copy(module)
     for kind in ("_parameters", "_buffers"):

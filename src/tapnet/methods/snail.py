@@ -46,10 +46,8 @@ class SNAIL(FixedWayMethod):
     ) -> None:
         super().__init__(backbone, way)
         if min(shot, relabelings) < 1 or not embedding:
-            raise UserError(
-                "SNAIL needs `shot` and `relabelings` of at least 1 and sizes in `embedding`, got "
-                f"{shot}, {relabelings}, {embedding}."
-            )
+            got = f"{shot}, {relabelings} and {embedding}"
+            raise UserError(f"SNAIL needs `shot` and `relabelings` of at least 1 and sizes in `embedding`, got {got}.")
         self.relabelings, self.drawn_shots = relabelings, drawn_shots
         self.normalization = nn.BatchNorm1d(backbone.dim) if normalized else None
         self.embedding = perceptron(backbone.dim, *embedding)

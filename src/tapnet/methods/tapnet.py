@@ -132,10 +132,8 @@ class TapNet(PrototypeMethod):
     ) -> None:
         super().__init__(backbone)
         if not 2 <= num_references < backbone.dim:
-            raise UserError(
-                f"TapNet needs `num_references` from 2 to {backbone.dim - 1}, fewer than its backbone has features, "
-                f"got {num_references}."
-            )
+            most = f"{backbone.dim - 1}, fewer than its backbone has features"
+            raise UserError(f"TapNet needs `num_references` from 2 to {most}, got {num_references}.")
         self.projection_dim, self.selection, self.differentiable = projection_dim, selection, differentiable
         self.basis, self.reference_shots, self.temperature = basis, reference_shots, temperature
         self.check_options()
@@ -196,10 +194,8 @@ class TapNet(PrototypeMethod):
         if not self.training:
             return select_references(prototypes, self.references, self.selection, bias=self.reference_bias)
         if way != available:
-            raise UserError(
-                f"Training episodes need {available} classes, one per reference, got {way}: build TapNet with "
-                f"num_references={way}, or call .eval() to choose among the references."
-            )
+            advice = f"build TapNet with num_references={way}, or call .eval() to choose among the references"
+            raise UserError(f"Training episodes need {available} classes, one per reference, got {way}: {advice}.")
         return torch.arange(available, device=prototypes.device).expand(prototypes.shape[:-1])
 
     def diagnostics(self) -> dict[str, float]:
@@ -240,9 +236,7 @@ class TapNetVariant(TapNet):
         self.distance = distance
         super().__init__(backbone, num_references, **options)  # checks all options
         if reference_bias and distance != "squared":
-            raise UserError(
-                "`reference_bias` is defined for squared distances only: leave out `reference_bias` or `distance`."
-            )
+            raise UserError("`reference_bias` is for squared distances only: leave out `reference_bias` or `distance`.")
         if reference_bias:
             self.reference_bias = nn.Parameter(torch.zeros(num_references))
 
