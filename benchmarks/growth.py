@@ -17,9 +17,9 @@ from pairs import Row
 from tapnet.data import ImageSet
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator
+from tapnet.evaluation.plotting import COLORS, new_figure, save
 from tapnet.hardware import to_float_tensor
 from tapnet.methods import TapNet
-from tapnet.plotting import COLORS, new_figure, save
 
 BASE = {"way": 5, "shot": 5, "query": 15, "dim": 512}
 AXES = {

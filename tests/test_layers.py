@@ -15,7 +15,7 @@ LAYERS = {
         [
             ("errors",),
             ("paths",),
-            ("functional", "hardware", "plotting", "registry", "text"),
+            ("functional", "hardware", "text"),
             ("backbones", "data"),
             ("methods",),
             ("recipe",),
@@ -59,7 +59,7 @@ def test_imports_go_down_only(path):
         assert room(module) == here or LAYERS[room(module)] < LAYERS[here], f"{path.name} imports {module}"
 
 
-@pytest.mark.parametrize("name", ["functional", "hardware", "registry", "text"])
+@pytest.mark.parametrize("name", ["functional", "hardware", "text"])
 def test_the_lowest_layer_knows_only_the_errors_of_the_package(name):
     assert set(imports_of(SOURCE / f"{name}.py")) <= {"tapnet.errors"}
 

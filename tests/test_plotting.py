@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tapnet.plotting import new_figure, shade_regions
+from tapnet.evaluation.plotting import new_figure, shade_regions
 
 
 @pytest.mark.parametrize("centers", [[[0, 0], [4, 0]], [[0, 0], [4, 0], [2, 3]], [[0, 0], [0, 0], [1, 1]]])

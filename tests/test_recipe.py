@@ -1,5 +1,7 @@
+import numpy as np
 import pytest
 
+from tapnet.backbones import build
 from tapnet.errors import UserError
 from tapnet.methods import METHODS
 from tapnet.recipe import bundled_recipes, load_recipe
@@ -44,9 +46,8 @@ def test_a_recipe_cannot_extend_itself_or_what_does_not_exist(tmp_path, base, wo
 @pytest.mark.parametrize("path", bundled_recipes(), ids=lambda path: path.stem)
 def test_every_bundled_recipe_loads_and_builds(path):
     recipe = load_recipe(path.stem)
-    method = recipe.build((3, 84, 84))
     assert recipe.name == path.stem
-    assert method.backbone.dim > recipe.training.way
+    assert recipe.build_on_meta((3, 84, 84)).backbone.dim > recipe.training.way
 
 
 def test_changes_reach_nested_keys(file):
@@ -119,24 +120,31 @@ def test_the_folder_of_a_run_is_no_recipe_but_holds_one(tmp_path):
         load_recipe(str(tmp_path))
 
 
-def test_another_method_takes_the_place_of_the_recipes_without_its_options(file):
-    recipe = load_recipe(file, method="matching")
-    assert recipe.method.name == "matching"
-    assert recipe.method.options == {}
-    assert recipe.name == "small-matching"
-
-
-def test_another_method_has_the_options_that_are_set(file):
+def test_another_method_takes_the_place_of_the_recipes_with_the_options_that_are_set(file):
+    assert load_recipe(file, method="matching").method.options == {}
     recipe = load_recipe(file, ["method.options.scale=3.0", "training.query=4"], method="matching")
-    assert recipe.method.options == {"scale": 3.0}
+    assert (recipe.name, recipe.method.name, recipe.method.options) == ("small-matching", "matching", {"scale": 3.0})
     assert recipe.training.query == 4
 
 
-def test_another_method_that_needs_references_gets_one_per_class_of_training():
-    plain = load_recipe("omniglot-60way-protonet", method="tapnet")
-    assert plain.method.options == {"num_references": 60}
-    wider = load_recipe("omniglot-60way-protonet", ["training.way=30"], method="tapnet")
-    assert wider.method.options == {"num_references": 30}
+@pytest.mark.parametrize(
+    ("method", "changes", "options"),
+    [
+        ("tapnet", [], {"num_references": 5}),
+        ("tapnet", ["training.way=30"], {"num_references": 30}),
+        (None, ["training.way=30"], {"num_references": 30}),
+        ("maml", ["training.way=7"], {"way": 7}),
+        ("matching", ["training.way=7"], {}),
+        (None, ["method={name: snail, options: {way: 9}}", "training.way=9"], {"way": 9}),
+    ],
+)
+def test_number_of_classes_of_a_method_follows_that_of_training(file, method, changes, options):
+    assert load_recipe(file, changes, method).method.options == options
+
+
+def test_number_of_classes_that_is_named_is_not_changed(file):
+    with pytest.raises(ValueError, match=r"need to be equal, and validation.way no larger, got 8, 6 and 5"):
+        load_recipe(file, ["training.way=8", "method.options.num_references=6"])
 
 
 def test_a_recipes_own_method_keeps_its_options(file):
@@ -175,17 +183,29 @@ def test_windows_are_for_methods_that_take_them(file):
         load_recipe(str(file), ["training.augmentation=window"])
 
 
-def test_divisions_need_the_loss_that_every_method_has():
-    change = ["training.divisions=4"]
-    assert load_recipe("quickdraw", change).training.divisions == 4
-    with pytest.raises(UserError, match=r"relation has a loss of its own, which needs training.divisions=1\.$"):
-        load_recipe("omniglot-relation-cpu", change)
+@pytest.mark.parametrize("change", ["divisions=4", "teachers=[drawings]"])
+def test_divisions_and_teachers_need_the_loss_that_every_method_has(change):
+    load_recipe("quickdraw", [f"training.{change}"])
+    with pytest.raises(UserError, match=r"relation has a loss of its own, which needs training\.\w+=(1|\[\])\.$"):
+        load_recipe("omniglot-relation-cpu", [f"training.{change}"])
 
 
-def test_teachers_need_the_loss_that_every_method_has_and_images():
-    change = ["training.teachers=[drawings]"]
-    assert load_recipe("quickdraw", change).training.teachers == ["drawings"]
-    with pytest.raises(UserError, match=r"relation has a loss of its own, which needs training.teachers=\[\]\.$"):
-        load_recipe("omniglot-relation-cpu", change)
-    with pytest.raises(UserError, match="a frozen backbone trains on features, and teachers need images: set"):
-        load_recipe("photos", [*change, "training.frozen_backbone=true"])
+class Part:
+    def __init__(self, first: str, count: int = 1, exact: bool = False, rate: float = 0.5) -> None:
+        self.values = first, count, exact, rate
+
+
+@pytest.mark.parametrize("count", [3, np.int64(3)])
+def test_build_takes_whole_numbers_of_any_type(count):
+    assert build("Part", Part, "a", {"count": count}).values == ("a", 3, False, 0.5)
+
+
+@pytest.mark.parametrize("count", [True, 3.0, "3", None])
+def test_build_names_an_option_that_is_no_whole_number(count):
+    with pytest.raises(UserError, match=r"^Part: `count` is a whole number, got "):
+        build("Part", Part, "a", {"count": count})
+
+
+def test_build_names_an_option_that_is_neither_true_nor_false():
+    with pytest.raises(UserError, match=r"^Part: `exact` is true or false, got 1"):
+        build("Part", Part, "a", {"exact": 1})

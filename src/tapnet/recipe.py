@@ -19,14 +19,13 @@ import yaml
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from tapnet.backbones import BACKBONES, PRETRAINED, Backbone, ImageShape, make_backbone
+from tapnet.backbones import BACKBONES, PRETRAINED, Backbone, ImageShape, build, make_backbone, options_of
 from tapnet.data import ImageSet, load_dataset
 from tapnet.data.augmentation import AUGMENTATIONS
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.errors import NotFoundError, UserError
 from tapnet.methods import METHODS, Method
-from tapnet.registry import build, options_of
-from tapnet.text import one_line
+from tapnet.text import did_you_mean, one_line
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -168,39 +167,34 @@ class Recipe:
                 f"training.way and method.options.{option} need to be equal, and validation.way no larger, got "
                 f"{self.training.way}, {ways} and {self.validation.way}"
             )
-        smaller = self.training.augmentation == "window" or self.training.image_sizes
-        if smaller and not METHODS[self.method.name].takes_windows:
-            methods = ", ".join(name for name, method in METHODS.items() if method.takes_windows)
-            key = "image_sizes" if self.training.image_sizes else "augmentation=window"
-            raise UserError(f"training.{key} is for the method {methods}, got {self.method.name}")
-        if METHODS[self.method.name].loss is not Method.loss:
-            needed = ["training.divisions=1"] if self.training.divisions > 1 else []
-            needed += ["training.teachers=[]"] if self.training.teachers else []
-            if needed:
-                raise UserError(f"{self.method.name} has a loss of its own, which needs {' and '.join(needed)}")
-        if self.training.frozen_backbone:
-            self._check_frozen_backbone()
+        if problem := self._combination_problem(self.training):
+            raise UserError(problem)
 
-    def _check_frozen_backbone(self) -> None:
+    def _combination_problem(self, training: Training) -> str:
+        """Return what cannot be combined in training, or nothing."""
+        name, method = self.method.name, METHODS[self.method.name]
+        if (training.augmentation == "window" or training.image_sizes) and not method.takes_windows:
+            methods = ", ".join(name for name, method in METHODS.items() if method.takes_windows)
+            key = "image_sizes" if training.image_sizes else "augmentation=window"
+            return f"training.{key} is for the method {methods}, got {name}"
+        needed = ["training.divisions=1"] if training.divisions > 1 else []
+        needed += ["training.teachers=[]"] if training.teachers else []
+        if needed and method.loss is not Method.loss:
+            return f"{name} has a loss of its own, which needs {' and '.join(needed)}"
+        if not training.frozen_backbone:
+            return ""
         if self.backbone.name not in PRETRAINED:
-            raise UserError(
-                f"a frozen backbone needs to be pretrained: {' or '.join(PRETRAINED)}, got {self.backbone.name}"
-            )
-        if self.training.augmentation != "none":
-            raise UserError(
-                "the features of a frozen backbone are computed once per image, so training.augmentation needs to be "
-                f"none, got {self.training.augmentation}"
-            )
-        if self.training.teachers:
-            raise UserError(
-                "a frozen backbone trains on features, and teachers need images: set training.teachers=[] or "
-                "training.frozen_backbone=false"
-            )
-        if self.training.init_from:
-            raise UserError(
-                "over a frozen backbone training starts from random parameters: leave out training.init_from, got "
-                f"{', '.join(self.training.init_from)}"
-            )
+            return f"a frozen backbone needs to be pretrained: {' or '.join(PRETRAINED)}, got {self.backbone.name}"
+        if training.augmentation != "none":
+            once = "the features of a frozen backbone are computed once per image"
+            return f"{once}, so training.augmentation needs to be none, got {training.augmentation}"
+        if training.teachers:
+            remedy = "set training.teachers=[] or training.frozen_backbone=false"
+            return f"a frozen backbone trains on features, and teachers need images: {remedy}"
+        if training.init_from:
+            remedy = f"leave out training.init_from, got {', '.join(training.init_from)}"
+            return f"over a frozen backbone training starts from random parameters: {remedy}"
+        return ""
 
     def build(self, image_shape: ImageShape) -> Method:
         """Return the method with fresh parameters, for images of this shape (channels, height, width)."""
@@ -246,10 +240,9 @@ def find_recipe(name_or_path: str) -> Path:
             f"{path} is the folder of a run: `tapnet train --resume {path}` resumes it, and its recipe is "
             f"{path / 'recipe.yaml'}."
         )
-    close = " or ".join(difflib.get_close_matches(name_or_path, bundled))
     raise NotFoundError(
         f"There is no recipe file {name_or_path!r} and no bundled recipe of that name"
-        f"{f' (did you mean {close}?)' if close else ''}; `tapnet recipes` lists them."
+        f"{did_you_mean(name_or_path, bundled)}; `tapnet recipes` lists them."
     )
 
 
@@ -260,14 +253,11 @@ def load_recipe(name_or_path: str, changes: Sequence[str] = (), method: str | No
     """
     path = find_recipe(name_or_path)
     values = _read_values(path)
-    if method is None or _method_name(values) == method:
-        return _with_changes(values, str(path), changes)
-    values |= {"name": f"{values.get('name')}-{method}", "method": {"name": method, "options": {}}}
-    recipe = _with_changes(values, str(path), changes)
-    way_option = METHODS[recipe.method.name].way_option
-    if way_option is None or way_option in recipe.method.options:
-        return recipe
-    return changed(recipe, [f"method.options.{way_option}={recipe.training.way}"])
+    own = values.get("method")
+    is_other = method is not None and not (isinstance(own, dict) and own.get("name") == method)
+    if is_other:
+        values |= {"name": f"{values.get('name')}-{method}", "method": {"name": method, "options": {}}}
+    return _with_changes(values, str(path), changes, is_other)
 
 
 def _read_values(path: Path, extending: Sequence[Path] = ()) -> dict[str, Any]:
@@ -311,20 +301,28 @@ def _parsed(text: str) -> Any:
     return yaml.safe_load(text)
 
 
-def _method_name(values: dict[str, Any]) -> Any:
-    method = values.get("method")
-    return method.get("name") if isinstance(method, dict) else None
-
-
 def changed(recipe: Recipe, changes: Sequence[str]) -> Recipe:
     """Return the recipe with `key.sub=value` changes applied."""
     return _with_changes(recipe.as_dict(), recipe.name, changes)
 
 
-def _with_changes(values: dict[str, Any], source: str, changes: Sequence[str]) -> Recipe:
+def _with_changes(values: dict[str, Any], source: str, changes: Sequence[str], other_method: bool = False) -> Recipe:
     for change in changes:
         _apply(values, change)
+    if other_method or any(change.startswith("training.way=") for change in changes):
+        _set_way(values, changes)
     return recipe_from(values, source, changes)
+
+
+def _set_way(values: dict[str, Any], changes: Sequence[str]) -> None:
+    """Set the option of the method that equals the number of classes of a training episode, unless a change did."""
+    method, training = values.get("method"), values.get("training")
+    if isinstance(method, dict) and isinstance(training, dict) and method.get("name") in list(METHODS):
+        option, options = METHODS[method["name"]].way_option, method.get("options", {})
+        keys = {change.partition("=")[0] for change in changes}
+        is_named = f"method.options.{option}" in keys or (keys & {"method", "method.options"} and option in options)
+        if option and not is_named and isinstance(options, dict):
+            method["options"] = options | {option: training.get("way")}
 
 
 def _apply(values: dict[str, Any], change: str) -> None:
@@ -361,19 +359,14 @@ def _may_cause(change: str, location: Sequence[int | str]) -> bool:
 
 def _describe(problem: Any) -> str:
     location = [str(part) for part in problem["loc"]]
-    key = ".".join(location)
+    key, (*group, leaf) = ".".join(location), location or [""]
     if problem["type"] == "unexpected_keyword_argument":
-        return f"`{key}` is not a key of a recipe ({_suggestion(location)})"
+        kind = get_type_hints(Recipe)[group[0]] if group else Recipe
+        names = [field.name for field in dataclasses.fields(kind)]
+        close = difflib.get_close_matches(leaf, names, n=1)
+        hint = f"did you mean `{'.'.join([*group, *close])}`?" if close else f"valid keys: {', '.join(names)}"
+        return f"`{key}` is not a key of a recipe ({hint})"
     if problem["type"].startswith("missing"):
         return f"`{key}` is missing"
     reason = problem["msg"].removeprefix("Value error, ")
     return f"`{key}`: {reason}, got {problem['input']!r}" if key and not isinstance(problem["input"], dict) else reason
-
-
-def _suggestion(location: Sequence[str]) -> str:
-    """Return a question with the key that is spelled most like this one, or the list of valid keys."""
-    *group, leaf = location
-    part = get_type_hints(Recipe)[group[0]] if group else Recipe
-    names = [field.name for field in dataclasses.fields(part)]
-    close = difflib.get_close_matches(leaf, names, n=1)
-    return f"did you mean `{'.'.join([*group, *close])}`?" if close else f"valid keys: {', '.join(names)}"

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tapnet.backbones import Backbone, make_backbone
+from tapnet.backbones import Backbone, make_backbone, options_of
 from tapnet.data import ImageSet
 from tapnet.data.batches import EpisodeImages, class_labels
 from tapnet.data.episodes import EpisodeSpec
@@ -33,7 +33,6 @@ from tapnet.errors import UserError
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.hardware import to_float_tensor
 from tapnet.methods import Method
-from tapnet.registry import options_of
 
 WAY, SIDE, DIM = 8, 8, 16
 PAIRS = torch.arange(WAY).repeat(2)  # labels of two shots

@@ -5,11 +5,10 @@ import torch
 from torch.nn import functional as F
 
 import tapnet
-from tapnet.backbones import Conv4, PrecomputedFeatures
+from tapnet.backbones import Conv4, PrecomputedFeatures, build
 from tapnet.data.batches import EpisodeImages
 from tapnet.methods import METHODS, PrototypicalNetwork
 from tapnet.methods.base import FixedWayMethod
-from tapnet.registry import build
 from tapnet.testing import WAY, check_method
 
 CASES = {name: (name, {}) for name in METHODS if name != "classifier"} | {

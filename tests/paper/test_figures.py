@@ -6,6 +6,7 @@ from safetensors.torch import save_file
 
 from tapnet.backbones import Conv4
 from tapnet.data.batches import episode_images
+from tapnet.evaluation.plotting import save
 from tapnet.methods import PrototypicalNetwork
 from tapnet.paper.figures import (
     _spaces,
@@ -16,7 +17,6 @@ from tapnet.paper.figures import (
     reference_distance,
     reference_trajectories,
 )
-from tapnet.plotting import save
 from tapnet.training.run_folder import EPISODES, SNAPSHOTS
 
 POINT = {

@@ -217,10 +217,10 @@ def run_quickstart(args: argparse.Namespace) -> None:
     from tapnet.checkpoint import load
     from tapnet.data.episodes import EpisodeSpec
     from tapnet.evaluation.evaluator import Evaluator
+    from tapnet.evaluation.plotting import save
     from tapnet.hardware import resolve_device
     from tapnet.paper.figures import has_projection, learning_curve, projection_figure
     from tapnet.paths import LAST
-    from tapnet.plotting import save
     from tapnet.recipe import load_recipe
     from tapnet.training.run_folder import RunFolder
 

@@ -217,7 +217,7 @@ def run_figure(args: argparse.Namespace) -> None:
     elif not Path(args.source).exists():
         raise NotFoundError(f"There is nothing at {args.source}: expected the folder of a run, or a recorded result.")
 
-    from tapnet.plotting import save
+    from tapnet.evaluation.plotting import save
 
     figure = _draw(args.name, Path(args.source), args)
     for suffix in (".png", ".svg"):

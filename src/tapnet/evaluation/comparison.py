@@ -36,9 +36,9 @@ from tapnet.evaluation.evaluator import (
     mean_and_ci95,
     seed_spread,
 )
+from tapnet.evaluation.plotting import COLORS, new_figure, save
 from tapnet.methods import Method
 from tapnet.paths import write_atomically
-from tapnet.plotting import COLORS, new_figure, save
 from tapnet.text import (
     class_half_width,
     csv_table,

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tapnet.data.preprocessing import Unreadable
+from tapnet.evaluation.plotting import COLORS, MARKERS, new_canvas, save, shade_regions
 from tapnet.inference.images import ImageInput, displayed_image, read_image, unreadable_error
 from tapnet.inference.predictor import TaskPredictor
 from tapnet.inference.task import Task
 from tapnet.methods import Head
-from tapnet.plotting import COLORS, MARKERS, new_canvas, save, shade_regions
 from tapnet.text import shorten
 
 NEAREST = 4  # examples shown beside the image

@@ -13,6 +13,7 @@ from scipy.stats import binomtest
 from sklearn.metrics import confusion_matrix
 
 from tapnet.errors import UserError
+from tapnet.evaluation.plotting import new_figure, save
 from tapnet.inference.images import (
     Example,
     ImageInput,
@@ -24,7 +25,6 @@ from tapnet.inference.images import (
     read_labeled,
 )
 from tapnet.inference.predictor import LOSE, Prediction, Predictor, Reject
-from tapnet.plotting import new_figure, save
 from tapnet.text import pluralize, shorten
 
 THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from tapnet.data import ImageSet
 from tapnet.data.batches import EpisodeImages, episode_images
 from tapnet.errors import UserError
+from tapnet.evaluation.plotting import COLORS, new_figure, shade_regions
 from tapnet.functional import class_prototypes, modified_references, null_space, reference_directions
 from tapnet.hardware import device_of
 from tapnet.methods import Method, TapNet, TapNetVariant
@@ -21,7 +22,6 @@ from tapnet.paper.ablations import ROTATIONS
 from tapnet.paper.published import EPISODE_COMPOSITION, RIVALS
 from tapnet.paper.results import Result
 from tapnet.paper.tables import matching_results, task_words
-from tapnet.plotting import COLORS, new_figure, shade_regions
 from tapnet.training.run_folder import EPISODES, Point, read_curve, read_snapshots
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from tapnet import hardware
 from tapnet.backbones import make_backbone
-from tapnet.checkpoint import Checkpoint, Header, Lineage, RunningSums, backbone_digest
+from tapnet.checkpoint import Ancestor, Checkpoint, Header, Lineage, RunningSums, backbone_digest
 from tapnet.data.batches import EpisodeImages
 from tapnet.data.episodes import NotEnoughDataError
 from tapnet.errors import Diverged, NonFiniteError, UserError
@@ -30,6 +30,7 @@ from tapnet.evaluation.candidates import class_overlap
 from tapnet.evaluation.embedding import cached_features
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.hardware import PRECISIONS, all_reduce_sum, any_rank, describe, raise_together, resolve_precision
+from tapnet.methods import Method
 from tapnet.paths import BEST, LAST, feature_cache
 from tapnet.recipe import Recipe, Training
 from tapnet.training.faults import save_episode
@@ -173,7 +174,10 @@ class Run:
                 self._frozen = make_backbone(name, self.train_set.image_shape, **options).to(self.device).eval()
                 self._backbone_digest, shape = backbone_digest(self._frozen), (self._frozen.dim,)
             self.method = training_method(self.recipe, shape).to(self.device)
-        self._teachers, ancestors = load_teachers(training, self.train_set.image_shape, self.device)
+        self._teachers: list[Method] = []
+        ancestors: tuple[Ancestor, ...] = ()
+        if training.teachers:
+            self._teachers, ancestors = load_teachers(training, self.train_set.image_shape, self.device)
         self.lineage = Lineage(ancestors)
         if training.init_from and not resume:
             initial = init_from(self.method, training.init_from)
