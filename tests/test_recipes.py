@@ -18,7 +18,7 @@ from tapnet.training.loop import VALIDATION_SEED
 
 pytestmark = pytest.mark.usefixtures("short_evaluation")
 
-SIZES, EACH, WAY = {"relation": 28}, 7, 20  # Relation Networks pool without padding
+SIZES, EACH, WAY = {"relation": 56}, 7, 20  # Relation Networks pool without padding
 
 
 def stand_in(name, root, size):
