@@ -9,7 +9,14 @@ from tapnet.backbones import PrecomputedFeatures
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.evaluation.calibration import calibration_error
 from tapnet.inference import fit_task, leave_one_out, load_network
-from tapnet.inference.model_selection import choose_method, spread, usual_temperature
+from tapnet.inference.model_selection import (
+    USUAL,
+    choose_method,
+    corrected_temperature,
+    likeness_factor,
+    spread,
+    usual_temperature,
+)
 from tapnet.inference.networks import EmbeddingModel, vector_model
 from tapnet.inference.predictor import TaskPredictor
 from tapnet.inference.task import Examples
@@ -90,7 +97,7 @@ def test_temperature_of_blended_references_is_higher_where_held_out_examples_are
 
 
 def test_temperature_is_that_of_the_networks_projection_and_scales_to_another():
-    model, examples = load_network("drawings"), drawn(3)
+    model, examples = load_network("drawings"), drawn(1)
     narrow = replace(model, method=model.method.with_options(projection_dim=64))
     plain = fit_task("abc", examples, model, "tapnet")
     own, twice = (fit_task("abc", examples, narrow, "tapnet", {"projection_dim": dim}) for dim in (None, 128))
@@ -107,10 +114,36 @@ def test_temperature_does_not_depend_on_the_order_of_the_examples():
     assert first == pytest.approx(second)
 
 
-def test_calibrated_network_keeps_its_own_temperature():
+def test_calibrated_network_keeps_its_own_temperature_where_classes_have_one_image():
     model = load_network("drawings")
-    task = fit_task("abc", drawn(2), model, "centroid")
-    assert task.temperature == model.calibration.temperature("centroid", [2, 2, 2])
+    task = fit_task("abc", drawn(1), model, "centroid")
+    assert task.temperature == model.calibration.temperature("centroid", [1, 1, 1])
+
+
+def test_confidence_is_low_where_classes_cannot_be_told_apart():
+    """The accuracy is 0.02; at the temperature of the calibration alone the mean confidence is 0.57."""
+    logistic = METHODS["logistic"](PrecomputedFeatures(64)).eval()
+    model, queries = replace(vector_model(64), method=logistic, calibration=USUAL), noise(50, 5).features[150:]
+    task = fit_task(list(map(str, range(50))), noise(50, 3), model, "logistic")
+    assert TaskPredictor(task, model).answer_features(queries)[0].max(axis=1).mean() < 0.1
+
+
+def test_temperature_is_the_expected_one_after_answers_that_are_all_right_by_far():
+    assert corrected_temperature(0.5, 1000 * np.eye(9), np.arange(9)) == pytest.approx(0.5, rel=1e-3)
+
+
+def test_temperature_after_many_answers_is_theirs():
+    generator = np.random.default_rng(0)
+    logits = 6 * generator.standard_normal((2000, 5))
+    answers = (logits / 2 + generator.gumbel(size=logits.shape)).argmax(axis=1)
+    assert corrected_temperature(1.0, logits, answers) == pytest.approx(2, rel=0.1)
+
+
+def test_alike_classes_need_a_higher_temperature():
+    """The cosine of each class with the most alike one is 0.8, 0.8 and 0.6 in place of 0.31 + 0.07 log 3."""
+    points = np.array([[1, 0, 0], [0.8, 0.6, 0], [0.6, 0, 0.8]], np.float32)
+    expected = ((1 - 2.2 / 3) / (1 - 0.31 - 0.07 * np.log(3))) ** (-4 / 3)
+    assert likeness_factor(7 * points, np.arange(3)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("method", ["centroid", "logistic", "protonet"])

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
 from scipy.stats import binomtest
 
-from tapnet.evaluation.calibration import Calibration, fit_temperature
+from tapnet.evaluation.calibration import Calibration
 from tapnet.inference.networks import EmbeddingModel, exact_head
 from tapnet.methods import PARAMETER_FREE
 
@@ -24,7 +26,7 @@ AUTO = "auto"  # the method by the rule below
 LOGISTIC = "logistic"
 REFERENCE_SHOTS = 2  # how many examples a reference counts for
 ROUNDS, _TEMPERATURE_ROUNDS = 20, 5  # at most, for the accuracy and the temperature
-_USUAL_COUNT = 40  # held-out examples that count as much as the usual temperature
+_DEVIATION = 0.3  # of the logarithm of the right temperature from the expected one, on validation classes
 _WAYS, _SHOTS = (2, 5, 20), (1, 2, 5, 10)
 _TEMPERATURES = {  # usual ones: those of the networks for photographs, rounded
     "logistic": ((0.235, 0.295, 0.457, 0.446), (0.27, 0.316, 0.413, 0.454), (0.34, 0.372, 0.434, 0.513)),
@@ -136,32 +138,54 @@ def held_out_logits(
 
 
 def choose_temperature(examples: Examples, model: EmbeddingModel, method: str, options: Mapping[str, Any]) -> float:
-    """Return the temperature of the network's calibration for this method.
+    """Return the temperature at which confidence should equal accuracy.
 
-    For what the network was not calibrated for, it is the usual one, mixed with that of examples that are left out, one
-    of every class at a time; where a class has one only, the usual one remains. They are sorted first, so that a task
-    does not depend on the order in which they came.
+    From the classes alone it is that of the network's calibration for this method, or the usual one if there is none.
+    Where every class has two images, examples that are left out, one of every class at a time, correct it. They are
+    sorted first, so that a task does not depend on the order in which they came.
     """
     shots, calibration = np.bincount(examples.labels).tolist(), model.calibration
     if method in PARAMETER_FREE and method not in calibration.tables:
-        calibration, usual = USUAL, usual_temperature(method, examples.features, examples.labels)
+        calibration, expected = USUAL, usual_temperature(method, examples.features, examples.labels)
     else:
-        usual = calibration.temperature(method, shots) * _dimension_factor(model, options, len(shots))
-        if options.get("reference_shots") is None:
-            return usual
-        usual *= _blend_factor(examples, model, method, options)
+        expected = calibration.temperature(method, shots) * _dimension_factor(model, options, len(shots))
+        if options.get("reference_shots") is not None:
+            expected *= _blend_factor(examples, model, method, options)
+        if method == model.default_method == LOGISTIC:
+            expected *= likeness_factor(examples.features, examples.labels)
     held = held_out_logits(examples.sorted(), model, method, options, _TEMPERATURE_ROUNDS)
     if held is None:
-        return usual
+        return expected
     fewer = [max(shot - 1, 1) for shot in shots]  # than a head of all examples has, which needs another temperature
     growth = calibration.temperature(method, shots) / calibration.temperature(method, fewer)
-    return mixed_temperature(usual, growth * fit_temperature(*held), len(held[1]))
+    return growth * corrected_temperature(expected / growth, *held)
 
 
-def mixed_temperature(usual: float, held: float, count: int) -> float:
-    """Return the usual temperature and that of `count` held-out examples, averaged in logarithms."""
-    share = count / (count + _USUAL_COUNT)
-    return float(np.exp(share * np.log(held) + (1 - share) * np.log(usual)))
+def corrected_temperature(expected: float, logits: NDArray[np.float64], answers: NDArray[np.int64]) -> float:
+    """Return the most likely temperature after these answers; its logarithm is normal around the expected one before.
+
+    Answers that are all right by far say nothing and leave it; a few hundred others decide.
+    """
+
+    def loss(change: float) -> float:
+        logs = log_softmax(logits / (expected * np.exp(change)), axis=1)
+        return float((change / _DEVIATION) ** 2 / 2 - logs[np.arange(len(answers)), answers].sum())
+
+    return float(expected * np.exp(minimize_scalar(loss, bounds=(-3, 3), method="bounded").x))
+
+
+def likeness_factor(features: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
+    """Return by how much classes that are more alike than usual need another temperature, over photographs.
+
+    A class is as like another as their images are on average, by cosine; what counts is the one most like it. Logistic
+    regression tells one image of a class from those of others with the same ease whether they are birds or things.
+    """
+    points = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    means = np.stack([points[labels == label].mean(axis=0, dtype=np.float64) for label in np.unique(labels)])
+    cosines = means @ means.T
+    np.fill_diagonal(cosines, -1)
+    usual = 0.31 + 0.07 * np.log(min(len(means), 20))  # on validation classes, as is the exponent
+    return float(max((1 - cosines.max(axis=1).mean()) / (1 - usual), 0.25) ** (-4 / 3))
 
 
 def _dimension_factor(model: EmbeddingModel, options: Mapping[str, Any], way: int) -> float:
