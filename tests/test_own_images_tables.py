@@ -69,6 +69,23 @@ def rejection_line(row, network, dataset):
     return f"| {' | '.join(cells)} |"
 
 
+def percent(*shares):
+    return [f"{100 * share:.1f}" for share in shares]
+
+
+def uneven_line(row):
+    names = "default", "centroid", "logistic, balanced", "logistic, unweighted"
+    pairs = [" / ".join(percent(row["accuracy_rare"][name], row["accuracy"][name])) for name in names]
+    return f"| {' | '.join([row['dataset'], ', '.join(map(str, row['counts'])), *pairs])} |"
+
+
+def confidence_line(row):
+    counts = row["counts"] if isinstance(row["counts"], str) else ", ".join(map(str, row["counts"]))
+    errors = " → ".join(percent(*(row["calibration_error"][kind] for kind in ("table", "default"))))
+    cells = [row["dataset"], counts, *percent(row["accuracy"]["default"], row["confidence"]["default"]), errors]
+    return f"| {' | '.join(cells)} |"
+
+
 def overview_line(dataset):
     cells = [OVERVIEW[dataset]]
     for network in ("photos", "photos-fast"):
@@ -130,6 +147,18 @@ def test_table_of_references_has_the_recorded_accuracies(lines):
         paired = f"{100 * below['difference']:+.2f} ± {100 * below['ci95']:.2f}".replace("-", "−")
         cells = [str(row["shot"]), *(accuracy(row["methods"][name]) for name in names), paired]
         assert f"| {' | '.join(cells)} |" in lines
+
+
+def test_tables_of_uneven_classes_and_confidence_have_the_recorded_numbers(lines):
+    recorded = rows("tasks-photos")
+    expected = [uneven_line(row) for row in recorded if row["accuracy_rare"]] + list(map(confidence_line, recorded))
+    assert not [line for line in expected if line not in lines]
+
+
+def test_default_is_the_best_method_on_rare_classes_and_on_all_wherever_it_was_measured():
+    for row in [*rows("tasks-photos"), *rows("tasks-photos-validation")]:
+        for part in filter(None, (row["accuracy_rare"], row["accuracy_rare"] and row["accuracy"])):
+            assert part["default"] == max(part.values())
 
 
 def test_table_of_speed_has_the_recorded_numbers(lines):
