@@ -62,6 +62,7 @@ class Make:
 
     @staticmethod
     def tar(path, files, mode="w"):
+        path.parent.mkdir(exist_ok=True)
         with tarfile.open(path, mode) as archive:
             for name, content in files.items():
                 member = tarfile.TarInfo(name)

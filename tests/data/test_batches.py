@@ -1,23 +1,22 @@
 import numpy as np
+import pytest
 import torch
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from tapnet.backbones import Conv4
+from tapnet.data.augmentation import AUGMENTATIONS
 from tapnet.data.batches import EpisodeBatchSampler, EpisodeImages, episode_images
 from tapnet.data.episodes import EpisodeSampler, EpisodeSpec
 from tapnet.hardware import to_device, to_float_tensor
 from tapnet.methods import TapNet
 
 
-def test_images_arrive_as_floats_between_0_and_1_channels_first(blobs):
+def test_images_arrive_as_floats_between_0_and_1_channels_first_and_last_in_memory(blobs):
     images = to_float_tensor(blobs.pixels[:3], torch.device("cpu"))
     assert images.shape == (3, 1, 8, 8)
     assert torch.equal(images[:, 0] * 255, torch.from_numpy(blobs.pixels[:3, ..., 0]).float())
-
-
-def test_images_are_laid_out_channels_last(blobs):
-    assert to_float_tensor(blobs.pixels[:3], torch.device("cpu")).is_contiguous(memory_format=torch.channels_last)
+    assert images.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_episode_images_carry_the_labels_of_their_class(blobs):
@@ -77,3 +76,48 @@ def test_images_go_to_a_gpu_from_pinned_memory_without_waiting(monkeypatch):
     gpu = torch.device("cuda")
     to_device(np.zeros(3), gpu)
     assert calls == ["pinned", (gpu, True)]
+
+
+@pytest.mark.parametrize("name", sorted(AUGMENTATIONS.keys() - {"window"}))
+def test_augmentation_keeps_shape_and_range_and_is_repeated_by_its_generator(name):
+    images = torch.rand(5, 3, 12, 12)
+    changed, again = (AUGMENTATIONS[name](images, torch.Generator().manual_seed(0)) for _ in range(2))
+    assert torch.equal(changed, again)
+    assert changed.shape == images.shape
+    assert changed.min() >= 0
+    assert changed.max() <= 1 + 1e-5
+
+
+def test_none_changes_nothing():
+    images = torch.rand(2, 1, 5, 5)
+    assert AUGMENTATIONS["none"](images, torch.Generator()) is images
+
+
+def test_flip_mirrors_some_images_and_leaves_the_others():
+    images = torch.rand(40, 1, 6, 6)
+    changed = AUGMENTATIONS["flip"](images, torch.Generator().manual_seed(0))
+    kept = (changed == images).all(dim=(1, 2, 3))
+    mirrored = (changed == images.flip(-1)).all(dim=(1, 2, 3))
+    assert (kept | mirrored).all()
+    assert kept.any()
+    assert mirrored.any()
+
+
+@pytest.mark.parametrize(("name", "count"), [("rotate", 4), ("dihedral", 8)])
+def test_rotations_lay_all_images_alike_and_each_way_in_time(name, count):
+    images, generator = torch.rand(3, 1, 6, 6), torch.Generator().manual_seed(0)
+    rotated = [images.rot90(quarter, (-2, -1)) for quarter in range(4)]
+    ways = [*rotated, *(image.flip(-1) for image in rotated)]
+    changed = [AUGMENTATIONS[name](images, generator) for _ in range(80)]
+    seen = [[way for way, expected in enumerate(ways) if torch.equal(image, expected)] for image in changed]
+    assert {way for (way,) in seen} == set(range(count))
+
+
+def test_window_is_a_part_of_its_image_mirrored_or_not():
+    images = torch.rand(6, 3, 14, 21, generator=torch.Generator().manual_seed(3))
+    windows = AUGMENTATIONS["window"](images, torch.Generator().manual_seed(0))
+    assert windows.shape == (6, 3, 10, 15)
+    for image, window in zip(images, windows, strict=True):
+        parts = image.unfold(1, 10, 1).unfold(2, 15, 1)  # (channels, rows, columns, height, width)
+        either_way = (window[:, None, None], window.flip(-1)[:, None, None])
+        assert any((parts == part).all(dim=(0, 3, 4)).any() for part in either_way)

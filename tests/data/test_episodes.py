@@ -20,15 +20,9 @@ def test_support_and_query_are_disjoint_and_of_their_class(seed, index):
     assert len(set(episode.classes)) == 4
 
 
-def test_an_episode_depends_on_its_number_alone():
-    one, other = (EpisodeSampler(LABELS, EpisodeSpec(3, 1, 2, seed=4)) for _ in range(2))
-    list(one.batch(0, 10).classes)
-    np.testing.assert_array_equal(one[7].query, other[7].query)
-
-
-def test_a_batch_holds_the_episodes_of_its_numbers():
-    sampler = EpisodeSampler(LABELS, EpisodeSpec(3, 2, 3, seed=1))
-    batch = sampler.batch(5, 8)
+def test_an_episode_depends_on_its_number_alone_and_a_batch_holds_the_episodes_of_its_numbers():
+    sampler, other = (EpisodeSampler(LABELS, EpisodeSpec(3, 2, 3, seed=1)) for _ in range(2))
+    batch = other.batch(5, 8)
     for position, index in enumerate((5, 6, 7)):
         np.testing.assert_array_equal(batch.support[position], sampler[index].support)
         np.testing.assert_array_equal(batch.query[position], sampler[index].query)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from tapnet.data.catalog import DATASETS
@@ -30,15 +29,13 @@ def load_dataset(
     test). `one_rotation_per_class` keeps two rotations of one class out of the same episode.
     """
     if unknown:
-        raise UserError(
-            f"The options of a dataset are `rotations` and `one_rotation_per_class`, got {', '.join(unknown)}."
-        )
+        raise UserError(f"The options of a dataset are rotations and one_rotation_per_class, got {', '.join(unknown)}.")
     if isinstance(rotations, Mapping):
         rotations = rotations.get(split)
     packed = open_dataset(name, root)
     if rotations is None:
         rotations = DATASETS.get(packed.manifest.dataset, DATASETS["folder"]).rotations.get(split, 1)
-    return replace(packed.image_set(split, rotations), one_rotation_per_class=one_rotation_per_class)
+    return packed.image_set(split, rotations, one_rotation_per_class)
 
 
 def open_dataset(name: str, root: str | Path | None = None) -> Packed:

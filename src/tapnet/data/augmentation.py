@@ -88,36 +88,15 @@ def resized_crop(images: Tensor, generator: torch.Generator, size: int | None = 
     return flip(_warped(images, maps, size=(height, height)), generator)
 
 
-def affine(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Rotate by up to 10 degrees, scale by up to 10% and shift by up to 5%; for characters.
-
-    Sampled bicubically: bilinear sampling blurs thin strokes.
-    """
-    count = len(images)
-    angle = _uniform((count,), -math.pi / 18, math.pi / 18, generator)
-    scale = _uniform((count, 2), 0.9, 1.1, generator)
-    shift = _uniform((count, 2), -0.1, 0.1, generator)
-    cosine, sine = angle.cos(), angle.sin()
-    rotation = torch.stack([torch.stack([cosine, -sine], -1), torch.stack([sine, cosine], -1)], dim=-2)  # (n, 2, 2)
-    return _warped(images, torch.cat([rotation * scale[:, None], shift[..., None]], dim=-1), "bicubic").clamp(0, 1)
-
-
 def _uniform(shape: tuple[int, ...], low: float, high: float, generator: torch.Generator) -> Tensor:
     return low + (high - low) * torch.rand(shape, generator=generator)
 
 
-def _warped(images: Tensor, maps: Tensor, mode: str = "bilinear", size: tuple[int, int] | None = None) -> Tensor:
+def _warped(images: Tensor, maps: Tensor, size: tuple[int, int] | None = None) -> Tensor:
     grid = F.affine_grid(maps.to(images), [*images.shape[:2], *(size or images.shape[2:])], align_corners=False)
-    return F.grid_sample(images, grid, mode, align_corners=False).contiguous(memory_format=torch.channels_last)
+    return F.grid_sample(images, grid, align_corners=False).contiguous(memory_format=torch.channels_last)
 
 
 AUGMENTATIONS: dict[str, Augmentation] = {
-    "none": none,
-    "rotate": rotate,
-    "dihedral": dihedral,
-    "flip": flip,
-    "crop": crop,
-    "window": window,
-    "resized_crop": resized_crop,
-    "affine": affine,
+    augment.__name__: augment for augment in (none, rotate, dihedral, flip, crop, window, resized_crop)
 }

@@ -69,7 +69,17 @@ def prepare(
     `progress` gets the number of images done and that of all.
     """
     name = name_for(dataset, root, options)
-    preprocessing = preprocessing_for(dataset, options)
+    if options.ink is not None and dataset.ink is None:
+        raise UserError(f"{dataset.name} is not a set of drawings: leave out the option.", parameter="ink")
+    height, width, channels = dataset.row_shape
+    preprocessing = Preprocessing(
+        height if options.size is None else options.size,
+        width if options.size is None else options.size,
+        options.channels or channels,
+        options.filter or dataset.filter,
+        options.fit,
+        options.ink or dataset.ink,
+    )
     source = dataset.recognize(path, log)  # before anything is written
     if root.exists() and not root.is_dir():
         raise UserError(f"Expected a folder for prepared datasets, and {root} is a file: choose another.", "root")
@@ -130,17 +140,6 @@ def name_for(dataset: Dataset, root: Path, options: PackOptions) -> str:
             "give another name, or another folder for prepared datasets."
         )
     return name
-
-
-def preprocessing_for(dataset: Dataset, options: PackOptions) -> Preprocessing:
-    """Return the preprocessing of the dataset with the caller's options; raise UserError if they do not suit it."""
-    height, width, channels = dataset.row_shape
-    if options.size is not None:
-        height = width = options.size
-    if options.ink is not None and dataset.ink is None:
-        raise UserError(f"{dataset.name} is not a set of drawings: leave out the option.", parameter="ink")
-    kind = options.filter or dataset.filter
-    return Preprocessing(height, width, options.channels or channels, kind, options.fit, options.ink or dataset.ink)
 
 
 def _plan(source: Source, path: Path, preprocessing: Preprocessing) -> str:
@@ -218,7 +217,7 @@ class Staging:
         self.rows = np.fromfile(folder / STATE, dtype=ROW_STATE)
         self.rows["mark"][self.rows["version"] != versions] = TODO
         self.rows["version"] = versions
-        self._write_state()
+        write_atomically(self.folder / STATE, self.rows.tobytes())
         self._offset = (folder / IMAGES).stat().st_size - shape[0] * self._row_bytes
         self._images = os.open(folder / IMAGES, os.O_RDWR | getattr(os, "O_BINARY", 0))
         self._pending: dict[int, int] = {}
@@ -240,9 +239,6 @@ class Staging:
             raise OSError(errno.ENOSPC, "not enough space")
         with (self.folder / IMAGES).open("wb") as file:
             npy.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
-            file.flush()
-            if hasattr(os, "posix_fallocate"):  # not on every system
-                os.posix_fallocate(file.fileno(), file.tell(), size)
             file.truncate(file.tell() + size)
         (self.folder / PLAN).write_text(plan, "utf-8")
         np.zeros(shape[0], dtype=ROW_STATE).tofile(self.folder / STATE)
@@ -262,9 +258,6 @@ class Staging:
         for row, mark in self._pending.items():
             self.rows["mark"][row] = mark
         self._pending.clear()
-        self._write_state()
-
-    def _write_state(self) -> None:
         write_atomically(self.folder / STATE, self.rows.tobytes())
 
     def close(self) -> None:

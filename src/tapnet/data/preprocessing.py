@@ -202,8 +202,7 @@ def with_image(
             return too_large
         if side is not None or width * height > limit:
             image.draft(image.mode, (side or LARGE_SIDE, side or LARGE_SIDE))
-        pixels = image.width * image.height
-        if pixels > limit:
+        if (pixels := image.width * image.height) > limit:
             return too_large
         with _one_large_at_a_time if pixels > LARGE_PIXELS else nullcontext():
             return use(LoadedImage(_eight_bits(image), _orientation(image)))
@@ -277,10 +276,8 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     if image.mode == "F":
         raise UserError("floating-point pixels, for which white is not defined: save it with 8 or 16 bits")
     if image.has_transparency_data:
-        return image if image.mode == "RGBA" else image.convert("RGBA")
-    if image.mode == "1":
-        return image.convert("L")
-    return image if image.mode in ("L", "RGB") else image.convert("RGB")
+        return _as_mode(image, "RGBA")
+    return _as_mode(image, "L" if image.mode in ("1", "L") else "RGB")
 
 
 def _reason(raw: object, error: Exception) -> str:

@@ -1,8 +1,7 @@
 """Every public form, written here in its genuine layout, has to come out as the same classes and pixels."""
 
-import csv
-import io
 import pickle
+import zipfile
 
 import numpy as np
 import pytest
@@ -35,66 +34,35 @@ def whole(reds):
     return check
 
 
-def test_folders_by_class_id_are_read_at_any_depth(pack, make, tmp_path, whole):
-    places = {TRAIN: "a/b", VAL: ".", TEST: "c"}
-    files = {f"{places[c]}/{c}/{c}0000000{v}.jpg": make.png(v) for c in CLASSES.values() for v in VALUES}
-    whole(pack("mini-imagenet", make.tree(tmp_path / "mini", files)))
-
-
-def test_folders_already_split_follow_the_published_split_and_not_their_own(pack, make, tmp_path, whole):
+def test_folders_are_read_at_any_depth_and_follow_the_published_split_and_not_their_own(pack, make, tmp_path, whole):
     files = {f"train/{c}/{v}.jpg": make.png(v) for c in CLASSES.values() for v in VALUES[:2]}
-    files |= {f"val/{c}/{v}.jpg": make.png(v) for c in CLASSES.values() for v in VALUES[2:]}
-    whole(pack("mini-imagenet", make.tree(tmp_path / "mini", files)))
-
-
-def test_folders_of_other_classes_are_left_out_and_named(pack, make, tmp_path):
-    files = {f"{name}/1.png": make.png(1) for name in (TRAIN, "n99999999")}
-    packed = pack("mini-imagenet", make.tree(tmp_path / "mini", files))
-    assert list(packed.manifest.classes) == [TRAIN]
+    files |= {f"a/val/{c}/{v}.jpg": make.png(v) for c in CLASSES.values() for v in VALUES[2:]}
+    packed = pack("mini-imagenet", make.tree(tmp_path / "mini", files | {"n99999999/1.png": make.png(1)}))
+    whole(packed)
     assert "n99999999" in packed.manifest.notes[0]
 
 
-def csv_files(make, ending="jpg"):
-    files = {}
+def test_csv_lists_with_a_folder_of_images_are_read_pointed_at_and_zipped(pack, make, tmp_path, whole):
+    files = {f"images/{name}{value:08d}.jpg": make.png(value) for name in CLASSES.values() for value in VALUES}
     for split, name in CLASSES.items():
-        text = io.StringIO()
-        rows = [(f"{name}{value:08d}.{ending}", name) for value in VALUES]
-        csv.writer(text).writerows([("filename", "label"), *rows])
-        files[f"{split}.csv"] = text.getvalue().encode()
-        files |= {f"images/{file}": make.png(value) for (file, _), value in zip(rows, VALUES, strict=True)}
-    return files
+        rows = [f"{name}{value:08d}.jpg,{name}\n" for value in VALUES]
+        files[f"{split}.csv"] = "".join(["filename,label\n", *rows]).encode()
+    folder = make.tree(tmp_path / "mini", files)
+    whole(pack("mini-imagenet", folder / "train.csv"))
+    whole(pack("mini-imagenet", make.zip(tmp_path / "mini.zip", files), name="zipped"))
+    (folder / "images" / f"{TRAIN}00000020.jpg").unlink()
+    notes = pack("mini-imagenet", folder, name="missing").manifest.notes
+    assert f"Skipped 1 image, listed but not found: {TRAIN}00000020.jpg." in notes
 
 
-def test_csv_lists_with_a_folder_of_images_are_read(pack, make, tmp_path, whole):
-    whole(pack("mini-imagenet", make.tree(tmp_path / "mini", csv_files(make))))
-
-
-def test_csv_lists_can_be_pointed_at_and_zipped(pack, make, tmp_path, whole):
-    whole(pack("mini-imagenet", make.tree(tmp_path / "mini", csv_files(make)) / "train.csv"))
-    whole(pack("mini-imagenet", make.zip(tmp_path / "mini.zip", csv_files(make)), name="zipped"))
-
-
-def test_csv_lists_missing_images_are_named(pack, make, tmp_path):
-    files = csv_files(make)
-    del files[f"images/{TRAIN}00000020.jpg"]
-    packed = pack("mini-imagenet", make.tree(tmp_path / "mini", files))
-    assert f"Skipped 1 image, listed but not found: {TRAIN}00000020.jpg." in packed.manifest.notes
-
-
-@pytest.mark.parametrize("kind", ["uint8", "float32", "flattened", "compressed"])
-def test_authors_npz_is_read(pack, tmp_path, whole, kind):
+@pytest.mark.parametrize("kind", ["float32", "flattened", "compressed"])
+def test_authors_npz_is_read_pointed_at_and_archived(pack, make, tmp_path, whole, kind):
+    (tmp_path / "npz").mkdir()
     for split, name in CLASSES.items():
         images = stacked()
         images = (images / 255).astype(np.float32) if kind == "float32" else images
         images = images.reshape(len(images), -1) if kind == "flattened" else images
-        (np.savez_compressed if kind == "compressed" else np.savez)(tmp_path / f"{split}.npz", **{name: images})
-    whole(pack("mini-imagenet", tmp_path))
-
-
-def test_authors_npz_can_be_pointed_at_and_archived(pack, make, tmp_path, whole):
-    (tmp_path / "npz").mkdir()
-    for split, name in CLASSES.items():
-        np.savez(tmp_path / "npz" / f"{split}.npz", **{name: stacked()})
+        (np.savez_compressed if kind == "compressed" else np.savez)(tmp_path / "npz" / f"{split}.npz", **{name: images})
     whole(pack("mini-imagenet", tmp_path / "npz" / "train.npz"))
     files = {f"mini-imagenet/{path.name}": path.read_bytes() for path in (tmp_path / "npz").iterdir()}
     whole(pack("mini-imagenet", make.tar(tmp_path / "mini-imagenet.tar.gz", files, "w:gz"), name="archived"))
@@ -105,26 +73,13 @@ def test_authors_npz_class_without_a_known_name_is_of_the_split_of_its_file(pack
     assert pack("mini-imagenet", tmp_path).manifest.splits["val"] == ("robin",)
 
 
-@pytest.mark.parametrize("protocol", [2, 4, 5])
-def test_cache_pickles_are_read(pack, make, tmp_path, whole, protocol):
-    for split, name in CLASSES.items():
-        content = {"image_data": stacked(), "class_dict": {name: [0, 1, 2]}}
+def test_cache_pickles_are_read_and_announce_their_memory(pack, make, tmp_path, whole):
+    for protocol, (split, name) in zip((2, 4, 5), CLASSES.items(), strict=True):
+        content = {"image_data": stacked(), "class_dict": {name: np.arange(3)}}
         make.file(tmp_path / "p" / f"mini-imagenet-cache-{split}.pkl", pickle.dumps(content, protocol))
-    whole(pack("mini-imagenet", tmp_path / "p"))
-
-
-def test_cache_pickles_announce_their_memory(pack, make, tmp_path):
-    content = {"image_data": stacked(), "class_dict": {TRAIN: np.arange(3)}}
-    make.file(tmp_path / "p" / "mini-imagenet-cache-train.pkl", pickle.dumps(content))
     lines = []
-    pack("mini-imagenet", tmp_path / "p", log=lines.append)
+    whole(pack("mini-imagenet", tmp_path / "p", log=lines.append))
     assert any("memory" in sentence for sentence in lines)
-
-
-def test_cache_pickle_of_another_dataset_says_what_is_missing(pack, make, tmp_path):
-    make.file(tmp_path / "p" / "mini-imagenet-cache-train.pkl", pickle.dumps({"data": 1}))
-    with pytest.raises(ValueError, match="Expected class_dict, image_data in"):
-        pack("mini-imagenet", tmp_path / "p")
 
 
 @pytest.mark.parametrize(
@@ -134,9 +89,7 @@ def test_cache_pickle_of_another_dataset_says_what_is_missing(pack, make, tmp_pa
         {"class_dict": {TRAIN: 2}},
         {"class_dict": {TRAIN: ["first"]}},
         {"class_dict": {TRAIN: [0, 3]}},
-        {"class_dict": {TRAIN: [-1]}},
         {"class_dict": {TRAIN: [0, 0]}},
-        {"image_data": None},
         {"image_data": [1, 2]},
     ],
 )
@@ -153,17 +106,14 @@ def test_npz_class_without_images_is_refused(pack, tmp_path):
         pack("mini-imagenet", tmp_path / "train.npz")
 
 
-def ilsvrc(make, tmp_path, names, images):
-    """One tar per class, with files numbered as ILSVRC numbers them: not without gaps, not padded."""
-    tars = {}
-    for name in names:
-        files = {f"{name}_{7 * number + 3}.JPEG": make.png(number % 256, (4, 4)) for number in range(images)}
-        tars[f"{name}.tar"] = make.tar(tmp_path / f"{name}.inner", files).read_bytes()
-    return tars
+def ilsvrc(make, tmp_path, name, images):
+    """The tar of a class, with files numbered as ILSVRC numbers them: not without gaps, not padded."""
+    files = {f"{name}_{7 * number + 3}.JPEG": make.png(number % 256, (4, 4)) for number in range(images)}
+    return {f"{name}.tar": make.tar(tmp_path / f"{name}.inner", files).read_bytes()}
 
 
 def test_ilsvrc_tar_gives_the_600_images_that_were_published(pack, make, tmp_path, reds):
-    path = make.tar(tmp_path / "ILSVRC2012_img_train.tar", ilsvrc(make, tmp_path, [TRAIN, "n01440764"], 1300))
+    path = make.tar(tmp_path / "ILSVRC2012_img_train.tar", ilsvrc(make, tmp_path, TRAIN, 1300))
     packed = pack("mini-imagenet", path, size=4)
     assert dict(packed.manifest.classes) == {TRAIN: 600}
     assert reds(packed, TRAIN) == [(number - 1) % 256 for number in mini_imagenet_numbers()[TRAIN]]
@@ -177,57 +127,41 @@ def test_ilsvrc_folder_of_an_incomplete_class_is_taken_whole_and_says_so(pack, m
 
 
 def test_ilsvrc_folder_of_tars_gives_tiered_imagenet_every_image(pack, make, tmp_path):
-    make.tree(tmp_path / "train", ilsvrc(make, tmp_path, ["n01530575", "n02099267"], 30))
-    packed = pack("tiered-imagenet", tmp_path / "train", size=4)
-    assert dict(packed.manifest.classes) == {"n01530575": 30, "n02099267": 30}
+    packed = pack("tiered-imagenet", make.tree(tmp_path / "train", ilsvrc(make, tmp_path, "n02099267", 30)), size=4)
+    assert packed.manifest.classes == {"n02099267": 30}
     assert packed.manifest.splits["val"] == ("n02099267",)
 
 
 WORDS = {"train": ["house finch", "junco"], "val": ["golden retriever"], "test": ["crane", "crane"]}
 
 
-def tiered(make, folder, images):
-    """`SPLIT_labels.pkl` with numbers and words, and whatever `images(split, values)` writes beside it."""
+def tiered(make, folder, form):
+    """`SPLIT_labels.pkl` with numbers and words, and the images beside it."""
     for split, words in WORDS.items():
         labels = np.repeat(np.arange(len(words)), 2).astype(np.int32)
-        content = {
-            b"label_specific": labels,
-            b"label_specific_str": words,
-            b"label_general": labels,
-            b"label_general_str": words,
-        }
+        content = {b"label_specific": labels, b"label_specific_str": words, b"label_general": labels}
         make.file(folder / f"{split}_labels.pkl", pickle.dumps(content, 2))
-        images(split, [10 * (1 + row) for row in range(len(labels))])
+        values = [10 * (1 + row) for row in range(len(labels))]
+        if form == "png":
+            encoded = [np.frombuffer(make.png(value), np.uint8).reshape(-1, 1) for value in values]  # as by OpenCV
+            make.file(folder / f"{split}_images_png.pkl", pickle.dumps(encoded, 2))
+        else:
+            np.savez(folder / f"{split}_images.npz", images=stacked(values)[..., ::-1])  # blue first
     return folder
 
 
 @pytest.fixture
-def tiered_png(make, tmp_path):
-    def images(split, values):
-        encoded = [np.frombuffer(make.png(value), np.uint8).reshape(-1, 1) for value in values]  # as OpenCV encodes
-        make.file(tmp_path / "t" / f"{split}_images_png.pkl", pickle.dumps(encoded, 2))
-
-    return tiered(make, tmp_path / "t", images)
-
-
-@pytest.fixture
 def tiered_npz(make, tmp_path):
-    def images(split, values):
-        np.savez(tmp_path / "t" / f"{split}_images.npz", images=stacked(values)[..., ::-1])  # blue first
-
-    return tiered(make, tmp_path / "t", images)
+    return tiered(make, tmp_path / "t", "npz")
 
 
-@pytest.mark.parametrize("form", ["tiered_png", "tiered_npz"])
-def test_tiered_label_pickles_are_read_with_their_images(pack, request, reds, form):
-    packed = pack("tiered-imagenet", request.getfixturevalue(form))
+@pytest.mark.parametrize("form", ["png", "npz"])
+def test_tiered_label_pickles_are_read_with_their_images(pack, make, tmp_path, reds, form):
+    packed = pack("tiered-imagenet", tiered(make, tmp_path / "t", form))
     assert packed.manifest.splits["train"] == ("house finch", "junco")
+    assert packed.manifest.splits["test"] == ("crane #0", "crane #1"), "namesakes stay two classes"
     assert reds(packed, "junco") == [30, 40]
     assert packed.pixels[0, 0, 0, 2] == 128
-
-
-def test_tiered_namesakes_stay_two_classes(pack, tiered_npz):
-    assert pack("tiered-imagenet", tiered_npz).manifest.splits["test"] == ("crane #0", "crane #1")
 
 
 def test_tiered_words_become_class_ids_where_the_lists_lie_beside(pack, make, tiered_npz):
@@ -236,7 +170,9 @@ def test_tiered_words_become_class_ids_where_the_lists_lie_beside(pack, make, ti
     assert pack("tiered-imagenet", tiered_npz).manifest.splits["train"] == ("n01532829", "n01534433")
 
 
-def test_tiered_labels_without_images_say_what_is_missing(pack, tiered_npz):
+def test_tiered_labels_without_images_say_what_is_missing_and_are_not_taken_for_mini_imagenet(pack, tiered_npz):
+    with pytest.raises(ValueError, match="is not a known form of mini-imagenet"):
+        pack("mini-imagenet", tiered_npz)
     (tiered_npz / "val_images.npz").unlink()
     with pytest.raises(ValueError, match=r"beside val_labels\.pkl, got neither"):
         pack("tiered-imagenet", tiered_npz)
@@ -282,13 +218,11 @@ def test_cifar_folders_give_the_same_pixels_as_the_archive(pack, make, tmp_path)
 @pytest.mark.parametrize(
     "change",
     [
-        {b"fine_labels": [0, 1, -1]},
         {b"fine_labels": [0, 1, 3]},
         {b"fine_labels": ["a", "b", "c"]},
         {b"filenames": [b"one.png"]},
         {b"data": np.zeros((3, 100), np.uint8)},
         {b"data": np.zeros((3, 3072))},
-        {b"data": [1, 2]},
     ],
 )
 def test_cifar_pickle_whose_content_does_not_fit_is_refused(pack, make, tmp_path, change):
@@ -296,12 +230,6 @@ def test_cifar_pickle_whose_content_does_not_fit_is_refused(pack, make, tmp_path
     files["c/test"] = pickle.dumps(pickle.loads(files["c/test"]) | change, 2)
     with pytest.raises(UserError, match=r"in test"):
         pack("cifar-fs", make.tree(tmp_path, files) / "c")
-
-
-def test_cifar_10_is_told_from_cifar_100(pack, make, tmp_path):
-    make.tree(tmp_path / "c", {name: pickle.dumps({b"labels": []}) for name in ("train", "test", "meta")})
-    with pytest.raises(ValueError, match="CIFAR-10"):
-        pack("cifar-fs", tmp_path / "c")
 
 
 def test_tiny_imagenet_keeps_only_the_classes_of_tiered_imagenet(pack, make, tmp_path):
@@ -316,11 +244,11 @@ def test_tiny_imagenet_keeps_only_the_classes_of_tiered_imagenet(pack, make, tmp
     assert packed.manifest.preprocessing.shape == (64, 64, 3)
 
 
-@pytest.mark.parametrize("name", ["omniglot", "mini-imagenet", "tiered-imagenet", "cifar-fs", "tiny-imagenet-tiered"])
-def test_what_is_no_known_form_is_refused_with_the_forms(pack, make, tmp_path, name):
+def test_what_is_no_known_form_is_refused_with_the_forms(pack, make, tmp_path):
     path = make.tree(tmp_path / "strange", {"notes/readme.txt": b"words"})
-    with pytest.raises(ValueError, match=r"holds notes/readme\.txt\. Expected one of: "):
-        pack(name, path)
+    for name in ("omniglot", "mini-imagenet", "tiered-imagenet", "cifar-fs", "tiny-imagenet-tiered"):
+        with pytest.raises(ValueError, match=r"holds notes/readme\.txt\. Expected one of: "):
+            pack(name, path)
 
 
 def test_cifar_folder_train_is_a_class_only_where_images_lie_in_it(pack, make, tmp_path):
@@ -329,17 +257,9 @@ def test_cifar_folder_train_is_a_class_only_where_images_lie_in_it(pack, make, t
     assert dict(packed.manifest.classes) == {"apple": 1, "train": 1}
 
 
-def test_tiered_arrays_are_not_taken_for_mini_imagenet(pack, tiered_npz):
-    with pytest.raises(ValueError, match="is not a known form of mini-imagenet"):
-        pack("mini-imagenet", tiered_npz)
-
-
+@pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_archive_with_the_same_name_twice_gives_one_image(pack, make, tmp_path):
-    import warnings
-    import zipfile
-
-    with warnings.catch_warnings(), zipfile.ZipFile(tmp_path / "twice.zip", "w") as archive:
-        warnings.simplefilter("ignore")
+    with zipfile.ZipFile(tmp_path / "twice.zip", "w") as archive:
         for value in (1, 2):
             archive.writestr("cat/1.png", make.png(value))
     assert len(pack("folder", tmp_path / "twice.zip").pixels) == 1

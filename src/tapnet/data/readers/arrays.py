@@ -82,14 +82,14 @@ def class_npz(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noq
 def npz_shapes(stream: IO[bytes], file: str) -> dict[str, tuple[int, ...]]:
     """Return the shape of every array in an npz file; raise UserError if its bytes cannot hold that shape."""
     with clear_damage_errors(file), zipfile.ZipFile(stream) as archive:
-        infos = [info for info in archive.infolist() if info.filename.endswith(".npy")]
-        return {info.filename.removesuffix(".npy"): _open_array(archive, info, file)[1] for info in infos}
+        names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+        return {name: _open_array(archive, name, file)[1] for name in names}
 
 
 def npz_rows(stream: IO[bytes], name: str, file: str) -> Iterator[NDArray[np.uint8]]:
     """Yield the rows of one array as images, with no more than a few megabytes in memory."""
     with clear_damage_errors(file), zipfile.ZipFile(stream) as archive:
-        data, shape, dtype = _open_array(archive, archive.getinfo(f"{name}.npy"), file)
+        data, shape, dtype = _open_array(archive, name, file)
         row_bytes = dtype.itemsize * math.prod(shape[1:])
         step = max(1, CHUNK_BYTES // max(1, row_bytes))
         white: float | None = None
@@ -100,11 +100,9 @@ def npz_rows(stream: IO[bytes], name: str, file: str) -> Iterator[NDArray[np.uin
             yield from as_images(rows, white, f"{name} of {file}")
 
 
-def _open_array(
-    archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: str
-) -> tuple[IO[bytes], tuple[int, ...], np.dtype[Any]]:
+def _open_array(archive: zipfile.ZipFile, name: str, file: str) -> tuple[IO[bytes], tuple[int, ...], np.dtype[Any]]:
     """Return the stream of an array at its first row, its shape and its type; raise UserError if it is no images."""
-    name = f"Array {info.filename.removesuffix('.npy')} of {file}"
+    info, name = archive.getinfo(f"{name}.npy"), f"Array {name} of {file}"
     if info.flag_bits & 1:
         raise UserError(f"{name} is encrypted: make the file again without a password.")
     data = archive.open(info)

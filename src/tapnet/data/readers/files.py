@@ -16,10 +16,9 @@ import zipfile
 import zlib
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from tapnet.data.preprocessing import LARGEST_FILE, Raw, Unreadable
 from tapnet.errors import NotFoundError, UserError
@@ -27,14 +26,8 @@ from tapnet.errors import NotFoundError, UserError
 INNER = re.compile(r"(^|/)(n\d{8}\.tar|images_(background|evaluation)\.zip)$")
 HIDDEN = re.compile(r"(^|/)(\.|__MACOSX(/|$))")
 DAMAGES = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    struct.error,
-    EOFError,
-    NotImplementedError,
-    UnicodeDecodeError,
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+    *(EOFError, NotImplementedError, UnicodeDecodeError),
 )
 
 
@@ -47,8 +40,7 @@ def clear_damage_errors(path: Path | str) -> Iterator[None]:
         raise UserError(f"{path} is damaged or cut off ({error}): fetch or make it again.") from None
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A file of a tree; one of an archive can be opened until the next one is listed."""
 
     name: str  # its path below the tree, with `/`
@@ -86,13 +78,6 @@ class FileTree:
     @cached_property
     def _archives(self) -> dict[str, Path | None]:
         return {entry.name: entry.archive for entry in _walk(self.path)}
-
-    @cached_property
-    def empty(self) -> list[str]:
-        """The folders without visible content."""
-        folders = ((Path(folder), [*below, *files]) for folder, below, files in os.walk(self.path))
-        empty = (folder.relative_to(self.path).as_posix() for folder, names in folders if all(map(HIDDEN.match, names)))
-        return sorted(name for name in empty if not HIDDEN.search(name))
 
     def read(self, names: Collection[str]) -> Iterator[tuple[str, Raw]]:
         """Yield the content of each of these files once, in the cheapest order, or the reason why not."""
@@ -140,29 +125,31 @@ def open_file_tree(path: Path) -> FileTree:
     """Return the tree at a path: a directory, a zip or a tar, by its content and not by its name."""
     if not path.exists():
         raise NotFoundError(f"There is nothing at {path}: give the folder or archive that holds the images.")
-    if path.is_dir() or (path.is_file() and (zipfile.is_zipfile(path) or _is_tar(path))):
+    if path.is_dir() or (path.is_file() and _is_archive(path)):
         return FileTree(path)
     raise UserError(f"{path} is not a folder, zip or tar, or is truncated: give one of these.")
 
 
-def _is_tar(path: Path) -> bool:
-    with path.open("rb") as file:
-        start = file.read(6)
-    # for tarfile a cut-off gzip is not a tar, so the first bytes decide for compressed ones
-    return start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ")) or tarfile.is_tarfile(path)
+def _is_archive(path: Path) -> bool:
+    with path.open("rb") as file:  # for tarfile a cut-off gzip is not a tar, so its first bytes decide
+        compressed = file.read(6).startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ"))
+    return compressed or zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
 
 
 def _walk(path: Path) -> Generator[Entry]:
-    if path.is_dir():
-        yield from _walk_folder(path)
-        return
     with clear_damage_errors(path):
-        if zipfile.is_zipfile(path):
+        if path.is_dir():
+            yield from _walk_folder(path)
+        elif zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
-                yield from _walk_zip(archive, path)
+                for info in archive.infolist():
+                    name = _checked_name(info.filename, path)
+                    if not info.is_dir() and not HIDDEN.search(name):
+                        size = max(info.file_size, info.compress_size)
+                        yield Entry(name, path, size, partial(_open_member, archive, info))
         else:
-            with tarfile.open(path) as archive:
-                yield from _walk_tar(archive, path)
+            with tarfile.open(path) as tar:
+                yield from _walk_tar(tar, path)
 
 
 def _walk_folder(path: Path) -> Generator[Entry]:
@@ -183,15 +170,7 @@ def _walk_folder(path: Path) -> Generator[Entry]:
             if not INNER.search(file):
                 yield Entry(prefix + file, None, None, partial(_open_regular, place))
             elif inner not in folders:  # else it was extracted, and every image would be there twice
-                yield from (replace(entry, name=f"{prefix}{inner}/{entry.name}") for entry in _walk(place))
-
-
-def _walk_zip(archive: zipfile.ZipFile, path: Path) -> Generator[Entry]:
-    for info in archive.infolist():
-        name = _checked_name(info.filename, path)
-        if not info.is_dir() and not HIDDEN.search(name):
-            size = max(info.file_size, info.compress_size)
-            yield Entry(name, path, size, partial(_open_member, archive, info))
+                yield from (entry._replace(name=f"{prefix}{inner}/{entry.name}") for entry in _walk(place))
 
 
 def _walk_tar(archive: tarfile.TarFile, path: Path, prefix: str = "") -> Generator[Entry]:

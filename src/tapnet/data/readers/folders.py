@@ -21,7 +21,7 @@ from tapnet.errors import UserError
 from tapnet.text import normalize_name
 
 SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
-COLUMNS = {"path": ("path", "filename", "file", "image"), "label": ("label", "class"), "split": ("split", "set")}
+COLUMNS = (("path", "filename", "file", "image"), ("label", "class"), ("split", "set"))  # what each may be called
 
 
 def folders_by_class(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
@@ -68,13 +68,9 @@ def class_tree(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # no
         labels[name] = "/".join(parts[1:] if split else parts)
         if split and labels[name]:
             declared[split].add(labels[name])
-    notes = [
-        *skipped([name for name, label in labels.items() if not label], "not in a class folder"),
-        *_others(tree),
-        *skipped(tree.empty, "empty", "folder"),
-    ]
+    loose = skipped([name for name, label in labels.items() if not label], "not in a class folder")
     images = {name: label for name, label in labels.items() if label}
-    return _source("a folder of images by class", tree, images, notes, declared)
+    return _source("a folder of images by class", tree, images, [*loose, *_others(tree)], declared)
 
 
 def _others(tree: FileTree) -> list[str]:
@@ -151,7 +147,7 @@ def _lines(tree: FileTree, table: str) -> Iterator[tuple[str, str, str]]:
     """Yield path, label and split, which may be empty, of every line; nothing if it is not such a table."""
     rows = _csv_rows(tree, table)
     header = [cell.lower() for cell in rows[0]] if rows else []
-    columns = [next((header.index(name) for name in names if name in header), None) for names in COLUMNS.values()]
+    columns = [next((header.index(name) for name in names if name in header), None) for names in COLUMNS]
     if columns[0] is None or columns[1] is None:
         if len(header) < 2 or not is_image_name(header[0]):
             return

@@ -77,13 +77,11 @@ def available_memory() -> float:
         return free
 
 
-def _load_dict(
-    tree: FileTree, file: str, keys: set[str], log: Log, mistaken_for: str = "another dataset"
-) -> dict[str, Any]:
+def _load_dict(tree: FileTree, file: str, keys: set[str], log: Log) -> dict[str, Any]:
     content = load_pickle(tree, file, log)
     if not isinstance(content, dict) or not keys <= content.keys():
         got = sorted(content) if isinstance(content, dict) else type(content).__name__
-        raise UserError(f"Expected {', '.join(sorted(keys))} in {file}, got {got}: is it {mistaken_for}?")
+        raise UserError(f"Expected {', '.join(sorted(keys))} in {file}, got {got}: is it another dataset?")
     return content
 
 
@@ -98,12 +96,13 @@ def _list_of(kind: type[T], values: Any, name: str, file: str) -> list[T]:
 
 def cache_pickles(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
     """Read `mini-imagenet-cache-train.pkl` etc., with `image_data` and in `class_dict` the rows of each class."""
-    files = [name for name in tree.names if name.endswith((".pkl", ".pickle")) and split_of(name)]
-    files = [name for name in files if "cache" in name or not name.endswith(("_labels.pkl", "_png.pkl"))]
     keys = {"image_data", "class_dict"}
     labels: dict[str, list[str | None]] = {}
     declared: dict[str, tuple[str, ...]] = {}
-    for file in files:
+    for file in tree.names:
+        split, of_tiered = split_of(file), file.endswith(("_labels.pkl", "_png.pkl")) and "cache" not in file
+        if split is None or of_tiered or not file.endswith((".pkl", ".pickle")):
+            continue
         content = _load_dict(tree, file, keys, log)
         images, listed = content["image_data"], content["class_dict"]
         if not isinstance(images, np.ndarray) or not images.ndim or not isinstance(listed, dict):
@@ -116,7 +115,7 @@ def cache_pickles(tree: FileTree, splits: Splits, log: Log) -> Source | None:  #
                         f"`class_dict` of {file} names row {row} twice, or has others than its {len(images):,} images."
                     )
                 names[row] = str(name)
-        declared[str(split_of(file))] = tuple(map(str, listed))
+        declared[split] = tuple(map(str, listed))
 
     def rows_of(file: str) -> Iterator[Raw]:
         images = _load_dict(tree, file, keys, log)["image_data"]
@@ -130,7 +129,13 @@ def cache_pickles(tree: FileTree, splits: Splits, log: Log) -> Source | None:  #
 def labeled_pickles(tree: FileTree, splits: Splits, log: Log) -> Source | None:
     """Read tieredImageNet: `train_labels.pkl` beside `train_images_png.pkl` or the authors' `train_images.npz`."""
     known = {name for names in splits.values() for name in names}
-    ids = _class_ids(tree)
+    lists = [name for end in ("class_names.txt", "synsets.txt") for name in tree.names if name.endswith(end)]
+    ids: dict[str, str] = {}  # of class names, from the two lists beside the published pickles
+    if len(lists) == 2:
+        words, synsets = (map(str.strip, tree.read_text(name).splitlines()) for name in lists)
+        for word, synset in zip(words, synsets, strict=False):
+            if synset in known:
+                ids.setdefault(word, synset)
     labels: dict[str, list[str | None]] = {}
     declared: dict[str, tuple[str, ...]] = {}
     for file in tree.names:
@@ -143,52 +148,34 @@ def labeled_pickles(tree: FileTree, splits: Splits, log: Log) -> Source | None:
             raise UserError(f"Expected {' or '.join(choices)} beside {file}, got neither.")
         content = _load_dict(tree, file, {"label_specific", "label_specific_str"}, log)
         numbers = _list_of(int, content["label_specific"], "label_specific", file)
-        words = _list_of(str, content["label_specific_str"], "label_specific_str", file)
-        if numbers and not 0 <= min(numbers) <= max(numbers) < len(words):
+        names = _list_of(str, content["label_specific_str"], "label_specific_str", file)
+        if numbers and not 0 <= min(numbers) <= max(numbers) < len(names):
             run = f"run from {min(numbers)} to {max(numbers)}"
-            raise UserError(f"{file} names {len(words)} classes, and its labels {run}.")
-        counts = Counter(words)  # two classes of ImageNet are called crane; a number keeps such namesakes apart
-        names = [word if counts[word] == 1 else f"{word} #{number}" for number, word in enumerate(words)]
-        names = [next((number for number in ids.get(name, []) if number in known), name) for name in names]
+            raise UserError(f"{file} names {len(names)} classes, and its labels {run}.")
+        counts = Counter(names)  # two classes of ImageNet are called crane; a number keeps such namesakes apart
+        names = [name if counts[name] == 1 else f"{name} #{number}" for number, name in enumerate(names)]
+        names = [ids.get(name, name) for name in names]
         labels[images] = [names[number] for number in numbers]
         declared[split] = tuple(names)
 
     def rows(file: str) -> Iterator[Raw]:
-        return _png_rows(tree, file, log) if file.endswith(".pkl") else _npz_rows(tree, file)
+        if file.endswith(".pkl"):
+            encoded = load_pickle(tree, file, log)
+            if not isinstance(encoded, list):
+                raise UserError(f"Expected a list of encoded images in {file}, got {type(encoded).__name__}.")
+            for image in encoded:
+                good = isinstance(image, bytes) or (isinstance(image, np.ndarray) and image.dtype == np.uint8)
+                yield bytes(image) if good else Unreadable(f"{type(image).__name__} instead of an encoded image")
+            return
+        with tree.open(file) as stream:
+            if "images" not in npz_shapes(stream, file):
+                raise UserError(f"Expected an array `images` in {file}.")
+            stream.seek(0)
+            for row in npz_rows(stream, "images", file):
+                yield np.ascontiguousarray(row[..., ::-1])  # OpenCV wrote them, blue first
 
-    if not labels:
-        return None
-    form = "label pickles with " + ("PNG pickles" if next(iter(labels)).endswith(".pkl") else "npz arrays")
-    return row_source(form, labels, rows, declared)
-
-
-def _class_ids(tree: FileTree) -> dict[str, list[str]]:
-    """Return the ids of each class name, from the two lists beside the published pickles, if they are there."""
-    lists = [name for end in ("class_names.txt", "synsets.txt") for name in tree.names if name.endswith(end)]
-    ids: dict[str, list[str]] = {}
-    if len(lists) == 2:
-        words, synsets = (tree.read_text(name).splitlines() for name in lists)
-        for word, synset in zip(words, synsets, strict=False):
-            ids.setdefault(word.strip(), []).append(synset.strip())
-    return ids
-
-
-def _png_rows(tree: FileTree, file: str, log: Log) -> Iterator[Raw]:
-    images = load_pickle(tree, file, log)
-    if not isinstance(images, list):
-        raise UserError(f"Expected a list of encoded images in {file}, got {type(images).__name__}.")
-    for image in images:
-        encoded = isinstance(image, bytes) or (isinstance(image, np.ndarray) and image.dtype == np.uint8)
-        yield bytes(image) if encoded else Unreadable(f"{type(image).__name__} instead of an encoded image")
-
-
-def _npz_rows(tree: FileTree, file: str) -> Iterator[Raw]:
-    with tree.open(file) as stream:
-        if "images" not in npz_shapes(stream, file):
-            raise UserError(f"Expected an array `images` in {file}.")
-        stream.seek(0)
-        for row in npz_rows(stream, "images", file):
-            yield np.ascontiguousarray(row[..., ::-1])  # OpenCV wrote them, blue first
+    form = "label pickles with " + ("PNG pickles" if any(name.endswith(".pkl") for name in labels) else "npz arrays")
+    return row_source(form, labels, rows, declared) if labels else None
 
 
 def cifar_python(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
@@ -196,7 +183,7 @@ def cifar_python(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # 
     files = {PurePosixPath(name).name: name for name in tree.names}
     if not {"train", "test", "meta"} <= files.keys():
         return None
-    meta = _load_dict(tree, files["meta"], {"fine_label_names"}, log, "CIFAR-10")
+    meta = _load_dict(tree, files["meta"], {"fine_label_names"}, log)
     names = _list_of(str, meta["fine_label_names"], "fine_label_names", "meta")
     labels: dict[str, list[str | None]] = {}
     originals: dict[str, str] = {}
@@ -207,10 +194,8 @@ def cifar_python(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # 
         if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != (len(numbers), 3072):
             raise UserError(f"Expected `data` of {len(numbers):,} × 3072 bytes in {part}: is it another dataset?")
         if len(filenames) != len(numbers) or any(not 0 <= number < len(names) for number in numbers):
-            raise UserError(
-                f"Expected a file name and a label from 0 to {len(names) - 1} for each of {len(numbers):,} images in "
-                f"{part}."
-            )
+            expected = f"a file name and a label from 0 to {len(names) - 1} for each of {len(numbers):,} images"
+            raise UserError(f"Expected {expected} in {part}.")
         labels[files[part]] = [names[number] for number in numbers]
         originals |= {row_name(files[part], row): name for row, name in enumerate(filenames)}
 

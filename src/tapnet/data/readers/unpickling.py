@@ -12,6 +12,7 @@ import pickle
 import struct
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import IO, Any, ClassVar
 
 import numpy as np
@@ -102,16 +103,11 @@ def _reconstruct(kind: object, shape: tuple[int, ...], _code: object) -> Array:
     return Array()
 
 
-def _empty_bytes(*parts: object) -> bytes:
-    if parts:  # a number, or an array of one, would be taken for a length
-        raise RefusedError("bytes that are not in the file")
-    return b""
-
-
-def _empty_dict(*items: object) -> dict[Any, Any]:
-    if items:
-        raise RefusedError("a copy of a dictionary")
-    return {}
+def _empty(make: Callable[[], Any], *content: object) -> Any:
+    """Return empty bytes or an empty dictionary; a number in place of bytes would be taken for a length."""
+    if content:
+        raise RefusedError(f"{make.__name__} made from something else")
+    return make()
 
 
 class _Latin1(bytearray):
@@ -121,21 +117,18 @@ class _Latin1(bytearray):
 _ADMITTED: dict[str, Callable[..., Any]] = {
     "numpy.ndarray": _array_type,
     "numpy.dtype": _Dtype,
-    "collections.OrderedDict": _empty_dict,
-    **{f"{module}.bytes": _empty_bytes for module in ("builtins", "__builtin__")},
+    "collections.OrderedDict": partial(_empty, dict),
+    "builtins.bytes": partial(_empty, bytes),
+    "__builtin__.bytes": partial(_empty, bytes),
 }
 for _core in ("numpy.core", "numpy._core"):
     _ADMITTED |= {
         f"{_core}.multiarray._reconstruct": _reconstruct,
-        f"{_core}.multiarray.scalar": _scalar,
+        f"{_core}.multiarray.scalar": lambda dtype, data: np.frombuffer(data, dtype.make("biuf"))[0].item(),
         f"{_core}.numeric._frombuffer": _array,
     }
 
-
-_REFUSED = (
-    *(pickle.INST, pickle.OBJ, pickle.NEWOBJ, pickle.NEWOBJ_EX),
-    *(pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET),
-)
+_REFUSED = b"\x8f\x90\x91" + b"io\x81\x92"  # opcodes that make sets, and objects
 
 
 def _refuse(_reader: RestrictedUnpickler) -> None:
@@ -169,9 +162,9 @@ class RestrictedUnpickler(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if f"{module}.{name}" == "_codecs.encode":
             return self._encode
-        if f"{module}.{name}" not in _ADMITTED:
-            raise RefusedError(f"{module}.{name}")
-        return _ADMITTED[f"{module}.{name}"]
+        if stand_in := _ADMITTED.get(f"{module}.{name}"):
+            return stand_in
+        raise RefusedError(f"{module}.{name}")
 
     def _encode(self, content: str | _Latin1, encoding: str) -> bytes | bytearray:
         """Return text as the bytes that it stands for: so Python 3 writes bytes for Python 2."""
@@ -212,9 +205,8 @@ class RestrictedUnpickler(pickle._Unpickler):
         pickle.BYTEARRAY8[0]: _load_bytes,
         pickle.BUILD[0]: _load_build,
         pickle.SETITEM[0]: _with_checked_keys(pickle.SETITEM, slice(-2, -1)),
-        pickle.SETITEMS[0]: _with_checked_keys(pickle.SETITEMS, slice(0, None, 2)),
-        pickle.DICT[0]: _with_checked_keys(pickle.DICT, slice(0, None, 2)),
-        **{opcode[0]: _refuse for opcode in _REFUSED},
+        **{code[0]: _with_checked_keys(code, slice(0, None, 2)) for code in (pickle.SETITEMS, pickle.DICT)},
+        **dict.fromkeys(_REFUSED, _refuse),
     }
 
 

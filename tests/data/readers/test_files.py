@@ -25,18 +25,22 @@ def tree(request, tmp_path, make):
     return open_file_tree(make.zip(path, FILES) if kind == "zip" else make.tar(path, FILES, f"w:{compression}"))
 
 
-def test_tree_has_the_same_names_in_every_medium(tree):
+def test_tree_has_the_same_files_in_every_medium(tree):
     assert tree.names == sorted(FILES)
-
-
-def test_tree_reads_only_what_is_wanted(tree):
     wanted = {"a/one.txt", "ümlaut/three.txt"}
     assert dict(tree.read(wanted)) == {name: FILES[name] for name in wanted}
-
-
-def test_tree_opens_one_file_as_a_stream(tree):
     with tree.open("a/b/two.txt") as stream:
         assert stream.read() == b"22"
+
+
+def test_tree_refuses_what_is_too_large_before_it_is_unpacked(tree, monkeypatch):
+    monkeypatch.setattr(files_module, "LARGEST_FILE", 10)
+    files = dict(tree.read(set(FILES)))
+    assert isinstance(files["ümlaut/three.txt"], Unreadable)
+    assert files["a/one.txt"] == b"1"
+    assert tree.read_text("a/b/two.txt") == "22"
+    with pytest.raises(ValueError, match="more than 10 bytes: it is not read"):
+        tree.read_text("ümlaut/three.txt")
 
 
 @pytest.mark.parametrize("name", ["../out.png", "a/../../out.png", "/etc/out.png", "C:/out.png", "a\\..\\..\\out.png"])
@@ -67,23 +71,14 @@ def test_tar_leaves_links_and_devices_out(tmp_path):
     assert open_file_tree(tmp_path / "links.tar").names == ["a/real.png"]
 
 
-def test_ilsvrc_tar_of_tars_is_a_tree_of_classes(tmp_path, make):
-    inner = make.tar(tmp_path / "inner.tar", {"n01440764_1.JPEG": b"fish"}).read_bytes()
+def test_ilsvrc_tars_are_trees_of_classes_and_not_read_twice_beside_their_folders(tmp_path, make):
+    inner = make.tar(tmp_path / "in" / "n01440764.tar", {"n01440764_1.JPEG": b"fish"}).read_bytes()
     outer = open_file_tree(make.tar(tmp_path / "train.tar", {"n01440764.tar": inner}))
-    assert dict(outer.read(set(outer.names))) == {"n01440764/n01440764_1.JPEG": b"fish"}
-
-
-def test_folder_of_ilsvrc_tars_is_a_tree_of_classes(tmp_path, make):
-    (tmp_path / "train").mkdir()
-    make.tar(tmp_path / "train" / "n01440764.tar", {"n01440764_1.JPEG": b"fish"})
-    folder = open_file_tree(tmp_path)
-    assert dict(folder.read(set(folder.names))) == {"train/n01440764/n01440764_1.JPEG": b"fish"}
-
-
-def test_archive_beside_its_extracted_folder_is_not_read_twice(tmp_path, make):
-    make.tar(tmp_path / "n01440764.tar", {"n01440764_1.JPEG": b"fish"})
-    make.file(tmp_path / "n01440764" / "n01440764_1.JPEG", b"fish")
-    assert open_file_tree(tmp_path).names == ["n01440764/n01440764_1.JPEG"]
+    folder = open_file_tree(tmp_path / "in")
+    for tree in (outer, folder):
+        assert dict(tree.read(set(tree.names))) == {"n01440764/n01440764_1.JPEG": b"fish"}
+    make.file(tmp_path / "in" / "n01440764" / "n01440764_1.JPEG", b"fish")
+    assert open_file_tree(tmp_path / "in").names == ["n01440764/n01440764_1.JPEG"]
 
 
 @pytest.mark.parametrize("ending", ["zip", "tar", "tar.gz"])
@@ -99,13 +94,13 @@ def test_tree_cut_off_archive_is_named(tmp_path, make, ending):
 
 def test_zip_damaged_member_is_unreadable_and_the_others_are_not(tmp_path):
     path = tmp_path / "bad.zip"
-    with zipfile.ZipFile(path, "w") as archive:
+    with zipfile.ZipFile(path, "w") as archive:  # stored, not compressed
         archive.writestr("one.txt", b"first content")
         archive.writestr("two.txt", b"second content")
     path.write_bytes(path.read_bytes().replace(b"first content", b"worst content"))
-    found = dict(open_file_tree(path).read({"one.txt", "two.txt"}))
-    assert isinstance(found["one.txt"], Unreadable)
-    assert found["two.txt"] == b"second content"
+    files = dict(open_file_tree(path).read({"one.txt", "two.txt"}))
+    assert isinstance(files["one.txt"], Unreadable)
+    assert files["two.txt"] == b"second content"
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
@@ -164,19 +159,9 @@ def test_zip_encrypted_member_is_unreadable(tmp_path, make):
     assert "encrypted" in dict(open_file_tree(path).read({"one.x"}))["one.x"].reason
 
 
-def test_tree_huge_file_is_unreadable(tree, monkeypatch):
-    monkeypatch.setattr(files_module, "LARGEST_FILE", 10)
-    found = dict(tree.read(set(FILES)))
-    assert isinstance(found["ümlaut/three.txt"], Unreadable)
-    assert found["a/one.txt"] == b"1"
-
-
-def test_open_tree_nothing_there_says_what_to_give(tmp_path):
+def test_open_tree_says_what_to_give(tmp_path, make):
     with pytest.raises(FileNotFoundError, match="folder or archive"):
         open_file_tree(tmp_path / "nowhere")
-
-
-def test_open_tree_other_file_says_what_to_give(tmp_path, make):
     with pytest.raises(ValueError, match="folder, zip or tar"):
         open_file_tree(make.file(tmp_path / "notes.txt", b"some notes"))
 
@@ -188,10 +173,3 @@ def test_a_named_pipe_is_refused_without_waiting_for_it(tmp_path):
         open_file_tree(tmp_path / "table.csv")
     with pytest.raises(ValueError, match="not a regular file"):
         open_file_tree(tmp_path).read_text("table.csv")
-
-
-def test_tree_refuses_a_list_that_is_too_large_before_it_is_unpacked(tree, monkeypatch):
-    monkeypatch.setattr(files_module, "LARGEST_FILE", 10)
-    assert tree.read_text("a/b/two.txt") == "22"
-    with pytest.raises(ValueError, match="more than 10 bytes: it is not read"):
-        tree.read_text("ümlaut/three.txt")

@@ -11,27 +11,27 @@ def trees(make, names, values=(10, 20), ending="png"):
     return {f"{name}/{value}.{ending}": make.png(value) for name in names for value in values}
 
 
-def test_folder_classes_are_folders(pack, make, tmp_path):
-    packed = pack("folder", make.tree(tmp_path / "f", trees(make, ["cat", "dog"])))
-    assert dict(packed.manifest.classes) == {"cat": 2, "dog": 2}
+def test_folder_takes_every_usual_ending(pack, make, tmp_path):
+    for ending in ["jpg", "JPG", "jpeg", "png", "webp", "bmp", "tif", "tiff", "gif", "avif", "heic"]:
+        form = {"jpg": "JPEG", "jpeg": "JPEG", "tif": "TIFF", "heic": "HEIF"}.get(ending.lower(), ending.upper())
+        assert form in readable_formats()
+        make.file(tmp_path / "f" / "cat" / f"1.{ending}", make.encoded(make.image(9), form))
+    assert len(pack("folder", tmp_path / "f").pixels) == 11
 
 
-@pytest.mark.parametrize("ending", ["jpg", "JPG", "jpeg", "png", "webp", "bmp", "tif", "tiff", "gif", "avif", "heic"])
-def test_folder_takes_every_usual_ending(pack, make, tmp_path, ending):
-    form = {"jpg": "JPEG", "jpeg": "JPEG", "tif": "TIFF", "heic": "HEIF"}.get(ending.lower(), ending.upper())
-    assert form in readable_formats()
-    make.file(tmp_path / "f" / "cat" / f"1.{ending}", make.encoded(make.image(9), form))
-    assert len(pack("folder", tmp_path / "f").pixels) == 1
-
-
-def test_folder_what_all_images_have_in_common_is_no_part_of_a_name(pack, make, tmp_path):
-    packed = pack("folder", make.tree(tmp_path / "f", trees(make, ["CUB/images/wren", "CUB/images/jay"])))
-    assert list(packed.manifest.classes) == ["jay", "wren"]
-
-
-def test_folder_nested_classes_keep_their_path(pack, make, tmp_path):
-    packed = pack("folder", make.tree(tmp_path / "f", trees(make, ["Greek/alpha", "Latin/alpha"])))
-    assert list(packed.manifest.classes) == ["Greek/alpha", "Latin/alpha"]
+@pytest.mark.parametrize(
+    ("folders", "classes"),
+    [
+        (["cat", "dog"], ["cat", "dog"]),
+        (["CUB/images/wren", "CUB/images/jay"], ["jay", "wren"]),
+        (["Greek/alpha", "Latin/alpha"], ["Greek/alpha", "Latin/alpha"]),
+        (["bus", "train"], ["bus", "train"]),
+    ],
+)
+def test_folder_classes_are_the_paths_below_what_all_images_share(pack, make, tmp_path, folders, classes):
+    packed = pack("folder", make.tree(tmp_path / "f", trees(make, folders)), channels=1, size=8)
+    assert packed.manifest.classes == dict.fromkeys(classes, 2)
+    assert packed.pixels.shape[1:] == (8, 8, 1)
 
 
 def test_folder_of_splits_keeps_them(pack, make, tmp_path):
@@ -43,11 +43,6 @@ def test_folder_of_image_splits_is_joined_and_split_by_class(pack, make, tmp_pat
     packed = pack("folder", make.tree(tmp_path / "f", trees(make, ["train/a", "train/b", "test/a", "test/b"])))
     assert dict(packed.manifest.classes) == {"a": 4, "b": 4}
     assert any("split by class" in note for note in packed.manifest.notes)
-
-
-def test_folder_class_called_train_is_a_class(pack, make, tmp_path):
-    packed = pack("folder", make.tree(tmp_path / "f", trees(make, ["bus", "train"])))
-    assert list(packed.manifest.classes) == ["bus", "train"]
 
 
 def test_folder_split_follows_the_seed(pack, make, tmp_path):
@@ -62,33 +57,19 @@ def test_drawn_splits_do_not_depend_on_the_order_of_the_classes():
     assert random_splits(names, 3) == random_splits(names[::-1], 3)
 
 
-def test_folder_loose_images_and_other_files_are_named(pack, make, tmp_path):
-    files = trees(make, ["cat", "dog"]) | {"stray.png": make.png(1), "cat/notes.txt": b"n"}
-    notes = " ".join(pack("folder", make.tree(tmp_path / "f", files)).manifest.notes)
-    assert "Skipped 1 file, not in a class folder: stray.png." in notes
-    assert "Skipped 1 file, not images by their suffix: cat/notes.txt." in notes
-
-
-def test_folder_empty_folders_are_named(pack, make, tmp_path):
-    folder = make.tree(tmp_path / "f", trees(make, ["cat", "dog"]))
-    (folder / "emu").mkdir()
-    make.file(folder / "gnu" / ".hidden", b"")
-    assert pack("folder", folder).manifest.notes == ("Skipped 2 folders, empty: emu, gnu.",)
+def test_folder_what_is_skipped_is_named_by_reason(pack, make, tmp_path):
+    files = trees(make, ["cat", "dog"]) | {"stray.png": make.png(1), "cat/notes.txt": b"n", "gnu/.hidden": b""}
+    assert pack("folder", make.tree(tmp_path / "f", files)).manifest.notes == (
+        "Skipped 1 file, not in a class folder: stray.png.",
+        "Skipped 1 file, not images by their suffix: cat/notes.txt.",
+    )
 
 
 def test_folder_names_with_accents_are_the_same_however_they_are_stored(pack, make, tmp_path):
     composed, apart = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))
-    sets = [pack("folder", make.tree(tmp_path / form, trees(make, [name])), name=form)
-            for form, name in (("one", composed), ("two", apart))]  # fmt: skip
+    forms = {"one": composed, "two": apart}
+    sets = [pack("folder", make.tree(tmp_path / n, trees(make, [label])), name=n) for n, label in forms.items()]
     assert sets[0].manifest.classes == sets[1].manifest.classes == {composed: 2}
-
-
-def test_folder_gray_images_on_request(pack, make, tmp_path):
-    assert pack("folder", make.tree(tmp_path / "f", trees(make, ["cat"])), channels=1, size=8).pixels.shape[1:] == (
-        8,
-        8,
-        1,
-    )
 
 
 @pytest.fixture
@@ -114,13 +95,11 @@ def test_csv_table_is_read(pack, table, reds, kind):
     assert (reds(packed, "cat"), reds(packed, "dog")) == ([10, 30], [20])
 
 
-def test_csv_table_is_found_in_its_folder(pack, table):
-    assert pack("folder", table(TABLES["header"]).parent).manifest.source == "a CSV of paths and labels"
-
-
-def test_csv_table_takes_whole_paths(pack, table, tmp_path):
+def test_csv_table_is_found_in_its_folder_and_takes_whole_paths_and_paths_with_dots(pack, table, tmp_path):
     text = TABLES["no header"].replace("images", str(tmp_path / "t" / "images"))
-    assert len(pack("folder", table(text)).pixels) == 3
+    packed = pack("folder", table(text + "images/../images/10.png,cat\n").parent)
+    assert packed.manifest.source == "a CSV of paths and labels"
+    assert len(packed.pixels) == 3
 
 
 def test_csv_table_column_of_splits_is_kept(pack, table):
@@ -135,17 +114,13 @@ def test_csv_table_column_of_splits_is_kept(pack, table):
         ("path,label\nimages/10.png,\n", "a path and a label on every line"),
         ("path,label,split\nimages/10.png,cat,dev\n", "got 'dev'"),
         ("path,label\nimages/99.png,cat\n", r"99\.png \(No such file"),
+        ("path,label\nimages/\0.png,cat\n", "1 of 1 images cannot be read"),
         (f"path,label\nimages/10.png,{'x' * 200_000}\n", "labels.csv, line 2: not comma-separated values"),
     ],
 )
 def test_csv_table_mistakes_are_named(pack, table, text, why):
     with pytest.raises(ValueError, match=why):
         pack("folder", table(text))
-
-
-def test_csv_table_path_with_a_zero_byte_is_an_unreadable_image(pack, table):
-    with pytest.raises(UserError, match=r"1 of \d images cannot be read"):
-        pack("folder", table(TABLES["header"] + "images/\0.png,cat\n"))
 
 
 @pytest.mark.parametrize("path", ["../private.png", "images/../../private.png", "{root}/private.png", "C:/x.png"])
@@ -156,10 +131,6 @@ def test_csv_table_reads_nothing_outside_its_folder(pack, table, make, tmp_path,
         pack("folder", table(text))
 
 
-def test_csv_table_path_with_dots_inside_its_folder_is_the_same_image(pack, table):
-    assert len(pack("folder", table(TABLES["header"] + "images/../images/10.png,cat\n")).pixels) == 3
-
-
 def test_folder_broken_link_is_named(pack, make, tmp_path):
     folder = make.tree(tmp_path / "f", trees(make, ["cat"]))
     (folder / "cat" / "gone.png").symlink_to(tmp_path / "nowhere.png")
@@ -167,11 +138,9 @@ def test_folder_broken_link_is_named(pack, make, tmp_path):
         pack("folder", folder)
 
 
-@pytest.mark.parametrize("name", [b"\xff\xfe.png", b"two\nlines.png", b"tab\t[red]bold.png"])
-def test_folder_takes_any_file_name(pack, make, tmp_path, name):
+def test_folder_takes_any_file_name(pack, make, tmp_path):
     make.tree(tmp_path / "f", {"cat/1.png": make.png(1)})
-    path = bytes(tmp_path / "f" / "cat") + b"/" + name
-    with open(path, "wb") as file:  # noqa: PTH123
-        file.write(make.png(2))
-    packed = pack("folder", tmp_path / "f")
-    assert len((packed.folder / "rows.txt").read_text().split("\n")) == 3
+    for name in (b"\xff\xfe.png", b"two\nlines.png", b"tab\t[red]bold.png"):
+        with open(bytes(tmp_path / "f" / "cat") + b"/" + name, "wb") as file:  # noqa: PTH123
+            file.write(make.png(2))
+    assert len(pack("folder", tmp_path / "f").row_names()) == 5

@@ -99,73 +99,12 @@ class Evil:
         return self.call, self.arguments
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", [0, 2, 4])
 def test_load_pickle_runs_nothing_of_a_malicious_file(tmp_path, protocol):
     trap = tmp_path / "sprung"
     with pytest.raises(ValueError, match=r"refused: it asks for \w+\.system.*Nothing of it was run"):
         load(pickle.dumps({"image_data": Evil(os.system, f"touch {trap}")}, protocol))
     assert not trap.exists()
-
-
-@pytest.mark.parametrize("call", [eval, exec, getattr, open, __import__, np.load, np.fromfile, pickle.loads, bytearray])
-def test_load_pickle_refuses_every_function(call):
-    assert_refused(pickle.dumps([Evil(call, 10**12)]), r"file\.pkl is")
-
-
-HONEST = b"\x80\x02" + python2_array(np.zeros((2, 3), dtype=np.uint8)) + b"."
-SIDE = b"J" + struct.pack("<i", 2)
-LARGE_SIDE = b"J" + struct.pack("<i", 100_000_000)
-HOSTILE_ARRAYS = {
-    "larger than the file": (pickle.dumps(Evil(np.ndarray, (10**9,))), "refused"),
-    "not of its bytes": (
-        pickle.dumps(Evil(np._core.multiarray._reconstruct, np.ndarray, (10**9,), b"b")),
-        "not built from its own bytes",
-    ),
-    "forged shape": (HONEST.replace(SIDE, LARGE_SIDE, 1), "cannot hold it"),
-    # a list times a number is a list of that many elements
-    "list in its shape": (
-        HONEST.replace(SIDE + b"J" + struct.pack("<i", 3), LARGE_SIDE + b"]K\x01a"),
-        "tuple of sizes",
-    ),
-    "long type": (HONEST.replace(b"U\x02u1", b"U\xf0" + b"i4, " * 60), "only numbers and text are taken"),
-    "bytes of a length": (pickle.dumps(Evil(bytes, 100_000_000)), "bytes that are not in the file"),
-    "bytes of an array": (pickle.dumps(Evil(bytes, np.array([100_000_000]))), "bytes that are not in the file"),
-}
-
-
-@pytest.mark.parametrize(("content", "words"), HOSTILE_ARRAYS.values(), ids=HOSTILE_ARRAYS)
-def test_load_pickle_refuses_arrays_that_are_not_in_the_file(content, words):
-    assert content != HONEST
-    assert_refused(content, words)
-
-
-def test_load_pickle_cannot_be_made_to_change_its_reader():
-    with pytest.raises(ValueError, match="a change of the reader itself"):
-        load(b"\x80\x02c_codecs\nencode\n}U\x05_makeK\x01sb.")
-
-
-U64 = struct.Struct("<Q").pack
-LARGE = 1_500_000_000
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"\x80\x05\x96" + U64(LARGE),  # BYTEARRAY8
-        b"\x80\x04\x8e" + U64(LARGE),  # BINBYTES8
-        b"\x80\x04\x8d" + U64(LARGE),  # BINUNICODE8
-        b"\x80\x04\x95" + U64(LARGE),  # FRAME
-        b"\x80\x02\x8b" + struct.pack("<i", LARGE),  # LONG4
-    ],
-)
-def test_load_pickle_allocates_nothing_for_a_length_that_the_file_does_not_have(content):
-    assert_refused(content + b".", "not a complete pickle")
-
-
-def test_load_pickle_compares_lengths_with_what_is_left_of_the_file():
-    """A file of 20 MB that asks for 20 MB a second time."""
-    content = b"\x80\x05\x96" + U64(20_000_000) + bytes(20_000_000) + b"\x96" + U64(20_000_000) + b"."
-    assert_refused(content, "not a complete pickle", memory=30e6)
 
 
 def nested(depth=60):
@@ -175,42 +114,73 @@ def nested(depth=60):
     return pickle.dumps(value, protocol=2)[2:-1]
 
 
-@pytest.mark.parametrize("opcodes", [b"}%sK\x01s", b"}(%sK\x01u", b"(%sK\x01d"])
-def test_load_pickle_refuses_keys_that_would_take_forever_to_hash(opcodes):
-    with pytest.raises(ValueError, match="key that is neither text nor a number"):
-        load(b"\x80\x02" + opcodes % nested() + b".")
-
-
-@pytest.mark.parametrize(
-    "opcodes", [b"\x8f(%s\x90", b"(%s\x91", b"c_codecs\nencode\n%s\x81", b"(c_codecs\nencode\n%so"]
-)
-def test_load_pickle_refuses_sets_and_objects(opcodes):
-    with pytest.raises(ValueError, match="asks for a set or an object"):
-        load(b"\x80\x04" + opcodes % nested() + b".")
-
-
-def test_load_pickle_refuses_keys_with_equal_hashes():
-    """Multiples of 2**61 - 1 have the hash 0: a dictionary of n of them takes n² steps."""
-    with pytest.raises(ValueError, match="at most 60 bits"):
-        load(pickle.dumps({number * (2**61 - 1): None for number in range(1, 50)}))
-
-
-def test_load_pickle_refuses_many_copies_of_one_text():
-    """A file of one megabyte that asks for two hundred copies of its text as bytes."""
+def copies(count):
+    """A pickle of one megabyte of text that asks for so many copies of it as bytes."""
     words = b"X" + struct.pack("<I", 1_000_000) + b"a" * 1_000_000
     content = b"c_codecs\nencode\nq\x000X\x06\x00\x00\x00latin1q\x010" + words + b"q\x020"
-    copies = b"h\x00h\x02h\x01\x86R" * 200
-    assert_refused(b"\x80\x02](" + content + copies + b"e.", "more copies of its content")
+    return b"\x80\x02](" + content + b"h\x00h\x02h\x01\x86R" * count + b"e."
 
 
-def test_load_pickle_shared_lists_do_not_explode():
+U64 = struct.Struct("<Q").pack
+LARGE = 1_500_000_000
+HONEST = b"\x80\x02" + python2_array(np.zeros((2, 3), dtype=np.uint8)) + b"."
+SIDE = b"J" + struct.pack("<i", 2)
+LARGE_SIDE = b"J" + struct.pack("<i", 100_000_000)
+FUNCTIONS = (eval, exec, getattr, open, __import__, np.load, np.fromfile, pickle.loads, bytearray)
+HOSTILE = {
+    **{f"call of {call.__name__}": (pickle.dumps([Evil(call, 10**12)]), r"file\.pkl is") for call in FUNCTIONS},
+    "array larger than the file": (pickle.dumps(Evil(np.ndarray, (10**9,))), "refused"),
+    "array not of its bytes": (
+        pickle.dumps(Evil(np._core.multiarray._reconstruct, np.ndarray, (10**9,), b"b")),
+        "not built from its own bytes",
+    ),
+    "forged shape": (HONEST.replace(SIDE, LARGE_SIDE, 1), "cannot hold it"),
+    # a list times a number is a list of that many elements
+    "list in a shape": (HONEST.replace(SIDE + b"J" + struct.pack("<i", 3), LARGE_SIDE + b"]K\x01a"), "tuple of sizes"),
+    "long type": (HONEST.replace(b"U\x02u1", b"U\xf0" + b"i4, " * 60), "only numbers and text are taken"),
+    "bytes of a length": (pickle.dumps(Evil(bytes, 100_000_000)), "bytes made from something else"),
+    "bytes of an array": (pickle.dumps(Evil(bytes, np.array([100_000_000]))), "bytes made from something else"),
+    "change of the reader": (b"\x80\x02c_codecs\nencode\n}U\x05_makeK\x01sb.", "a change of the reader itself"),
+    "length of a bytearray": (b"\x80\x05\x96" + U64(LARGE) + b".", "not a complete pickle"),
+    "length of bytes": (b"\x80\x04\x8e" + U64(LARGE) + b".", "not a complete pickle"),
+    "length of text": (b"\x80\x04\x8d" + U64(LARGE) + b".", "not a complete pickle"),
+    "length of a frame": (b"\x80\x04\x95" + U64(LARGE) + b".", "not a complete pickle"),
+    "length of a number": (b"\x80\x02\x8b" + struct.pack("<i", LARGE) + b".", "not a complete pickle"),
+    "cut off": (pickle.dumps(np.arange(1000))[:500], "not a complete pickle"),
+    # keys that would take forever to hash
+    **{
+        f"nested key by {name}": (b"\x80\x02" + opcodes % nested() + b".", "key that is neither text nor a number")
+        for name, opcodes in {"SETITEM": b"}%sK\x01s", "SETITEMS": b"}(%sK\x01u", "DICT": b"(%sK\x01d"}.items()
+    },
+    # multiples of 2**61 - 1 have the hash 0: a dictionary of n of them takes n² steps
+    "equal hashes": (pickle.dumps({k * (2**61 - 1): None for k in range(1, 50)}), "at most 60 bits"),
+    **{
+        f"set or object {number}": (b"\x80\x04" + opcodes % nested() + b".", "asks for a set or an object")
+        for number, opcodes in enumerate(
+            [b"\x8f(%s\x90", b"(%s\x91", b"c_codecs\nencode\n%s\x81", b"(c_codecs\nencode\n%so"]
+        )
+    },
+    "many copies of one text": (copies(200), "more copies of its content"),
+}
+
+
+@pytest.mark.parametrize(("content", "words"), HOSTILE.values(), ids=HOSTILE)
+def test_load_pickle_refuses_hostile_files_in_one_sentence_and_little_memory(content, words):
+    assert content != HONEST
+    assert_refused(content, words)
+
+
+def test_load_pickle_compares_lengths_with_what_is_left_of_the_file():
+    """A file of 20 MB that asks for 20 MB a second time."""
+    content = b"\x80\x05\x96" + U64(20_000_000) + bytes(20_000_000) + b"\x96" + U64(20_000_000) + b"."
+    assert_refused(content, "not a complete pickle", memory=30e6)
+
+
+def test_load_pickle_shared_lists_do_not_explode_and_one_that_holds_itself_is_refused():
     value = []
     for _ in range(60):
         value = [value, value]
     assert len(load(pickle.dumps(value))) == 2
-
-
-def test_load_pickle_list_that_holds_itself_is_refused():
     value = []
     value.append(value)
     with pytest.raises(ValueError, match="not a complete pickle"):
@@ -221,17 +191,6 @@ def test_load_pickle_list_that_holds_itself_is_refused():
 def test_load_pickle_rubbish_raises_nothing_but_a_value_error(content):
     with contextlib.suppress(ValueError):
         load(b"\x80\x02" + content)
-
-
-def test_load_pickle_cut_off_file_says_so():
-    with pytest.raises(ValueError, match="not a complete pickle"):
-        load(pickle.dumps(np.arange(1000))[:500])
-
-
-def test_load_pickle_announces_the_memory_it_needs():
-    lines = []
-    load(pickle.dumps([1]), lines.append)
-    assert "memory" in lines[0]
 
 
 def test_load_pickle_without_memory_is_refused_before_reading(monkeypatch):
