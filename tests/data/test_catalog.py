@@ -22,15 +22,11 @@ def quiet(_done, _all):
     pass
 
 
-@pytest.mark.parametrize(("split", "classes"), [("train", 240), ("val", 45), ("test", 60), ("trainval", 285)])
-def test_quickdraw_splits_have_their_classes(split, classes):
-    drawings = load_dataset("quickdraw", split)
-    assert (len(drawings.names), len(drawings)) == (classes, 100 * classes)
-
-
-def test_quickdraw_splits_share_no_class():
-    names = [set(load_dataset("quickdraw", split).names) for split in ("train", "val", "test")]
-    assert len(set.union(*names)) == sum(map(len, names)) == 345
+def test_quickdraw_splits_have_their_classes_and_share_none():
+    drawings = {split: load_dataset("quickdraw", split) for split in ("train", "val", "test", "trainval")}
+    assert [len(images.names) for images in drawings.values()] == [240, 45, 60, 285]
+    assert all(len(images) == 100 * len(images.names) for images in drawings.values())
+    assert len({name for images in drawings.values() for name in images.names}) == 345
 
 
 def test_quickdraw_is_centred_bright_ink_on_black_in_sixteen_levels():
@@ -59,11 +55,9 @@ def test_quickdraw_file_is_the_one_that_the_tool_built_and_is_checked_like_any_o
     assert {finding.subject: finding.good for finding in findings}["published images"]
 
 
-def test_load_dataset_unknown_split_and_unknown_name_list_the_choices():
+def test_load_dataset_unknown_split_lists_the_choices():
     with pytest.raises(ValueError, match=r"train, val, test, trainval, all, got 'dev'"):
         load_dataset("quickdraw", "dev")
-    with pytest.raises(ValueError, match="quickdraw"):
-        load_dataset("quickdrew", "train")
 
 
 @pytest.fixture(scope="module")
@@ -131,12 +125,9 @@ def test_mini_imagenet_sample_is_not_resized_and_told_from_the_published_set(min
     assert words in findings["published images"].words
 
 
-def test_mini_imagenet_list_names_600_images_of_each_class():
+def test_mini_imagenet_list_names_600_images_of_each_class_those_of_the_sample_among_them(mini_imagenet):
     assert set(mini_imagenet_numbers()) == DATASETS["mini-imagenet"].classes
     assert all(len(set(numbers)) == 600 and max(numbers) <= 1300 for numbers in mini_imagenet_numbers().values())
-
-
-def test_mini_imagenet_sample_is_of_the_listed_images(mini_imagenet):
     rows = mini_imagenet.row_names()[:-1]
     assert all(int(row[-12:-4]) in mini_imagenet_numbers()[row[:9]] for row in rows)
     assert np.unique(rows).size == 2400

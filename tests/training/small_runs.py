@@ -8,7 +8,7 @@ from tapnet.recipe import recipe_from
 
 def small_recipe(method="tapnet", options=None, **training):
     """Six episodes with a narrow Conv4 on the bundled drawings, validated after every second."""
-    sizes = {"way": 6, "shot": 1, "query": 2, "episodes": 6, "augmentation": "affine"} | training
+    sizes = {"way": 6, "shot": 1, "query": 2, "episodes": 6, "augmentation": "crop"} | training
     options = {"num_references": sizes["way"]} if method == "tapnet" and options is None else options or {}
     return recipe_from(
         {

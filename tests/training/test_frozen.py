@@ -96,7 +96,7 @@ def test_frozen_run_refuses_a_method_with_nothing_to_learn(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"augmentation": "affine"}, "computed once per image, so training.augmentation needs to be none, got affine"),
+        ({"augmentation": "crop"}, "computed once per image, so training.augmentation needs to be none, got crop"),
         ({"backbone": {"name": "conv4"}}, "pretrained: efficientnet-lite0 or efficientnet-lite2 or hf, got conv4"),
         ({"init_from": "drawings"}, r"starts from random parameters: leave out training\.init_from"),
         ({"teachers": ["drawings"]}, "a frozen backbone trains on features, and teachers need images: set"),

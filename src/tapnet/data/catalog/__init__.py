@@ -42,7 +42,7 @@ class QuickDraw(Dataset):
             source="the file in the package",
             preprocessing=Preprocessing(*self.row_shape, ink=self.ink, centred=True, full_contrast=True),
             resized=0,
-            classes=dict.fromkeys(sorted(self.classes), PER_CLASS),
+            classes=dict.fromkeys(sorted(set().union(*self.splits.values())), PER_CLASS),
             splits=self.splits,
             left_out={},
             notes=(),
