@@ -11,6 +11,7 @@ from tapnet.evaluation.candidates import Candidate, ClassOverlap
 from tapnet.evaluation.comparison import (
     compare,
     extra_parameters,
+    holm,
     html,
     markdown,
     note,
@@ -19,7 +20,7 @@ from tapnet.evaluation.comparison import (
     tables,
     write,
 )
-from tapnet.evaluation.evaluator import Evaluator, holm, seed_spread
+from tapnet.evaluation.evaluator import Evaluator, seed_spread
 from tapnet.methods import ClassifierBaseline, PrototypicalNetwork, TadamTC
 from tapnet.recipe import load_recipe
 

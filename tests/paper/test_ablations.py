@@ -215,8 +215,12 @@ def test_compositions_of_the_papers_recipe_have_its_ways_and_as_many_images():
 @pytest.mark.parametrize(
     ("recipe", "changes", "words"),
     [
-        ("omniglot-cpu-long", [], "start from random weights, omniglot-cpu-long is initialized from runs/"),
-        ("quickdraw", ["training.teachers=[drawings]"], "learn from labels alone, quickdraw has teachers"),
+        ("omniglot-cpu-long", [], "start from random weights, and omniglot-cpu-long has training.init_from=runs/"),
+        (
+            "quickdraw",
+            ["training.teachers=[drawings]"],
+            "learn from labels alone, and quickdraw has training.teachers=drawings",
+        ),
         ("quickdraw", ["method={name: protonet}"], "of TapNet, the recipe quickdraw trains protonet"),
     ],
 )

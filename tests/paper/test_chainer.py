@@ -123,32 +123,23 @@ def logits_of(support, query, arrays):
     return 2 * (queries @ marks.T + bias[chosen]) - lengths, chosen
 
 
-def test_an_imported_network_has_the_features_of_the_authors(run_folder, arrays, episode):
-    features = tapnet.load(run_folder).embed(torch.from_numpy(episode[0])).numpy()
-    np.testing.assert_allclose(features, features_of(episode[0], arrays), rtol=1e-5, atol=1e-5)
+def test_imported_network_has_the_features_and_logits_of_the_authors(run_folder, arrays, episode):
+    method, (support, query) = tapnet.load(run_folder), map(torch.from_numpy, episode)
+    np.testing.assert_allclose(method.embed(support).numpy(), features_of(episode[0], arrays), rtol=1e-5, atol=1e-5)
+    labels, expected = torch.arange(WAY).repeat(SHOT), logits_of(*episode, arrays)[0]
+    np.testing.assert_allclose(method(support, labels, query).numpy(), expected, rtol=1e-4, atol=1e-4)
+    head = method.adapt(method.embed(support), labels, WAY).linear()
+    softmax = head.logits(method.embed(query)).log_softmax(-1).double()
+    torch.testing.assert_close(softmax, torch.from_numpy(expected).log_softmax(-1), rtol=1e-4, atol=1e-4)
 
 
-def test_an_imported_network_has_the_logits_of_the_authors(run_folder, arrays, episode):
-    support, query = (torch.from_numpy(images) for images in episode)
-    logits = tapnet.load(run_folder)(support, torch.arange(WAY).repeat(SHOT), query).numpy()
-    np.testing.assert_allclose(logits, logits_of(*episode, arrays)[0], rtol=1e-4, atol=1e-4)
-
-
-def test_the_bias_decides_which_references_are_selected(arrays, episode):
+def test_bias_decides_which_references_are_selected(arrays, episode):
     """So the agreement above is one of the selection, too."""
     without = arrays | {"l_phi/b": np.zeros(WAYS, np.float32)}
     assert logits_of(*episode, arrays)[1] != logits_of(*episode, without)[1]
 
 
-def test_the_linear_head_of_an_imported_network_has_the_authors_softmax(run_folder, arrays, episode):
-    method = tapnet.load(run_folder)
-    support, query = (method.embed(torch.from_numpy(images)) for images in episode)
-    head = method.adapt(support, torch.arange(WAY).repeat(SHOT), WAY).linear()
-    expected = torch.from_numpy(logits_of(*episode, arrays)[0]).log_softmax(-1)
-    torch.testing.assert_close(head.logits(query).log_softmax(-1).double(), expected, rtol=1e-4, atol=1e-4)
-
-
-def test_a_task_fitted_on_an_imported_network_has_the_authors_softmax(run_folder, arrays, episode, tmp_path):
+def test_task_fitted_on_an_imported_network_has_the_authors_softmax(run_folder, arrays, episode, tmp_path):
     from tapnet.inference import fit_task, load_network, read_task, write_task
     from tapnet.inference.predictor import TaskPredictor
     from tapnet.inference.task import Examples
@@ -164,7 +155,7 @@ def test_a_task_fitted_on_an_imported_network_has_the_authors_softmax(run_folder
     np.testing.assert_allclose(probabilities, expected, atol=1e-5)
 
 
-def test_the_dimension_curve_of_an_imported_network_ends_at_its_accuracy(run_folder, blobs):
+def test_dimension_accuracies_of_an_imported_network_end_at_its_accuracy(run_folder, blobs):
     from dataclasses import replace
 
     pixels = np.repeat(np.kron(blobs.pixels, np.ones((1, 3, 3, 1), np.uint8))[:, :SIZE, :SIZE], 3, axis=3)
@@ -174,25 +165,26 @@ def test_the_dimension_curve_of_an_imported_network_ends_at_its_accuracy(run_fol
     assert 0.25 < curve[-1] < 1
 
 
-def test_a_zero_bias_of_the_references_leaves_no_parameter(arrays, tmp_path):
+def test_zero_bias_of_the_references_leaves_no_parameter(arrays, tmp_path):
     np.savez(tmp_path / "a.npz", **arrays | {"l_phi/b": np.zeros(WAYS, np.float32)})
     checkpoint = import_chainer(tmp_path / "a.npz", load_recipe("mini-imagenet-5shot"))
     assert "reference_bias" not in checkpoint.weights
     assert checkpoint.header.image_shape == (3, 84, 84)
 
 
-def test_an_imported_run_says_where_it_comes_from(run_folder):
+def test_imported_run_says_where_it_comes_from(run_folder):
     header = read_checkpoint(run_folder).header
     assert header.recipe.name == "mini-imagenet-5shot-chainer"
     assert header.recipe.training.way == WAYS
     assert "authors.npz, sha-256" in header.lineage.source
 
 
-def test_a_folder_that_holds_a_run_is_not_overwritten(run_folder, capsys):
-    before = (run_folder / "best.safetensors").read_bytes()
-    assert main(["import-chainer", str(run_folder.parent / "authors.npz"), "--out", str(run_folder)]) == 2
+@pytest.mark.parametrize("name", ["best.safetensors", "last.safetensors"])
+def test_folder_that_holds_a_run_is_not_written_to(run_folder, tmp_path, capsys, name):
+    (tmp_path / name).write_bytes(b"")
+    assert main(["import-chainer", str(run_folder.parent / "authors.npz"), "--out", str(tmp_path)]) == 2
     assert "already holds a run" in capsys.readouterr().err
-    assert (run_folder / "best.safetensors").read_bytes() == before
+    assert [path.stat().st_size for path in tmp_path.iterdir()] == [0]
 
 
 @pytest.mark.parametrize(
@@ -201,9 +193,7 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(run_folder, capsys):
         ("l_norm3_2/beta", lambda _: None, "lacks l_norm3_2/beta"),
         ("l_conv5_1/W", lambda _: np.zeros(3), "has more than the authors' network: l_conv5_1/W"),
         ("l_conv2_1/W", lambda a: a[:, 1:], "l_conv2_1/W needs the shape (8, 6, 3, 3) to fit the others, got (8, 5, 3"),
-        ("l_conv1_r/W", lambda a: a[..., 1:2, 1:2], "l_conv1_r/W needs the shape (6, 3, 3, 3)"),
         ("l_conv1_1/W", lambda a: a[0, 0, 0, 0], "l_conv1_1/W needs the shape"),
-        ("l_phi/W", lambda a: a[:-1], "l_phi/W needs the shape (20, 32)"),
         ("l_phi/b", lambda a: a * np.nan, "l_phi/b has a value that is not a finite number"),
         ("l_norm4_1/avg_var", lambda a: -a, "l_norm4_1/avg_var has a negative variance"),
         ("l_conv1_2/W", lambda a: a.astype(int), "l_conv1_2/W holds int64"),
@@ -211,7 +201,7 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(run_folder, capsys):
         ("l_conv1_1/b", lambda a: np.array([a], dtype=object), "l_conv1_1/b: Object arrays cannot be loaded"),
     ],
 )
-def test_an_array_that_does_not_fit_is_refused_by_name(arrays, tmp_path, capsys, key, change, words):
+def test_array_that_does_not_fit_is_refused_by_name(arrays, tmp_path, capsys, key, change, words):
     changed = arrays | {key: change(arrays.get(key))}
     np.savez(tmp_path / "a.npz", **{name: array for name, array in changed.items() if array is not None})
     refused(tmp_path, capsys, words)
@@ -232,12 +222,12 @@ def one_array():
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing", b"\x80\x04N.", one_array()])
-def test_a_file_of_another_kind_is_refused(tmp_path, capsys, content):
+def test_file_of_another_kind_is_refused(tmp_path, capsys, content):
     (tmp_path / "a.npz").write_bytes(content)
     refused(tmp_path, capsys, "a.npz is not an npz file")
 
 
-def test_a_damaged_file_is_refused(arrays, tmp_path, capsys):
+def test_damaged_file_is_refused(arrays, tmp_path, capsys):
     np.savez(tmp_path / "a.npz", **arrays)
     content = bytearray((tmp_path / "a.npz").read_bytes())
     with zipfile.ZipFile(tmp_path / "a.npz") as archive:
@@ -249,22 +239,9 @@ def test_a_damaged_file_is_refused(arrays, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [
-        (["--recipe", "mini-imagenet-5shot-conv4"], "is for conv4"),
-        (["--image-size", "0"], "each at least 1"),
-    ],
+    [(["--recipe", "mini-imagenet-5shot-conv4"], "is for conv4"), (["--image-size", "0"], "each at least 1")],
 )
 def test_options_that_do_not_fit_are_refused(arrays, tmp_path, capsys, options, words):
+    refused(tmp_path, capsys, "No such file")
     np.savez(tmp_path / "a.npz", **arrays)
     refused(tmp_path, capsys, words, *options)
-
-
-def test_a_missing_file_is_refused(tmp_path, capsys):
-    refused(tmp_path, capsys, "No such file")
-
-
-def test_import_does_not_write_into_a_run_that_has_just_begun(run_folder, tmp_path, capsys):
-    (tmp_path / "last.safetensors").write_bytes(b"")
-    assert main(["import-chainer", str(run_folder.parent / "authors.npz"), "--out", str(tmp_path)]) == 2
-    assert "already holds a run" in capsys.readouterr().err
-    assert not (tmp_path / "best.safetensors").exists()

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from html import escape
 from io import StringIO
 from itertools import combinations
+from operator import attrgetter
 from os.path import commonpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,15 +29,7 @@ from tapnet.data import ImageSet
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.errors import UserError
 from tapnet.evaluation.candidates import Candidate, ClassOverlap, without_seed
-from tapnet.evaluation.evaluator import (
-    Accuracies,
-    Evaluation,
-    Progress,
-    SeedSpread,
-    holm,
-    mean_and_ci95,
-    seed_spread,
-)
+from tapnet.evaluation.evaluator import Accuracies, Evaluation, Progress, SeedSpread, mean_and_ci95, seed_spread
 from tapnet.evaluation.plotting import COLORS, new_figure, save
 from tapnet.methods import Method
 from tapnet.paths import write_atomically
@@ -81,10 +75,6 @@ class RunResult:
     cached_features: bool
 
     @property
-    def seed(self) -> int:
-        return self.header.recipe.seed
-
-    @property
     def image_passes(self) -> int:
         """How many images of training episodes the network has seen, without those of networks it started from."""
         training = self.header.recipe.training
@@ -95,7 +85,7 @@ class RunResult:
         return {
             "checkpoint": self.checkpoint,
             "method": self.header.recipe.method.name,
-            "seed": self.seed,
+            "seed": self.header.recipe.seed,
             "extra_parameters": self.extra_parameters,
             "training_episodes": self.header.episode,
             "image_passes": self.image_passes,
@@ -124,7 +114,7 @@ class Group:
 
     @property
     def spread(self) -> SeedSpread:
-        return seed_spread([run.accuracies for run in self.runs], [run.seed for run in self.runs])
+        return seed_spread([run.accuracies for run in self.runs], [run.header.recipe.seed for run in self.runs])
 
 
 @dataclass(frozen=True)
@@ -153,18 +143,17 @@ class Comparison:
     pairs: tuple[Pair, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        first = self.runs[0].accuracies
-        rows = []
-        for run in self.runs:
-            difference, ci95 = mean_and_ci95(run.accuracies - first)
-            rows.append(run.as_dict() | {"difference": difference, "difference_ci95": ci95})
+        differences = [mean_and_ci95(run.accuracies - self.runs[0].accuracies) for run in self.runs]
         return asdict(self.spec) | {
             "dataset": self.images.name,
             "split": self.images.split,
             "classes": len(self.images.class_names),
             "data_sha256": self.images.fingerprint,
             "precision": self.precision,
-            "checkpoints": rows,
+            "checkpoints": [
+                run.as_dict() | {"difference": mean, "difference_ci95": ci95}
+                for run, (mean, ci95) in zip(self.runs, differences, strict=True)
+            ],
             "groups": [
                 {"name": group.name, "checkpoints": [run.checkpoint for run in group.runs], **asdict(group.spread)}
                 for group in self.groups
@@ -191,7 +180,8 @@ def compare(
     for candidate in candidates:
         evaluator = candidate.evaluator
         first = first or evaluator
-        if _data(evaluator.images) != _data(first.images):
+        data = attrgetter("fingerprint", "rotations", "one_rotation_per_class")
+        if data(evaluator.images) != data(first.images):
             raise UserError(
                 "These checkpoints were trained on different data: name one dataset for all.", parameter="dataset"
             )
@@ -202,15 +192,10 @@ def compare(
     return Comparison(spec, first.images, first.precision, tuple(runs), groups, paired_differences(groups))
 
 
-def _data(images: ImageSet) -> tuple[str, int, bool]:
-    return images.fingerprint, images.rotations, images.one_rotation_per_class
-
-
 def _measure(
     candidate: Candidate, spec: EpisodeSpec, bootstrap: bool, progress: Callable[[str], Progress] | None
 ) -> RunResult:
-    evaluator, name = candidate.evaluator, candidate.name
-    method = evaluator.method
+    evaluator, name, method = candidate.evaluator, candidate.name, candidate.evaluator.method
     if not method.task_features:
         _ = evaluator.features  # outside of the time per episode
     started = time.perf_counter()
@@ -239,27 +224,33 @@ def extra_parameters(method: Method) -> int:
 def _groups(runs: Sequence[RunResult]) -> tuple[Group, ...]:
     """Return the runs by recipe, in the order of their first runs; runs of one seed stay apart."""
     members: dict[tuple[str, int], list[RunResult]] = {}
+    seen: Counter[tuple[str, int]] = Counter()
     for run in runs:
-        recipe = json.dumps(without_seed(run.header.recipe.as_dict()), sort_keys=True)
-        same_seed = sum(
-            run.seed == other.seed for (kept, _), group in members.items() if kept == recipe for other in group
-        )
-        members.setdefault((recipe, same_seed), []).append(run)
+        recipe, seed = json.dumps(without_seed(run.header.recipe.as_dict()), sort_keys=True), run.header.recipe.seed
+        members.setdefault((recipe, seen[recipe, seed]), []).append(run)
+        seen[recipe, seed] += 1
     return tuple(Group(tuple(group)) for group in members.values())
 
 
 def paired_differences(groups: Sequence[Group]) -> tuple[Pair, ...]:
     """Return every pair of groups with the difference of its accuracies, tested if both groups have several seeds."""
-    rows: list[dict[str, Any]] = []
-    for first, second in combinations(groups, 2):
-        mean, ci95 = mean_and_ci95(second.accuracies - first.accuracies)
-        rows.append({"first": first.name, "second": second.name, "difference": mean, "ci95": ci95})
+    pairs, tests = [], {}
+    for index, (first, second) in enumerate(combinations(groups, 2)):
+        pairs.append(Pair(first.name, second.name, *mean_and_ci95(second.accuracies - first.accuracies)))
         if min(len(first.runs), len(second.runs)) > 1:
-            rows[-1]["seed_ci95"], rows[-1]["p_value"] = seed_test(first, second)
-    tested = [row for row in rows if "p_value" in row]
-    for row, corrected in zip(tested, holm([row["p_value"] for row in tested]), strict=True):
-        row |= {"corrected_p_value": corrected, "significant": corrected < LEVEL}
-    return tuple(Pair(**row) for row in rows)
+            tests[index] = seed_test(first, second)
+    for (index, test), corrected in zip(tests.items(), holm([p_value for _, p_value in tests.values()]), strict=True):
+        pairs[index] = Pair(*astuple(pairs[index])[:4], *test, corrected, significant=corrected < LEVEL)
+    return tuple(pairs)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number by Holm's step-down procedure (1979)."""
+    order = np.argsort(p_values)
+    corrected = np.empty(len(p_values))
+    corrected[order] = np.maximum.accumulate(np.asarray(p_values)[order] * range(len(p_values), 0, -1))
+    values: list[float] = corrected.clip(max=1).tolist()
+    return values
 
 
 def seed_test(first: Group, second: Group) -> tuple[float, float]:
@@ -355,11 +346,8 @@ def _cost_row(group: Group, label: str) -> dict[str, str]:
 
 
 def _pair_row(pair: Pair, labels: dict[str, str], tested: bool) -> dict[str, str]:
-    row = {
-        "pair": f"{labels[pair.second]} − {labels[pair.first]}",
-        "difference": difference(pair.difference),
-        "paired interval": half_width(pair.ci95),
-    }
+    row = {"pair": f"{labels[pair.second]} − {labels[pair.first]}", "difference": difference(pair.difference)}
+    row["paired interval"] = half_width(pair.ci95)
     if not tested:
         return row
     p_value = pair.corrected_p_value
@@ -404,15 +392,14 @@ def html(result: Comparison) -> str:
     drawing = StringIO()
     figure(result).savefig(drawing, format="svg")
     svg = drawing.getvalue()
-    shown = [f"<h2>{escape(heading)}</h2>{_html_table(rows)}" for heading, rows in tables(result).items()]
+    shown = []
+    for heading, rows in tables(result).items():
+        lines = [[f"<th>{escape(cell)}</th>" for cell in rows[0]]]
+        lines += [[f"<td>{escape(cell)}</td>" for cell in row.values()] for row in rows]
+        table = "".join(f"<tr>{''.join(line)}</tr>" for line in lines)
+        shown.append(f"<h2>{escape(heading)}</h2><table>{table}</table>")
     parts = [f"<h1>Comparison</h1><p>{escape(title(result))}</p>", shown[0], svg[svg.index("<svg") :], *shown[1:]]
     return _PAGE.format(body="\n".join([*parts, f"<p>{escape(note(result))}</p>"]))
-
-
-def _html_table(rows: TextTable) -> str:
-    lines = [("th", [*rows[0]]), *(("td", [*row.values()]) for row in rows)]
-    shown = ("".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) for tag, cells in lines)
-    return f"<table>{''.join(f'<tr>{line}</tr>' for line in shown)}</table>"
 
 
 def write(result: Comparison, path: Path) -> list[Path]:
@@ -420,24 +407,22 @@ def write(result: Comparison, path: Path) -> list[Path]:
 
     With the ending .tex it is the tables; with .csv one of accuracies and costs, and beside it one of the pairs.
     """
+    form = path.suffix.lower()
     listed = [([*rows[0]], [[*row.values()] for row in rows]) for rows in tables(result).values()]
-    if path.suffix.lower() == ".tex":
-        write_atomically(path, "\n".join(latex_table(*table) for table in listed).encode())
-        return [path]
-    if path.suffix.lower() == ".csv":
+    if form == ".csv":
         (headings, accuracies), (of_costs, costs), *pairs = listed
         runs = [[*row, *cost[1:]] for row, cost in zip(accuracies, costs, strict=True)]
-        write_atomically(path, csv_table([*headings, *of_costs[1:]], runs).encode())
-        beside = path.with_stem(f"{path.stem}-pairs")
-        for table in pairs:
-            write_atomically(beside, csv_table(*table).encode())
-        return [path, *([beside] if pairs else [])]
-    if path.suffix.lower() == ".html":
-        write_atomically(path, html(result).encode())
-        return [path]
-    plot = save(figure(result), path.with_suffix(".svg"))
-    write_atomically(path, markdown(result, plot.name).encode())
-    return [path, plot]
+        pages = {path: csv_table([*headings, *of_costs[1:]], runs)}
+        pages |= {path.with_stem(f"{path.stem}-pairs"): csv_table(*table) for table in pairs}
+    elif form == ".tex":
+        pages = {path: "\n".join(latex_table(*table) for table in listed)}
+    elif form == ".html":
+        pages = {path: html(result)}
+    else:
+        pages = {path: markdown(result, path.with_suffix(".svg").name)}
+    for page, content in pages.items():
+        write_atomically(page, content.encode())
+    return [*pages, *([] if form in (".csv", ".tex", ".html") else [save(figure(result), path.with_suffix(".svg"))])]
 
 
 _PAGE = """<!DOCTYPE html>

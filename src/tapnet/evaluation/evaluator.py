@@ -293,12 +293,3 @@ def seed_spread(accuracies: Sequence[Accuracies], seeds: Sequence[int]) -> SeedS
     means = np.mean(accuracies, axis=1)
     half = float(ttest_1samp(means, accuracy).confidence_interval().high) - accuracy if np.ptp(means) else 0.0
     return SeedSpread(accuracy, ci95, tuple(seeds), float(means.std(ddof=1)), half)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number by Holm's step-down procedure (1979)."""
-    corrected, largest = [1.0] * len(p_values), 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        corrected[index] = largest
-    return corrected

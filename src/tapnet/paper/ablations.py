@@ -164,16 +164,12 @@ def _varied(recipe: Recipe, variant: str, options: Options, training: Options | 
     values = recipe.as_dict()
     if not issubclass(METHODS[recipe.method.name], TapNet):
         raise UserError(f"The ablations are of TapNet, the recipe {recipe.name} trains {recipe.method.name}.")
-    if recipe.training.init_from:
-        raise UserError(
-            f"The variants of an ablation start from random weights, {recipe.name} is initialized from "
-            f"{', '.join(recipe.training.init_from)}: set training.init_from=null."
-        )
-    if recipe.training.teachers:
-        raise UserError(
-            f"The variants of an ablation learn from labels alone, {recipe.name} has teachers: set "
-            "training.teachers=[]."
-        )
+    for key, words in (("init_from", "start from random weights"), ("teachers", "learn from labels alone")):
+        if networks := getattr(recipe.training, key):
+            raise UserError(
+                f"The variants of an ablation {words}, and {recipe.name} has training.{key}={', '.join(networks)}: set "
+                f"training.{key}=[]."
+            )
     if options.keys() - inspect.signature(TapNet).parameters.keys():
         values["method"]["name"] = "tapnet-variant"
     values["method"]["options"] |= options

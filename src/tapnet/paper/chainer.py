@@ -56,32 +56,24 @@ def import_chainer(path: Path, recipe: Recipe, image_size: int = IMAGE_SIZE) -> 
 def _read(path: Path) -> Arrays:
     """Return the arrays of the file, without unpickling; raise UserError unless they are those of the authors."""
     needed = _shapes(1, [1] * len(_BLOCKS), 1).keys()
+    arrays: Arrays = {}
+    names, key = set(), ""
     with path.open("rb") as stream:
         if not zipfile.is_zipfile(stream):
             raise UserError(f"{path} is not an npz file, or is cut off: expected a file of Chainer's save_npz.")
         stream.seek(0)
         try:
             with np.load(stream, allow_pickle=False) as file:
-                found = set(file.files)
-                arrays = {key: _array(file, key) for key in needed if needed == found}
+                names = set(file.files)
+                for key in needed if needed == names else ():
+                    arrays[key] = np.asarray(file[key])
         except _DAMAGED as error:
-            raise UserError(f"{path} cannot be read ({error}).") from None
-    for problem, keys in (("lacks", needed - found), ("has more than the authors' network:", found - needed)):
+            raise UserError(f"{path} cannot be read ({key}: {error}).") from None
+    for problem, keys in (("lacks", needed - names), ("has more than the authors' network:", names - needed)):
         if keys:
-            names = ", ".join(sorted(keys)[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
-            raise UserError(f"{path} {problem} {names}: expected a file of Chainer's save_npz with the ResNet-12.")
+            listed = ", ".join(sorted(keys)[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
+            raise UserError(f"{path} {problem} {listed}: expected a file of Chainer's save_npz with the ResNet-12.")
     return arrays
-
-
-def _array(file: Any, key: str) -> NDArray[Any]:
-    try:
-        array = file[key]
-    except _DAMAGED as error:
-        raise UserError(f"{key}: {error}") from None
-    kinds = "iu" if key.endswith("/N") else "f"
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in kinds:
-        raise UserError(f"{key} holds {getattr(array, 'dtype', 'no array')}")
-    return array
 
 
 def _shapes(channels: int, widths: list[int], ways: int) -> dict[str, tuple[int, ...]]:
@@ -101,6 +93,8 @@ def _check(arrays: Arrays, widths: list[int], path: Path) -> None:
     channels = (*arrays["l_conv1_1/W"].shape, 1, 1)[1]
     for key, shape in _shapes(channels, widths, arrays["l_phi/b"].size).items():
         array = arrays[key]
+        if array.dtype.kind not in ("iu" if key.endswith("/N") else "f"):
+            raise UserError(f"{path}: {key} holds {array.dtype}.")
         if array.shape != shape or 0 in shape:
             raise UserError(f"{path}: {key} needs the shape {shape} to fit the others, got {array.shape}.")
         if not np.isfinite(array).all():

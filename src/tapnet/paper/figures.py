@@ -17,9 +17,9 @@ from tapnet.errors import UserError
 from tapnet.evaluation.plotting import COLORS, new_figure, shade_regions
 from tapnet.functional import class_prototypes, modified_references, null_space, reference_directions
 from tapnet.hardware import device_of
-from tapnet.methods import Method, TapNet, TapNetVariant
+from tapnet.methods import Method, TapNet
 from tapnet.paper.ablations import ROTATIONS
-from tapnet.paper.published import EPISODE_COMPOSITION, RIVALS
+from tapnet.paper.published import ABLATIONS, RIVALS
 from tapnet.paper.results import Result
 from tapnet.paper.tables import matching_results, task_words
 from tapnet.training.run_folder import EPISODES, Point, read_curve, read_snapshots
@@ -76,8 +76,10 @@ def _points(run: Path) -> list[Point]:
 
 
 def _draw_accuracy(axis: Any, points: list[Point]) -> None:
-    accuracies = [100 * point.validation_accuracy for point in points]
-    _draw_band(axis, [point.episode for point in points], accuracies, [100 * point.validation_ci95 for point in points])
+    accuracies, widths = (
+        [100 * getattr(point, f"validation_{key}") for point in points] for key in ("accuracy", "ci95")
+    )
+    _draw_band(axis, [point.episode for point in points], accuracies, widths)
     _draw_curve(axis, points, accuracies, COLORS[0], "validation classes")
     axis.set(ylabel="accuracy (%)", title="Accuracy on classes not trained on")
 
@@ -88,16 +90,17 @@ def _draw_distance(axis: Any, points: list[Point]) -> None:
 
 
 def _draw_curve(axis: Any, points: list[Point], values: list[float], color: str, label: str | None = None) -> None:
+    episodes = [point.episode for point in points]
     best = max(range(len(points)), key=lambda index: points[index].validation_accuracy)
-    axis.plot([point.episode for point in points], values, color=color, label=label)
-    axis.plot(points[best].episode, values[best], "o", color=COLORS[1], label="best on validation classes")
+    axis.plot(episodes, values, color=color, label=label)
+    axis.plot(episodes[best], values[best], "o", color=COLORS[1], label="best on validation classes")
     axis.set(xlabel="training episodes")
     axis.legend(loc="best")
     axis.grid(alpha=0.3)
 
 
 def _draw_band(axis: Any, places: Sequence[int], values: list[float], half_widths: list[float]) -> None:
-    low, high = ([v + sign * w for v, w in zip(values, half_widths, strict=True)] for sign in (-1, 1))
+    low, high = np.array(values) - half_widths, np.array(values) + half_widths
     axis.fill_between(places, low, high, color=COLORS[0], alpha=0.2, linewidth=0, label="95% over episodes")
 
 
@@ -176,24 +179,23 @@ def dimension_figure(result: Result) -> Figure:
 
 def episode_composition_figure(result: Result) -> Figure:
     """Return the accuracy of each composition of training episodes, beside the published one: supplement, Figure 1."""
-    rows = sorted(result["rows"], key=lambda row: int(row["variant"].split("-")[0]))
-    ours = [(int(row["variant"].split("-")[0]), 100 * row["accuracy"], row["variant"].split()[1]) for row in rows]
-    published = [(way, float(accuracy), f"{query}-query") for way, query, accuracy in EPISODE_COMPOSITION]
     figure, axes = new_figure(10, 4, columns=2)
-    ways, accuracies, _ = zip(*ours, strict=True)
-    axes[0].errorbar(ways, accuracies, [100 * row["ci95"] for row in rows], fmt="o-", color=COLORS[0], capsize=3)
-    ways, accuracies, _ = zip(*published, strict=True)
-    axes[1].plot(ways, accuracies, "s-", color=COLORS[1])
-    length = rows[0]["training_episodes"]
-    axes[0].set(title=f"{result['recipe']['name']}, {length} training episodes each\n{task_words(result['task'])}")
-    axes[1].set(title="Published: ResNet-12, best queries of each\n5-way 5-shot on mini-imagenet (test)")
-    for axis, labels in zip(axes, (ours, published), strict=True):
-        for way, accuracy, text in labels:
+    rows = [(row["variant"], 100 * row["accuracy"], 100 * row["ci95"]) for row in result["rows"]]
+    published = [(name, float(value), 0.0) for name, _, _, value in ABLATIONS["episode-composition"]["rows"]]
+    for axis, points, color in ((axes[0], rows, COLORS[0]), (axes[1], published, COLORS[1])):
+        points.sort(key=lambda point: int(point[0].split("-")[0]))
+        names, accuracies, widths = zip(*points, strict=True)
+        ways = [int(name.split("-")[0]) for name in names]
+        axis.errorbar(ways, accuracies, widths if any(widths) else None, fmt="o-", color=color, capsize=3)
+        for way, name, accuracy in zip(ways, names, accuracies, strict=True):
             style = {"xytext": (0, 8), "textcoords": "offset points", "ha": "center", "fontsize": 8}
-            axis.annotate(text, (way, accuracy), **style)
+            axis.annotate(name.split()[1], (way, accuracy), **style)
         axis.set(xlabel="classes of a training episode", ylabel="accuracy (%)")
         axis.margins(0.12)
         axis.grid(alpha=0.3)
+    length = result["rows"][0]["training_episodes"]
+    axes[0].set(title=f"{result['recipe']['name']}, {length} training episodes each\n{task_words(result['task'])}")
+    axes[1].set(title="Published: ResNet-12, best queries of each\n5-way 5-shot on mini-imagenet (test)")
     return figure
 
 
@@ -261,7 +263,7 @@ def projection_figure(
     for axis, points, title in zip(axes, placed, ("Embedding space", "Projection space"), strict=True):
         _draw_episode(axis, points, pixels)
         axis.set(title=title, xticks=[], yticks=[], xlabel="t-SNE 1", ylabel="t-SNE 2")
-    kind, shown = _projection_references(method), "Directions of features"
+    kind, shown = getattr(method, "projection_references", "modified"), "Directions of features"
     if exact is not None:
         axes[0].set(xlabel="t-SNE 1 of directions", ylabel="t-SNE 2 of directions")
         axes[1].set(xlabel=_PLANE, ylabel="")
@@ -286,18 +288,16 @@ def _spaces(method: TapNet, episode: EpisodeImages) -> tuple[Points, Points, Poi
     """
     support, query = (method.embed(part) for part in (episode.support_images, episode.query_images))
     head = method.adapt_to(class_prototypes(support, episode.support_labels, episode.way))
-    references, modified = method.references[head.chosen], _projection_references(method) == "modified"
-    points = torch.cat([query, modified_references(references) if modified else references])
+    references = method.references[head.chosen]
+    if getattr(method, "projection_references", "modified") == "modified":
+        references = modified_references(references)
+    points = torch.cat([query, references])
     inside = points @ null_space(head.ordered_errors, method.projection_dim, head.leading_directions)
     exact = None
     if len(references) == 3 and method.projection_dim is None and head.shift is None:
         plane = reference_directions(head.references, head.errors)
         exact = (torch.cat([query, head.references]) @ plane.mT).cpu().numpy()
     return F.normalize(points, dim=1).cpu().numpy(), F.normalize(inside, dim=1).cpu().numpy(), exact
-
-
-def _projection_references(method: TapNet) -> str:
-    return method.projection_references if isinstance(method, TapNetVariant) else "modified"
 
 
 def _draw_episode(axis: Any, points: Points, pixels: NDArray[np.uint8]) -> None:

@@ -49,27 +49,21 @@ class Row:
 
 @dataclass(frozen=True)
 class AccuracyTable:
-    """A table: one task per column. `own_recipes` are further rows of ours, `notes` are on our results.
-
-    A table of rivals has the shape of the images, with which the parameters of our networks are counted.
-    """
+    """A table: one task per column. `own_recipes` are further rows of ours; a table of rivals has `image_shape`."""
 
     title: str
     columns: tuple[Task, ...]
     rows: dict[str, Row]
     own_recipes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    image_shape: ImageShape | None = None
+    image_shape: ImageShape | None = None  # with which the parameters of our networks are counted
 
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """Published numbers of parameters: feature extractor, further layers, further parts; and our network to compare.
+    """Published numbers of parameters, and our network to compare; `layers` and `parts` are groups of its modules."""
 
-    `layers` and `parts` are its modules for the last two columns, one number for each group.
-    """
-
-    published: tuple[str, str, str]
+    published: tuple[str, str, str]  # feature extractor, further layers, further parts
     method: str
     backbone: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -84,6 +78,5 @@ CELLS = TypeAdapter(tuple[Cell, ...]).validate_python(_VALUES["cells"])
 ACCURACIES = TypeAdapter(dict[str, AccuracyTable]).validate_python(_VALUES["accuracies"])
 RIVALS = TypeAdapter(dict[str, AccuracyTable]).validate_python(_VALUES["rivals"])
 HYPERPARAMETERS: dict[str, list[str]] = _VALUES["hyperparameters"]
-EPISODE_COMPOSITION: list[tuple[int, int, str]] = _VALUES["episode_composition"]
-REFERENCES: list[tuple[str, str, str, str]] = _VALUES["references"]
+ABLATIONS: dict[str, dict[str, Any]] = _VALUES["ablations"]  # title; rows of setting, ablation, variant, accuracy
 PARAMETERS = TypeAdapter(dict[str, ParameterCount]).validate_python(_VALUES["parameters"])

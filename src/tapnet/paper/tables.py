@@ -15,11 +15,10 @@ from tapnet.evaluation.candidates import without_seed
 from tapnet.evaluation.comparison import extra_parameters
 from tapnet.methods import METHODS, Method
 from tapnet.paper.published import (
+    ABLATIONS,
     ACCURACIES,
-    EPISODE_COMPOSITION,
     HYPERPARAMETERS,
     PARAMETERS,
-    REFERENCES,
     RIVALS,
     AccuracyTable,
     Modules,
@@ -36,7 +35,7 @@ Cells = tuple[str, ...]
 
 COSTS = ("extra parameters", "episodes", "minutes", "transductive")
 IMAGE_SHAPE = (3, 84, 84)  # miniImageNet's
-_PAPER_RECIPE = "mini-imagenet-5shot"  # the recipe of the supplement's ablations
+_PAPER_RECIPE, _TRAINED = "mini-imagenet-5shot", ("initial-norm", "episode-composition")  # the supplement's ablations
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,10 @@ def _accuracies(table: AccuracyTable) -> Callable[[Results], FilledTable]:
         rows: list[Cells] = []
         runs: Results = []
         missing: dict[str, list[Task]] = {}
-        own_rows = {recipe: _own_row(recipe, table.columns) for recipe in table.own_recipes}
+        own_rows = {}
+        for recipe in table.own_recipes:
+            dataset = load_recipe(recipe).data.name
+            own_rows[recipe] = Row(recipes=tuple(recipe if task.dataset == dataset else None for task in table.columns))
         costs = COSTS if table.image_shape else ()
         for method, row in (table.rows | own_rows).items():
             if row.published:
@@ -88,12 +90,6 @@ def _accuracies(table: AccuracyTable) -> Callable[[Results], FilledTable]:
         return FilledTable(table.title, headings, rows, _origins(runs), commands, list(table.notes))
 
     return fill
-
-
-def _own_row(recipe: str, columns: Sequence[Task]) -> Row:
-    """Return the row of a recipe that is not in the paper: the cells of its dataset."""
-    dataset = load_recipe(recipe).data.name
-    return Row(recipes=tuple(recipe if task.dataset == dataset else None for task in columns))
 
 
 def matching_results(recipe: str, task: Task, results: Results, by_name: bool = False) -> Results:
@@ -136,20 +132,16 @@ def _costs(table: AccuracyTable, row: Row, measured: Sequence[Results]) -> Cells
     """Return the cells of `COSTS`, of our runs side by side; without any, the parameters of the recipe alone."""
     assert table.image_shape is not None
     runs = list({part[0]["recipe"]["name"]: part[0] for part in measured if part}.values())
-    first = next(recipe for recipe in row.recipes if recipe)
-    recipes = [recipe_from(run["recipe"], "its recipe") for run in runs] or [load_recipe(first)]
-    parameters = [f"{extra_parameters(recipe.build_on_meta(table.image_shape)):,}" for recipe in recipes]
+    recipes = [recipe_from(run["recipe"], "its recipe") for run in runs]
+    recipes = recipes or [load_recipe(next(recipe for recipe in row.recipes if recipe))]
     seconds = [run["trained"].get("seconds") for run in runs]
-    return (
-        _side_by_side(dict.fromkeys(parameters)),
-        _side_by_side(f"{run['trained']['episodes']:,}" for run in runs),
-        _side_by_side("—" if value is None else f"{value / 60:.0f}" for value in seconds),
-        _side_by_side(dict.fromkeys("yes" if run["evaluation"].get("transductive") else "no" for run in runs)),
-    )
-
-
-def _side_by_side(values: Iterable[str]) -> str:
-    return " / ".join(values) or "—"
+    columns: list[Iterable[str]] = [
+        dict.fromkeys(f"{extra_parameters(recipe.build_on_meta(table.image_shape)):,}" for recipe in recipes),
+        [f"{run['trained']['episodes']:,}" for run in runs],
+        ["—" if value is None else f"{value / 60:.0f}" for value in seconds],
+        dict.fromkeys("yes" if run["evaluation"].get("transductive") else "no" for run in runs),
+    ]
+    return tuple(" / ".join(values) or "—" for values in columns)
 
 
 def _origins(results: Results) -> list[str]:
@@ -201,7 +193,7 @@ def _hyperparameters(_: Results) -> FilledTable:
     for name, published in HYPERPARAMETERS.items():
         recipe = load_recipe(name)
         training = recipe.training
-        ours = (
+        own = (
             str(training.way),
             str(training.query),
             _power(training.learning_rate),
@@ -210,8 +202,7 @@ def _hyperparameters(_: Results) -> FilledTable:
             _power(training.weight_decay) if training.weight_decay else "-",
             " ".join(f"{rate:.1f}".lstrip("0") for rate in recipe.backbone.options["dropout"]),
         )
-        settings = zip(_SETTINGS, published, ours, strict=True)
-        other = [f"{setting} {value}" for setting, paper, value in settings if value != paper]
+        other = [f"{name} {ours}" for name, paper, ours in zip(_SETTINGS, published, own, strict=True) if ours != paper]
         rows.append((name, *published, ", ".join(other) or "same"))
     return FilledTable("Supplement, Table 2: settings of meta-training", ("recipe", *_SETTINGS, "ours"), rows)
 
@@ -261,72 +252,44 @@ def task_words(task: dict[str, Any]) -> str:
     return f"{way}{task['shot']}-shot on {task['dataset']} ({task['split']}{note})"
 
 
-def _references(results: Results) -> FilledTable:
-    """Return the settings of the references, one column for each network on miniImageNet that was varied."""
-    columns: dict[str, dict[tuple[str, str], str]] = {}
-    for ablation in results:
-        if "rows" not in ablation or not _on_papers_classes(ablation):
-            continue
-        for row in ablation["rows"]:
-            cell = with_interval(row["accuracy"], row["ci95"])
-            columns.setdefault(_network(ablation), {}).setdefault((ablation["name"], row["variant"]), cell)
-    names = {name for _, name, _, _ in REFERENCES}
-    columns = {network: cells for network, cells in sorted(columns.items()) if names & {name for name, _ in cells}}
-    rows = [
-        (setting, published, *(cells.get((name, variant), "not run") for cells in columns.values()))
-        for setting, name, variant, published in REFERENCES
-    ]
-    title = "Supplement, section 2.3: settings of the references, accuracy in %"
-    headings = ("references", "published, 5-way 5-shot miniImageNet", *columns)
-    return FilledTable(
-        title, headings, rows, commands=_ablation_commands(sorted(names), results), notes=[_LIKE_WITH_LIKE]
-    )
+def _ablations(title: str, rows: Sequence[tuple[str, str, str, str]]) -> Callable[[Results], FilledTable]:
+    """Return the published settings, with one column for each network on the test classes of miniImageNet."""
+    names = list(dict.fromkeys(name for _, name, _, _ in rows))
 
+    def fill(results: Results) -> FilledTable:
+        columns: dict[str, dict[str, str]] = {}
 
-_LIKE_WITH_LIKE = "Ablations on other datasets are not comparable with these; results/README.md has them."
+        def cell(network: str, start: str) -> str:
+            return next((text for variant, text in columns[network].items() if variant.startswith(start)), "not run")
 
+        for ablation in (result for result in results if result.get("name") in names):
+            if (ablation["task"]["dataset"], ablation["task"]["split"]) == ("mini-imagenet", "test"):
+                recipe, length = ablation["recipe"], ablation["rows"][0]["training_episodes"]
+                trained = f", each trained {length} episodes" if length else ""
+                network = f"{recipe['name']}, seed {recipe['seed']}{trained}, {task_words(ablation['task'])}"
+                for row in ablation["rows"]:
+                    key = f"{ablation['name']} {row['variant']} "
+                    columns.setdefault(network, {})[key] = with_interval(row["accuracy"], row["ci95"])
+        cells = [
+            (setting, published, *(cell(network, f"{name} {variant} ") for network in sorted(columns)))
+            for setting, name, variant, published in rows
+        ]
+        done = {result.get("name") for result in results if result["recipe"]["name"] == _PAPER_RECIPE}
+        source = {name: "--recipe " if name in _TRAINED else "--checkpoint runs/" for name in names if name not in done}
+        commands = [
+            f"tapnet ablate {name} {source[name]}{_PAPER_RECIPE} --episodes 30000 --record results" for name in source
+        ]
+        headings = ("setting", "published, 5-way 5-shot miniImageNet", *sorted(columns))
+        notes = ["Ablations on other datasets are not comparable with these; results/README.md has them."]
+        return FilledTable(title, headings, cells, commands=commands, notes=notes)
 
-def _on_papers_classes(ablation: Result) -> bool:
-    return bool(ablation["task"]["split"] == "test" and ablation["task"]["dataset"] == "mini-imagenet")
-
-
-def _network(ablation: Result) -> str:
-    """Return the network of an ablation in a few words."""
-    recipe, length = ablation["recipe"], ablation["rows"][0]["training_episodes"]
-    trained = f", each trained {length} episodes" if length else ""
-    seed = f", seed {recipe['seed']}" if recipe["seed"] else ""
-    return f"{recipe['name']}{seed}{trained}, {task_words(ablation['task'])}"
-
-
-def _ablation_commands(names: Sequence[str], results: Results) -> list[str]:
-    """Return the commands for those of the paper's ablations that have not been run with its recipe."""
-    done = {result["name"] for result in results if "rows" in result and result["recipe"]["name"] == _PAPER_RECIPE}
-    trained = ("initial-norm", "episode-composition")
-    sources = {name: "--recipe " if name in trained else "--checkpoint runs/" for name in names if name not in done}
-    return [
-        f"tapnet ablate {name} {source}{_PAPER_RECIPE} --episodes 30000 --record results"
-        for name, source in sources.items()
-    ]
-
-
-def _episode_composition(results: Results) -> FilledTable:
-    """Return training classes against queries: the published rows, then each variant trained on miniImageNet."""
-    name = "episode-composition"
-    rows = [(f"{way}-way {query}-query", f"{accuracy} (published)") for way, query, accuracy in EPISODE_COMPOSITION]
-    for ablation in results:
-        if ablation.get("name") == name and _on_papers_classes(ablation):
-            for row in ablation["rows"]:
-                rows.append((row["variant"], f"{with_interval(row['accuracy'], row['ci95'])} ({_network(ablation)})"))
-    title = "Supplement, Table 1: composition of training episodes, 5-way 5-shot miniImageNet, accuracy in %"
-    commands = _ablation_commands([name], results)
-    return FilledTable(title, ("training episodes", "accuracy"), rows, commands=commands, notes=[_LIKE_WITH_LIKE])
+    return fill
 
 
 TABLES: dict[str, Callable[[Results], FilledTable]] = {
     **{name: _accuracies(table) for name, table in ACCURACIES.items()},
-    "episode-composition": _episode_composition,
     "hyperparameters": _hyperparameters,
-    "references": _references,
+    **{name: _ablations(**values) for name, values in ABLATIONS.items()},
     "parameters": _parameters,
     **{name: _accuracies(table) for name, table in RIVALS.items()},
 }
