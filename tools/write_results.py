@@ -26,7 +26,18 @@ from tapnet.paper.tables import (
 from tapnet.text import class_half_width, difference, half_width, markdown_table
 
 ROOT = Path(__file__).resolve().parents[1]
-HEADINGS = ("classes", "network", "task", "paper", "ours", "over classes", "difference", "episodes", "hours", "recipe")
+HEADINGS = (
+    "classes",
+    "paper's network",
+    "task",
+    "paper",
+    "ours",
+    "over classes",
+    "difference",
+    "episodes",
+    "hours",
+    "recipe",
+)
 
 _HEAD = """# Results
 

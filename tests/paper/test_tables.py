@@ -185,11 +185,6 @@ def test_parameters_are_those_worked_out_by_hand():
     assert rows["adaResNet, ours"][1] == f"{256 * 512 + 512 * 384:,}"
 
 
-def test_unknown_table_lists_those_there_are():
-    with pytest.raises(UserError, match="main-omniglot-mini, main-tiered"):
-        filled_table("table-1", [])
-
-
 PROTONET, SNAIL = "omniglot-60way-protonet", ("omniglot-snail-cpu", "omniglot-snail-20way-cpu")
 
 

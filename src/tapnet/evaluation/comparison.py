@@ -12,7 +12,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass, replace
 from html import escape
 from io import StringIO
 from itertools import combinations
@@ -239,8 +239,10 @@ def paired_differences(groups: Sequence[Group]) -> tuple[Pair, ...]:
         pairs.append(Pair(first.name, second.name, *mean_and_ci95(second.accuracies - first.accuracies)))
         if min(len(first.runs), len(second.runs)) > 1:
             tests[index] = seed_test(first, second)
-    for (index, test), corrected in zip(tests.items(), holm([p_value for _, p_value in tests.values()]), strict=True):
-        pairs[index] = Pair(*astuple(pairs[index])[:4], *test, corrected, significant=corrected < LEVEL)
+    corrected = holm([p_value for _, p_value in tests.values()])
+    for (index, (seed_ci95, p_value)), value in zip(tests.items(), corrected, strict=True):
+        tested = replace(pairs[index], seed_ci95=seed_ci95, p_value=p_value)
+        pairs[index] = replace(tested, corrected_p_value=value, significant=value < LEVEL)
     return tuple(pairs)
 
 

@@ -89,7 +89,8 @@ def _run(header: Header, state: str = "unknown", seconds: float | None = None) -
 def _add(folder: Path, run: dict[str, Any], kind: str, entry: dict[str, Any]) -> Path:
     """Write an entry into the file of its recipe, in place of one of the same recipe and task."""
     recipe = run["recipe"]
-    path: Path = folder / recipe["data"]["name"] / f"{recipe['name']}.json"
+    dataset = recipe["data"]["name"].replace(":", "-")  # module:Class
+    path: Path = folder / dataset / f"{recipe['name']}.json"
     runs = _read_runs(path) if path.exists() else []
     for other in runs:
         if _recipe(other) == _recipe(run):

@@ -10,7 +10,6 @@ import torch
 
 from tapnet.backbones import make_backbone
 from tapnet.checkpoint import lineage_from
-from tapnet.errors import UserError
 from tapnet.evaluation.candidates import without_seed
 from tapnet.evaluation.comparison import extra_parameters
 from tapnet.methods import METHODS, Method
@@ -55,8 +54,6 @@ def filled_table(name: str, results: Results) -> FilledTable:
 
     `results` are evaluations and ablations, as `tapnet.paper.results` reads them.
     """
-    if name not in TABLES:
-        raise UserError(f"A table is one of {', '.join(TABLES)}, got {name!r}.")
     return TABLES[name](results)
 
 
@@ -66,9 +63,9 @@ def _accuracies(table: AccuracyTable) -> Callable[[Results], FilledTable]:
         runs: Results = []
         missing: dict[str, list[Task]] = {}
         own_rows = {}
-        for recipe in table.own_recipes:
-            dataset = load_recipe(recipe).data.name
-            own_rows[recipe] = Row(recipes=tuple(recipe if task.dataset == dataset else None for task in table.columns))
+        for own in table.own_recipes:
+            dataset = load_recipe(own).data.name
+            own_rows[own] = Row(recipes=tuple(own if task.dataset == dataset else None for task in table.columns))
         costs = COSTS if table.image_shape else ()
         for method, row in (table.rows | own_rows).items():
             if row.published:
