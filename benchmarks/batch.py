@@ -155,7 +155,7 @@ def _half(folder: Path, number: int, part: int) -> Half:
     parts = plan_batch(folder / "task", [folder / f"half-{part}.txt"], out, chunk_size=CHUNK).run()
     next(parts)
     began, before = time.perf_counter(), time.process_time()
-    images = sum(each.images for each in parts)
+    images = sum(part.images for part in parts)
     return Half(images / (time.perf_counter() - began), (time.process_time() - before) / images)
 
 
@@ -170,7 +170,7 @@ def _cpu(halves: tuple[Half, Half]) -> float:
 def _cpu_seconds() -> dict[psutil.Process, float]:
     """Return the CPU seconds of this process and of those that it started."""
     here = psutil.Process()
-    return {each: sum(each.cpu_times()[:2]) for each in (here, *here.children(recursive=True))}
+    return {process: sum(process.cpu_times()[:2]) for process in (here, *here.children(recursive=True))}
 
 
 def _spent(before: dict[psutil.Process, float], workers: int = 0) -> tuple[float, float]:
@@ -178,8 +178,8 @@ def _spent(before: dict[psutil.Process, float], workers: int = 0) -> tuple[float
     taken = {process: seconds - before.get(process, 0) for process, seconds in _cpu_seconds().items()}
     predicting = sum(
         seconds
-        for each, seconds in taken.items()
-        if ("_PartWriter" in "".join(each.cmdline()) if workers else each.pid == os.getpid())
+        for process, seconds in taken.items()
+        if ("_PartWriter" in "".join(process.cmdline()) if workers else process.pid == os.getpid())
     )
     return predicting, sum(taken.values()) - predicting
 

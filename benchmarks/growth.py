@@ -93,7 +93,7 @@ def _measured(works: dict[int, Work], rounds: int) -> list[tuple[int, float]]:
         work(10)
     counts = {value: max(2, int(10 * LONG_ENOUGH / _seconds(work, 10))) for value, work in works.items()}
     times = [{value: _seconds(work, counts[value]) for value, work in works.items()} for _ in range(rounds)]
-    return [(value, statistics.median(each[value] for each in times) / counts[value]) for value in works]
+    return [(value, statistics.median(turn[value] for turn in times) / counts[value]) for value in works]
 
 
 def _seconds(work: Work, episodes: int) -> float:
@@ -104,7 +104,7 @@ def plot(table: Growth, out: Path) -> Path:
     figure, axes = new_figure(3.2 * len(table), 3.4, columns=len(table))
     for axis, (name, points), color in zip(axes, table.items(), COLORS, strict=False):
         values, seconds = zip(*points, strict=True)
-        axis.loglog(values, [1e6 * each for each in seconds], "o-", color=color)
+        axis.loglog(values, [1e6 * taken for taken in seconds], "o-", color=color)
         axis.set(xlabel=name, ylabel="µs an episode", title=name)
         axis.grid(alpha=0.3)
     return save(figure, out)

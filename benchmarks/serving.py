@@ -113,14 +113,14 @@ def _empty_requests(pairs: int, port: int, process: psutil.Process) -> Row:
 
 
 def _row(name: str, ours: list[Rate], theirs: list[Rate], target: str, note: str, wall: bool = False) -> Row:
-    first, second = (np.array([each.wall if wall else each.cpu for each in side]) for side in (ours, theirs))
+    first, second = (np.array([rate.wall if wall else rate.cpu for rate in side]) for side in (ours, theirs))
     return Row(name, float(np.median(first / second)), target, 1 / np.median(first), 1 / np.median(second), note)
 
 
 def _drawings(side: int, count: int) -> list[bytes]:
     """Return drawings of the bundled set as PNG files of this side, ink dark on white."""
     pixels = load_dataset("quickdraw", "test").gather(np.arange(count))
-    return [_png(Image.fromarray(255 - each.squeeze(-1)).resize((side, side))) for each in pixels]
+    return [_png(Image.fromarray(255 - drawing.squeeze(-1)).resize((side, side))) for drawing in pixels]
 
 
 def _png(image: Image.Image) -> bytes:
@@ -160,7 +160,7 @@ def _under_load(load: Load, port: int, request: Request, process: psutil.Process
     cpu, began = sum(process.cpu_times()[:2]), time.perf_counter()
     with ThreadPoolExecutor(load.clients) as pool:
         runs = list(pool.map(lambda _: _latencies(port, request, SECONDS), range(load.clients)))
-    latencies = [each for run in runs for each in run]
+    latencies = [latency for run in runs for latency in run]
     count = load.per_request * len(latencies)
     taken = sum(process.cpu_times()[:2]) - cpu
     return Rate(count / taken, count / (time.perf_counter() - began)), latencies
@@ -168,7 +168,7 @@ def _under_load(load: Load, port: int, request: Request, process: psutil.Process
 
 def _body(drawings: list[bytes]) -> bytes:
     head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="images"; filename="a"\r\n\r\n'.encode()
-    return b"".join(head + each + b"\r\n" for each in drawings) + f"--{BOUNDARY}--\r\n".encode()
+    return b"".join(head + drawing + b"\r\n" for drawing in drawings) + f"--{BOUNDARY}--\r\n".encode()
 
 
 def _latencies(port: int, request: Request, seconds: float) -> list[float]:

@@ -129,10 +129,7 @@ class FeatureNormalization(nn.Module):
 def convolution(
     inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1, padding: int | None = None
 ) -> nn.Conv2d:
-    """Return a convolution with LeCun-normal weights and, unless `padding` is given, "same" padding.
-
-    It has no bias: batch normalization would cancel it.
-    """
+    """Return a convolution with LeCun-normal weights, by default "same" padding, and no bias before a normalization."""
     padding = kernel // 2 if padding is None else padding
     layer = nn.Conv2d(inputs, outputs, kernel, stride, padding, groups=groups, bias=False)
     if not layer.weight.is_meta:  # `normal_` on the meta device would import PyTorch's compiler, which takes seconds
@@ -150,10 +147,7 @@ def halving() -> nn.MaxPool2d:
 
 
 def halved(size: int, times: int, padded: bool = True) -> int:
-    """Return the size after so many blocks of a convolution and `halving`, which rounds up.
-
-    Unless `padded`, the 3×3 convolution takes off two rows, and the pooling rounds down.
-    """
+    """Return the size after so many blocks; unless `padded`, a convolution takes off two rows and pooling rounds down."""
     for _ in range(times):
         size = -(-size // 2) if padded else max(size - 2, 0) // 2
     return size

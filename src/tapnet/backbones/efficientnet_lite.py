@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,9 @@ class EfficientNetLite(Backbone):
     def pool(self, maps: Tensor) -> Tensor:
         if self.power == 1 and not self.plain_share and isinstance(self.metric, nn.Identity):
             return _scaled(maps.mean(dim=(2, 3)))
-        with _full_precision(maps):
+        device = maps.device.type
+        on = torch.is_autocast_enabled(device)  # a context where it is off already would complicate ONNX exports
+        with torch.autocast(device, enabled=False) if on else nullcontext():
             pooled = maps.to(torch.promote_types(maps.dtype, torch.float32)).mean(dim=(2, 3))
             mapped = _scaled(self.metric(_scaled(pooled**self.power)))
             if not self.plain_share:
@@ -179,12 +181,6 @@ def _unit(
 
 def _scaled(features: Tensor) -> Tensor:
     return FEATURE_LENGTH * F.normalize(features, dim=1)
-
-
-def _full_precision(maps: Tensor) -> AbstractContextManager[object]:
-    """Return a context without autocast; a null context if it is off already, which keeps ONNX exports simple."""
-    device = maps.device.type
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def weights_file(variant: str, sha256: str) -> Path:

@@ -39,7 +39,6 @@ class MAML(FixedWayMethod):
 
     task_features = True
     batched = False
-    adapt_options = ("test_steps",)
 
     def __init__(
         self,
@@ -55,16 +54,13 @@ class MAML(FixedWayMethod):
         super().__init__(backbone, way)
         self.steps, self.rate, self.first_order = steps, rate, first_order
         self.test_steps = steps if test_steps is None else test_steps
-        self.check_options()
+        if min(steps, self.test_steps, rate) < 0:
+            raise UserError("`steps`, `test_steps` and `rate` need to be at least 0.")
         self.transductive = batch_statistics
         self.classifier = nn.Linear(backbone.dim, way)
         if zero_classifier:
             nn.init.zeros_(self.classifier.weight)
             nn.init.zeros_(self.classifier.bias)
-
-    def check_options(self) -> None:
-        if min(self.steps, self.test_steps, self.rate) < 0:
-            raise UserError("`steps`, `test_steps` and `rate` need to be at least 0.")
 
     def adapt(self, support: Tensor, labels: Tensor, way: int) -> FunctionHead:
         self.check_episode(support, labels, way)
