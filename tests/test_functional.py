@@ -221,10 +221,8 @@ NAN = torch.full((3, 8), torch.nan)
     ("call", "words"),
     [
         (lambda: modified_references(torch.randn(1, 8)), "at least 2 classes, got 1"),
-        (lambda: null_space(torch.randn(1, 8)), "at least 2 classes, got 1"),
         (lambda: null_space(torch.randn(8, 8)), "8 classes leave no null space in 8 dimensions"),
         (lambda: null_space(torch.randn(3, 8), dim=6), "1 to 5 dimensions, got 6"),
-        (lambda: null_space(torch.randn(3, 8), dim=0), "1 to 5 dimensions, got 0"),
         (lambda: projected_distances(torch.randn(2, 9), torch.randn(3, 8), torch.randn(3, 8)), "dim 8"),
         (lambda: select_references(torch.randn(5, 8), torch.randn(4, 8)), "5 references, there are 4"),
         (lambda: select_references(torch.randn(2, 8), torch.randn(4, 8), "best"), "closest, optimal, random, farthest"),

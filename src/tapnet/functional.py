@@ -83,10 +83,8 @@ def check_labels(labels: Any, way: int | None = None) -> int:
 def check_one_label_each(labels: Tensor, items: tuple[int, ...]) -> None:
     """Raise UserError unless labels have the shape (..., n) of the items that they are for."""
     if tuple(labels.shape) != tuple(items):
-        raise UserError(
-            f"Expected one label from 0 to way - 1 per feature, of shape {tuple(items)}, got labels of shape "
-            f"{tuple(labels.shape)}; of one-hot labels pass `labels.argmax(-1)`."
-        )
+        got = f"got labels of shape {tuple(labels.shape)}; of one-hot labels pass `labels.argmax(-1)`"
+        raise UserError(f"Expected one label from 0 to way - 1 per feature, of shape {tuple(items)}, {got}.")
 
 
 @full_precision
@@ -120,10 +118,8 @@ def projection_errors(references: Tensor, prototypes: Tensor, modified: bool = T
     With `modified=False`, $\phi_k$ takes the place of $\tilde\phi_k$: an ablation of the supplement.
     """
     if references.shape[-2:] != prototypes.shape[-2:]:
-        raise UserError(
-            "Expected one reference per prototype, of the same dim, got references "
-            f"{tuple(references.shape)} and prototypes {tuple(prototypes.shape)}."
-        )
+        got = f"got references {tuple(references.shape)} and prototypes {tuple(prototypes.shape)}"
+        raise UserError(f"Expected one reference per prototype, of the same dim, {got}.")
     targets = modified_references(references) if modified else references
     return F.normalize(targets, dim=-1) - F.normalize(prototypes, dim=-1)
 
@@ -134,10 +130,8 @@ def _projection_sizes(errors: Tensor, dim: int | None, vectors: Tensor | None = 
     if way < 2:
         raise UserError(f"A projection needs at least 2 classes, got {way}.")
     if way >= length:
-        raise UserError(
-            f"{way} classes leave no null space in {length} dimensions: expected way < dim; use fewer classes or a "
-            "backbone with longer features."
-        )
+        advice = "expected way < dim; use fewer classes or a backbone with longer features"
+        raise UserError(f"{way} classes leave no null space in {length} dimensions: {advice}.")
     if dim is not None and not 1 <= dim <= length - way:
         raise UserError(f"Expected a projection of {way} classes to 1 to {length - way} dimensions, got {dim}.")
     if vectors is not None and vectors.shape[-1] != length:
@@ -246,9 +240,8 @@ def reference_directions(references: Tensor, errors: Tensor) -> Tensor:
 def blended_references(references: Tensor, prototypes: Tensor, shots: Tensor, reference_shots: float) -> Tensor:
     r"""References moved towards the prototypes: $(\kappa\phi_k + K_k c_k) / (\kappa + K_k)$, shape (..., way, dim).
 
-    Class k has $K_k$ examples (`shots`, shape (..., way, 1)), and its reference counts as $\kappa$ more
-    (`reference_shots`). Inside the projection the two point the same way, so this is the class mean with the reference
-    as its prior. As $\kappa \to \infty$ it becomes the paper's reference.
+    Class k has $K_k$ examples (`shots`, shape (..., way, 1)), and its reference counts as $\kappa$ more. Inside the
+    projection the two point the same way, so this is the class mean with the reference as its prior.
     """
     reference_shots = min(reference_shots, 1e12)  # more would overflow, and this leaves nothing of the prototypes
     return (reference_shots * references + shots * prototypes) / (reference_shots + shots)

@@ -56,9 +56,9 @@ def test_full_context_with_zero_weights_is_the_plain_network():
 def test_full_context_writer_sees_both_neighbors():
     """A support feature changes with the items before it and after it."""
     support, _ = draw()
-    writer, changed = make(full_context=True).writer, support.clone()
+    method, changed = make(full_context=True), support.clone()
     changed[3] += 1
-    assert ((writer(changed) - writer(support)).abs().amax(dim=-1) > 0).all()
+    assert ((method.written(changed) - method.written(support)).abs().amax(dim=-1) > 0).all()
 
 
 def test_the_matching_network_of_the_guide_is_this_one_in_under_40_lines():

@@ -92,14 +92,6 @@ def test_images_and_labels_of_the_wrong_kind_are_refused(support, labels, query,
         make("protonet")(support, labels, query)
 
 
-@pytest.mark.parametrize("name", ["relation", "tpn"])
-def test_features_of_another_precision_are_refused(name):
-    method = make(name)
-    support, query = method.embed(images(2)).double(), method.embed(images(3)).double()
-    with pytest.raises(ValueError, match="computes in float32, got float64"):
-        method.logits(support, PAIR, query, 2)
-
-
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [

@@ -147,7 +147,7 @@ def halving() -> nn.MaxPool2d:
 
 
 def halved(size: int, times: int, padded: bool = True) -> int:
-    """Return the size after so many blocks; unless `padded`, a convolution takes off two rows and pooling rounds down."""
+    """Return the size after so many blocks; unless `padded`, each takes off two rows and rounds down."""
     for _ in range(times):
         size = -(-size // 2) if padded else max(size - 2, 0) // 2
     return size

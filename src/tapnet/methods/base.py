@@ -102,6 +102,8 @@ class Method(nn.Module):
     way_option: ClassVar[str | None] = None  # the option that equals the number of classes of a training episode
     adapt_options: ClassVar[tuple[str, ...]] = ()  # options that `with_options` may change
     order_free_options: ClassVar[dict[str, Any]] = {}  # those with which the order of the classes does not matter
+    max_way: int | None = None  # the largest number of classes of an episode in eval mode
+    max_projection_dim: int = 0  # the largest `projection_dim` that `with_options` takes
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -116,16 +118,6 @@ class Method(nn.Module):
         if self.task_features:
             return self.backbone.image_shape
         return self.backbone.map_shape if self.feature_maps else (self.backbone.dim,)
-
-    @property
-    def max_way(self) -> int | None:
-        """The largest number of classes of an episode in eval mode; `None` if there is no limit."""
-        return None
-
-    @property
-    def max_projection_dim(self) -> int:
-        """The largest `projection_dim` that `with_options` takes; 0 if the method has no such option."""
-        return 0
 
     def embed(self, images: Tensor, validate: bool = True) -> Tensor:
         """Return features (n, *feature_shape) of float images (n, channels, height, width) in [0, 1].
@@ -249,11 +241,7 @@ class FixedWayMethod(Method):
         super().__init__(backbone)
         if way < 2:
             raise UserError(f"{type(self).__name__} needs `way` to be at least 2, got {way}.")
-        self.way = way
-
-    @property
-    def max_way(self) -> int:
-        return self.way
+        self.way = self.max_way = way
 
     def check_episode(self, support: Tensor, labels: Tensor, way: int) -> None:
         """Raise UserError if the network was not built for so many classes, or an image lacks a label."""

@@ -51,25 +51,19 @@ class MatchingNetwork(Method):
         check_positive("scale", scale)
         if steps < 1:
             raise UserError(f"`steps` needs to be at least 1, got {steps}.")
-        self.scale = scale
-        self.writer = ContextWriter(backbone.dim) if full_context else None
-        self.reader = ContextReader(backbone.dim, steps) if full_context else None
+        self.scale, dim = scale, backbone.dim
+        self.writer = nn.LSTM(dim, dim, batch_first=True, bidirectional=True) if full_context else None
+        self.reader = ContextReader(dim, steps) if full_context else None
 
     def adapt(self, support: Tensor, labels: Tensor, way: int) -> AttentionHead:
         members = self.members(support, labels, way)
-        features = support if self.writer is None else self.writer(support)
-        return AttentionHead(widened(features), members, self.scale, self.reader)
+        return AttentionHead(widened(self.written(support)), members, self.scale, self.reader)
 
-
-class ContextWriter(nn.Module):
-    """Each support feature plus what a bidirectional LSTM over the support set adds to it."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(dim, dim, batch_first=True, bidirectional=True)
-
-    def forward(self, support: Tensor) -> Tensor:
-        both, _ = self.lstm(support.reshape(-1, *support.shape[-2:]))  # (episodes, n, 2 · dim)
+    def written(self, support: Tensor) -> Tensor:
+        """Return each support feature plus what the LSTM over the support set adds to it."""
+        if self.writer is None:
+            return support
+        both, _ = self.writer(support.reshape(-1, *support.shape[-2:]))  # (episodes, n, 2 · dim)
         forwards, backwards = both.chunk(2, dim=-1)
         context: Tensor = support + (forwards + backwards).reshape(support.shape)
         return context

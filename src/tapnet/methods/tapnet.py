@@ -137,9 +137,10 @@ class TapNet(PrototypeMethod):
         self.projection_dim, self.selection, self.differentiable = projection_dim, selection, differentiable
         self.basis, self.reference_shots, self.temperature = basis, reference_shots, temperature
         self.check_options()
-        limit = backbone.dim - num_references
-        if projection_dim is not None and not 1 <= projection_dim <= limit:
-            raise UserError(f"Expected projection_dim from 1 to dim - num_references = {limit}, got {projection_dim}.")
+        self.max_way, self.max_projection_dim = num_references, backbone.dim - num_references
+        if projection_dim is not None and not 1 <= projection_dim <= self.max_projection_dim:
+            limit = f"dim - num_references = {self.max_projection_dim}"
+            raise UserError(f"Expected projection_dim from 1 to {limit}, got {projection_dim}.")
         if projection_dim is not None and differentiable:
             raise UserError("`differentiable` needs the full projection: leave out `projection_dim`.")
         check_positive("temperature", temperature)
@@ -156,14 +157,6 @@ class TapNet(PrototypeMethod):
         shots = self.reference_shots
         if shots is not None and not (isinstance(shots, int | float) and 0 <= shots < math.inf):
             raise UserError(f"`reference_shots` needs to be 0 or more, or None, got {shots!r}.")
-
-    @property
-    def max_way(self) -> int:
-        return len(self.references)
-
-    @property
-    def max_projection_dim(self) -> int:
-        return self.backbone.dim - len(self.references)
 
     @property
     def prototypes_suffice(self) -> bool:
