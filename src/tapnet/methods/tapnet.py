@@ -14,26 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tapnet import functional
 from tapnet.backbones import Backbone
 from tapnet.errors import UserError
-from tapnet.functional import (
-    SELECTION_STRATEGIES,
-    blended_references,
-    class_prototypes,
-    euclidean_distances,
-    linear_head,
-    modified_references,
-    null_coordinates,
-    projected_distances,
-    projection_errors,
-    reference_directions,
-    residuals,
-    select_references,
-)
 from tapnet.methods.base import Head, LinearHead, PrototypeMethod, check_choice, check_positive
 
 BASES = ("householder", "references")
-SELECTIONS = tuple(rule for rule in SELECTION_STRATEGIES if rule != "random")
+SELECTIONS = tuple(rule for rule in functional.SELECTION_STRATEGIES if rule != "random")
 REFERENCES = ("modified", "original")
 SCORES = ("squared", "euclidean", "inner", "cosine")
 
@@ -60,7 +47,7 @@ class ProjectionHead(Head):
     @property
     def leading_directions(self) -> Tensor | None:
         """The first directions of the projection if `basis` is `references`, else `None`."""
-        return reference_directions(self.references, self.errors) if self.basis == "references" else None
+        return functional.reference_directions(self.references, self.errors) if self.basis == "references" else None
 
     def logits(self, query: Tensor) -> Tensor:
         scores = self._scores(query)
@@ -70,10 +57,10 @@ class ProjectionHead(Head):
 
     def _scores(self, query: Tensor) -> Tensor:
         if self.distance == "squared" and self.projection_dim is None:
-            return -projected_distances(query, self.references, self.errors, None, self.differentiable)
+            return -functional.projected_distances(query, self.references, self.errors, None, self.differentiable)
         queries, references = self.project(query), self.project(self.references)
         if self.distance in ("squared", "euclidean"):
-            distances = euclidean_distances(queries, references)
+            distances = functional.euclidean_distances(queries, references)
             return -(distances.square() if self.distance == "squared" else distances)
         if self.distance == "cosine":
             queries, references = F.normalize(queries, dim=-1), F.normalize(references, dim=-1)
@@ -83,15 +70,15 @@ class ProjectionHead(Head):
         if self.distance != "squared":
             return None
         errors = self.errors if self.projection_dim is None else self.ordered_errors
-        weight, bias = linear_head(self.references, errors, self.projection_dim, self.leading_directions)
+        weight, bias = functional.linear_head(self.references, errors, self.projection_dim, self.leading_directions)
         shifted = bias if self.shift is None else bias + self.shift
         return LinearHead(weight / self.temperature, shifted / self.temperature, centers=self.references)
 
     def project(self, features: Tensor) -> Tensor:
         """Return coordinates (..., n, D) inside the projection; at full dimension their residuals (..., n, L)."""
         if self.projection_dim is None:
-            return residuals(features, self.errors if self.differentiable else self.errors.detach())
-        return null_coordinates(features, self.ordered_errors, self.projection_dim, self.leading_directions)
+            return functional.residuals(features, self.errors if self.differentiable else self.errors.detach())
+        return functional.null_coordinates(features, self.ordered_errors, self.projection_dim, self.leading_directions)
 
     @property
     def centers(self) -> Tensor:
@@ -163,12 +150,12 @@ class TapNet(PrototypeMethod):
         return self.reference_shots is None
 
     def adapt(self, support: Tensor, labels: Tensor, way: int) -> ProjectionHead:
-        prototypes = class_prototypes(support, labels, way, validate=False)
+        prototypes = functional.class_prototypes(support, labels, way, validate=False)
         head = self.adapt_to(prototypes)
         if self.reference_shots is None:
             return head
         shots = F.one_hot(labels, way).to(prototypes.dtype).sum(dim=-2).unsqueeze(-1)  # (..., way, 1)
-        blended = blended_references(head.references, prototypes, shots, self.reference_shots)
+        blended = functional.blended_references(head.references, prototypes, shots, self.reference_shots)
         return replace(head, references=blended)
 
     def adapt_to(self, prototypes: Tensor, chosen: Tensor | None = None) -> ProjectionHead:
@@ -177,7 +164,7 @@ class TapNet(PrototypeMethod):
             prototypes = prototypes.detach()
         chosen = self.choose(prototypes) if chosen is None else chosen
         references = self.references[chosen]  # (..., way, dim)
-        errors = projection_errors(references, prototypes)
+        errors = functional.projection_errors(references, prototypes)
         options = self.projection_dim, self.differentiable, self.basis, self.temperature
         return ProjectionHead(references, errors, chosen, *options)
 
@@ -185,7 +172,7 @@ class TapNet(PrototypeMethod):
         """Return which reference each class takes, (..., way)."""
         way, available = prototypes.shape[-2], len(self.references)
         if not self.training:
-            return select_references(prototypes, self.references, self.selection, bias=self.reference_bias)
+            return functional.select_references(prototypes, self.references, self.selection, bias=self.reference_bias)
         if way != available:
             advice = f"build TapNet with num_references={way}, or call .eval() to choose among the references"
             raise UserError(f"Training episodes need {available} classes, one per reference, got {way}: {advice}.")
@@ -244,8 +231,8 @@ class TapNetVariant(TapNet):
         references, errors, bias = head.references, head.errors, self.reference_bias
         if self.projection_references == "original":
             prototypes = prototypes if self.differentiable else prototypes.detach()
-            errors = projection_errors(references, prototypes, modified=False)
+            errors = functional.projection_errors(references, prototypes, modified=False)
         if self.classification_references == "modified":
-            references = modified_references(references)
+            references = functional.modified_references(references)
         shift = None if bias is None else 2 * bias[head.chosen]
         return replace(head, references=references, errors=errors, distance=self.distance, shift=shift)
