@@ -21,7 +21,7 @@ def test_files_that_are_no_images_are_counted_and_named_by_reason(tmp_path):
     (tmp_path / "gone.png").symlink_to(tmp_path / "nowhere.png")
     skipped = Skipped()
     assert [path.name for path in find_images([tmp_path], skipped)] == ["a.png"]
-    assert skipped.counts == {"hidden by its name": 1, "a link to nothing": 1, "no image by its ending": 2}
+    assert skipped.counts == {"hidden by its name": 1, "a link to nothing": 1, "not an image file extension": 2}
     assert any("notes.txt" in line and "raw.psd" in line for line in skipped.lines())
 
 

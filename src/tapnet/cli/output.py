@@ -166,7 +166,7 @@ class PredictionWriter:
 
     def __init__(self, stream: TextIO, form: str, top: int, reject: float | str, classes: Iterable[str]) -> None:
         self.stream, self.form, self.top, self.reject, self.separator = stream, form, top, reject, "\n"
-        self.widest = max(len(printable(name)) for name in (*classes, "class"))
+        self.widest = max(map(len, map(printable, (*classes, "class"))))
         self.first = self.widest + (len("unknown (nearest: )") if reject else 0)  # the width of a table's first column
         self.line = {"table": self._table, "csv": self._csv}.get(form, self._json)
         self.stream.write(self._heading())

@@ -69,7 +69,6 @@ def _output(text: str) -> Path | str:
 
 
 def run_predict(args: argparse.Namespace) -> None:
-    inference.check_task_path(args.task, allow_onnx=True)
     options.check_lose(args)
     options.check_engine(args)
     if isinstance(args.out, str):

@@ -42,7 +42,6 @@ def add_score_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_score(args: argparse.Namespace) -> None:
-    inference.check_task_path(args.task, allow_onnx=True)
     options.check_lose(args)
     predictor = inference.open_predictor(args.task, args.network, args.device)
     predictor.check_options(reject=args.reject, lose=args.lose)

@@ -3,22 +3,11 @@
 It speaks in images (paths, bytes of files, PIL images, arrays) and raises `tapnet.errors.UserError` for what the user
 can fix. Tasks are values and predictors keep no state, so threads may share both::
 
-    from tapnet.inference import class_folders, fit, open_predictor, write_task
-
     task = fit({"robin": [Path("a.jpg"), jpeg_bytes], "wren": [array, pil_image]})
-    task = fit(class_folders("my_classes").classes)         # one folder of images per class
-    task = fit(read_labels("labels.csv").classes)           # paths and classes
     task = add(task, {"blackbird": images})                 # another task; so does remove(task, classes=["wren"])
-    write_task(task, Path("birds.task"))
-
-    predictor = open_predictor("birds.task")                # or birds.onnx, which does not need PyTorch
-    for prediction in predictor.predict(images, top=3, reject="auto"):      # or below a probability: reject=0.6
+    write_task(task, "birds.task")
+    for prediction in open_predictor("birds.task").predict(images, top=3, reject="auto"):
         prediction.label, prediction.best, prediction.probability, prediction.ranked
-
-    score(predictor, {"robin": images, "owl": others})      # accuracy, mistakes, what rejecting costs and catches
-    explain(task, image).figure(Path("why.png"))
-    export(task, Path("birds.onnx"))
-    describe("birds.task")                                  # what a task, checkpoint or ONNX file holds
 
 Names are imported on first use: predicting with an ONNX file never loads PyTorch.
 """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +25,31 @@ def describe(path: str | Path) -> dict[str, Any]:
             f"There is no file {path}: give a task, a checkpoint, an ONNX file, the folder of a run, or one of the "
             f"bundled {', '.join(bundled_checkpoints())}."
         )
-    kind, read = _reader(path)
-    return {"file": str(path), "kind": kind, "bytes": path.stat().st_size} | read(path)
+    kind, content = _exported(path) if path.suffix.lower() == ".onnx" else _described(path)
+    return {"file": str(path), "kind": kind, "bytes": path.stat().st_size} | content
 
 
-def _reader(path: Path) -> tuple[str, Callable[[Path], dict[str, Any]]]:
-    """Return what kind of file this is, and the function that reads it."""
-    from tapnet.checkpoint import TASK
+def _exported(path: Path) -> tuple[str, dict[str, Any]]:
+    from tapnet.inference.exported_task import OnnxPredictor
 
-    if path.suffix.lower() == ".onnx":
-        return "exported task", _exported
+    predictor = OnnxPredictor(path)
+    return "exported task", {
+        "classes": list(predictor.classes),
+        "network": predictor.metadata.get("network"),
+        "network sha-256": predictor.metadata.get("network_sha256"),
+        "method": predictor.metadata.get("method"),
+        "preprocessing": predictor.preprocessing.as_dict(),
+    }
+
+
+def _described(path: Path) -> tuple[str, dict[str, Any]]:
+    from tapnet.checkpoint import TASK, read_checkpoint
+    from tapnet.inference.networks import preprocessing_of
+    from tapnet.inference.task import read_task_and_header
+
     try:
         with safe_open(path, framework="np") as file:
-            return ("task", _task) if TASK in (file.metadata() or {}) else ("checkpoint", _checkpoint)
+            is_task = TASK in (file.metadata() or {})
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror or error}).") from None
     except (SafetensorError, ValueError):
@@ -47,31 +57,21 @@ def _reader(path: Path) -> tuple[str, Callable[[Path], dict[str, Any]]]:
             f"{path} is damaged, or neither a task nor a checkpoint: expected a file that `tapnet fit`, `train` or "
             "`export` wrote."
         ) from None
-
-
-def _task(path: Path) -> dict[str, Any]:
-    from tapnet.inference.task import read_task_and_header
-
-    task, header = read_task_and_header(path)
-    return {
-        "classes": dict(zip(task.classes, task.shots(), strict=True)),
-        "examples": len(task.examples),
-        "network": task.network,
-        "network sha-256": task.network_sha256,
-        "method": task.method,
-        "options": dict(task.options),
-        "temperature": task.temperature,
-        "written by": f"tapnet {header['version']}, format {header['format']}",
-    }
-
-
-def _checkpoint(path: Path) -> dict[str, Any]:
-    from tapnet.checkpoint import read_checkpoint
-    from tapnet.inference.networks import preprocessing_of
-
+    if is_task:
+        task, values = read_task_and_header(path)
+        return "task", {
+            "classes": dict(zip(task.classes, task.shots(), strict=True)),
+            "examples": len(task.examples),
+            "network": task.network,
+            "network sha-256": task.network_sha256,
+            "method": task.method,
+            "options": dict(task.options),
+            "temperature": task.temperature,
+            "written by": f"tapnet {values['version']}, format {values['format']}",
+        }
     checkpoint = read_checkpoint(path)
     header = checkpoint.header
-    return {
+    return "checkpoint", {
         "recipe": header.recipe.name,
         "method": header.recipe.method.name,
         "backbone": header.recipe.backbone.name,
@@ -83,18 +83,4 @@ def _checkpoint(path: Path) -> dict[str, Any]:
         "calibrated methods": list(header.calibration),
         "origin": "; ".join(header.lineage.describe()),
         "written by": f"tapnet {header.version}, format {header.format}",
-    }
-
-
-def _exported(path: Path) -> dict[str, Any]:
-    from tapnet.inference.exported_task import OnnxPredictor
-
-    predictor = OnnxPredictor(path)
-    metadata = predictor.metadata
-    return {
-        "classes": list(predictor.classes),
-        "network": metadata.get("network"),
-        "network sha-256": metadata.get("network_sha256"),
-        "method": metadata.get("method"),
-        "preprocessing": json.loads(json.dumps(predictor.preprocessing.as_dict())),
     }

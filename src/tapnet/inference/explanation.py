@@ -15,7 +15,7 @@ from PIL import Image
 
 from tapnet.data.preprocessing import Unreadable
 from tapnet.evaluation.plotting import COLORS, MARKERS, new_canvas, save, shade_regions
-from tapnet.inference.images import ImageInput, displayed_image, read_image, unreadable_error
+from tapnet.inference.images import ImageInput, read_image, unreadable_error, with_input
 from tapnet.inference.predictor import TaskPredictor
 from tapnet.inference.task import Task
 from tapnet.methods import Head
@@ -248,7 +248,7 @@ def class_color(index: int) -> str:
 
 def _draw_answer(figure: Any, explanation: Explanation, shown: list[int]) -> None:
     image, bars = figure.subplots(1, 2, width_ratios=[1, 1.6])
-    image.imshow(displayed_image(explanation.image))
+    image.imshow(with_input(explanation.image, lambda loaded: loaded.thumbnail(600)))
     image.set(xticks=[], yticks=[])
     image.set_title("your image", fontsize=11)
     classes, percent, rows = explanation.task.classes, 100 * explanation.probabilities, shown[::-1]

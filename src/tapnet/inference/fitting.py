@@ -51,24 +51,13 @@ def fit(
 ) -> Task:
     """Return the task of telling these classes apart, fitted to their images.
 
-    Parameters
-    ----------
-    images
-        For each class its images: paths, bytes of image files, PIL images or arrays.
-    network
-        A bundled network, a checkpoint, the folder of a run or "hf:MODEL"; `None` chooses by content, as
-        `choose_network` does.
-    method
-        `None` or "auto" is the method that `propose_method` names; else that of the network, such as "tapnet" with
-        references as in the paper, or one without parameters, such as "centroid".
-    options
-        Of the method's adaptation, such as `{"projection_dim": 100}`.
-    device
-        "cpu", "cuda", "mps" or "auto".
-    on_unreadable
-        Called with an image that cannot be read and the reason; the image is left out. Without it, raise UserError.
-    on_read
-        Called after each image, for a progress bar.
+    - `images`: for each class its images, as paths, bytes of image files, PIL images or arrays.
+    - `network`: a bundled one, a checkpoint, the folder of a run or "hf:MODEL"; `None` chooses by content.
+    - `method`: `None` or "auto" is the one that `propose_method` names; else that of the network, such as "tapnet" with
+      references as in the paper, or one without parameters, such as "centroid".
+    - `options`: of the method's adaptation, such as `{"projection_dim": 100}`.
+    - `on_unreadable`: called with an image that cannot be read and the reason; the image is left out. Without it, raise
+      UserError. `on_read` is called after each image, for a progress bar.
 
     Raise UserError if the classes cannot be told apart: fewer than two, one without a readable image, one image in two
     classes, or more classes than the method takes.

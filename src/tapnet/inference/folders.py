@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -41,20 +41,22 @@ class Skipped:
     def add(self, path: str | Path, reason: str) -> None:
         """Count a path or address that was left out for this reason."""
         self.counts[reason] = self.counts.get(reason, 0) + 1
-        named = self.first.setdefault(reason, [])
-        if len(named) < _NAMED:
-            named.append(path)
+        self.first[reason] = [*self.first.get(reason, []), path][:_NAMED]
 
     def __len__(self) -> int:
         return sum(self.counts.values())
 
     def lines(self) -> list[str]:
-        """Return one line for each reason: "Left out 4, no image by its ending: a.txt, b.txt, c.txt and 1 more"."""
+        """Return one line for each reason: "Left out 4, not an image file extension: a.txt, b.txt, c.txt and 1 more"."""
         return [
-            f"Left out {count}, {reason}: {', '.join(normalize_name(str(path)) for path in self.first[reason])}"
-            + (f" and {count - _NAMED} more" if count > _NAMED else "")
+            f"Left out {count}, {reason}: {_abbreviate(self.first[reason], count)}"
             for reason, count in self.counts.items()
         ]
+
+
+def _abbreviate(paths: Sequence[str | Path], count: int) -> str:
+    more = f" and {count - _NAMED} more" if count > _NAMED else ""
+    return ", ".join(normalize_name(str(path)) for path in paths[:_NAMED]) + more
 
 
 @dataclass(frozen=True)
@@ -69,20 +71,13 @@ class LabeledFolder:
         return sum(map(len, self.classes.values()))
 
     def lines(self) -> list[str]:
-        """Return what a user may not expect: images that count for the class above their folder, and what is left out.
-
-        "Images of 2 folders inside that of a class count for it: birds/robin, birds/wren. …"
-        """
+        """Return what a user may not expect: images that count for the class above their folder, and what is left out."""
         if not self.inner:
             return self.skipped.lines()
-        named = ", ".join(normalize_name("/".join(path.parts[-2:])) for path in self.inner[:_NAMED])
-        more = f" and {len(self.inner) - _NAMED} more" if len(self.inner) > _NAMED else ""
-        note = f"Images of {pluralize(len(self.inner), 'folder')} inside that of a class count for it: {named}{more}."
-        holder = self.inner[0].parent
-        return [
-            f"{note} If these are the classes, give the folder that holds them, such as {holder}.",
-            *self.skipped.lines(),
-        ]
+        folders = _abbreviate(["/".join(path.parts[-2:]) for path in self.inner], len(self.inner))
+        note = f"Images of {pluralize(len(self.inner), 'folder')} inside that of a class count for it: {folders}."
+        hint = f"If these are the classes, give the folder that holds them, such as {self.inner[0].parent}."
+        return [f"{note} {hint}", *self.skipped.lines()]
 
 
 def class_folders(root: str | Path) -> LabeledFolder:
@@ -116,17 +111,13 @@ def class_folders(root: str | Path) -> LabeledFolder:
             skipped.add(folder, "a folder without images")
     if not classes:
         raise UserError(f"No folder in {root} holds an image: expected one folder of images per class.")
-    _check_splits(root, list(classes))
-    return LabeledFolder(classes, skipped, tuple(inner))
-
-
-def _check_splits(root: Path, names: list[str]) -> None:
-    if len(names) > 1 and {name.lower() for name in names} <= _SPLITS:
-        train = next((name for name in names if name.lower().startswith("train")), names[0])
+    if len(classes) > 1 and {name.lower() for name in classes} <= _SPLITS:
+        train = next((name for name in classes if name.lower().startswith("train")), next(iter(classes)))
         raise UserError(
-            f"{root} holds the splits {' and '.join(names)}, expected one folder per class: give {root / train} "
+            f"{root} holds the splits {' and '.join(classes)}, expected one folder per class: give {root / train} "
             "instead."
         )
+    return LabeledFolder(classes, skipped, tuple(inner))
 
 
 def find_images(paths: Iterable[str | Path], skipped: Skipped | None = None) -> Iterator[Path]:
@@ -148,32 +139,27 @@ def find_images(paths: Iterable[str | Path], skipped: Skipped | None = None) -> 
 def _walk(folder: Path, skipped: Skipped) -> Iterator[Path]:
     try:
         with os.scandir(folder) as entries:
-            found = sorted((Path(entry.path) for entry in entries), key=_order)
+            paths = sorted((Path(entry.path) for entry in entries), key=_order)
     except OSError as error:
         skipped.add(folder, f"a folder that cannot be opened ({error.strerror})")
         return
-    for path in found:
+    for path in paths:
         if path.name in _OF_THE_SYSTEM:
             continue
         if path.name.startswith("."):
             skipped.add(path, "hidden by its name")
-        elif path.is_dir() and not path.is_symlink():
+        elif not path.exists():
+            skipped.add(path, "a link to nothing")
+        elif path.is_dir() and path.is_symlink():
+            skipped.add(path, "a link to a folder")
+        elif path.is_dir():
             yield from _walk(path, skipped)
-        elif reason := _reason(path):
-            skipped.add(path, reason)
+        elif not path.is_file():
+            skipped.add(path, "not a regular file")
+        elif not is_image_name(path.name):
+            skipped.add(path, "not an image file extension")
         else:
             yield path
-
-
-def _reason(path: Path) -> str | None:
-    """Return why a file in a folder is left out, or `None` if it is taken."""
-    if not path.exists():
-        return "a link to nothing"
-    if path.is_dir():
-        return "a link to a folder"
-    if not path.is_file():
-        return "not a regular file"
-    return None if is_image_name(path.name) else "no image by its ending"
 
 
 def _order(path: Path) -> tuple[str, str]:
@@ -198,15 +184,21 @@ def read_labels(path: str | Path) -> LabeledFolder:
     """
     path, skipped = Path(path), Skipped()
     if not path.is_file():
-        found = f"{path} is a folder" if path.is_dir() else f"There is no file {path}"
-        raise NotFoundError(f"{found}: give a .csv or .jsonl file of paths and classes.")
+        problem = f"{path} is a folder" if path.is_dir() else f"There is no file {path}"
+        raise NotFoundError(f"{problem}: give a .csv or .jsonl file of paths and classes.")
     reader = {".csv": _csv_rows, ".jsonl": _json_rows}.get(path.suffix.lower())
     if reader is None:
         raise UserError(f"Expected labels in a .csv or .jsonl file, got {path}.")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not a text file in UTF-8: save it as one.") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}).") from None
     classes: dict[str, list[Path]] = {}
     first: dict[Path, _Row] = {}
-    for row in reader(path):
-        image = _found(path, row)
+    for row in reader(path, text):
+        image = _labeled_file(path, row)
         earlier = first.setdefault(image, row)
         if earlier.label != row.label:
             raise UserError(
@@ -222,18 +214,18 @@ def read_labels(path: str | Path) -> LabeledFolder:
     return LabeledFolder(classes, skipped)
 
 
-def _found(labels: Path, row: _Row) -> Path:
+def _labeled_file(labels: Path, row: _Row) -> Path:
     name = row.path.strip()
     if not name or not row.label:
         missing = "path" if not name else "class"
         raise UserError(f"{labels}, line {row.line}: expected a path and a class, got no {missing}.")
-    choices = [folder / each for each in dict.fromkeys((row.path, name)) for folder in (labels.parent, Path())]
-    image = next((found for found in (*choices, *map(_as_printed, choices)) if found and found.is_file()), None)
-    if image is None:
-        words = f"{labels}, line {row.line}: there is no file {name} in {labels.absolute().parent}."
-        heading = f" If that line is a heading, it needs the {_FORMS}." if row.first and not Path(name).suffix else ""
-        raise UserError(words + heading)
-    return image
+    choices = [folder / path for path in dict.fromkeys((row.path, name)) for folder in (labels.parent, Path())]
+    for image in (*choices, *map(_as_printed, choices)):
+        if image and image.is_file():
+            return image
+    words = f"{labels}, line {row.line}: there is no file {name} in {labels.absolute().parent}."
+    heading = f" If that line is a heading, it needs the {_FORMS}." if row.first and not Path(name).suffix else ""
+    raise UserError(words + heading)
 
 
 def _as_printed(path: Path) -> Path | None:
@@ -241,47 +233,35 @@ def _as_printed(path: Path) -> Path | None:
     parent = path.parent if path.parent.is_dir() or path.parent == path else _as_printed(path.parent)
     if parent is None or not parent.is_dir():
         return None
-    found = [each for each in parent.iterdir() if normalize_name(each.name) == normalize_name(path.name)]
-    return found[0] if len(found) == 1 else None
+    alike = [entry for entry in parent.iterdir() if normalize_name(entry.name) == normalize_name(path.name)]
+    return alike[0] if len(alike) == 1 else None
 
 
-def _csv_rows(path: Path) -> Iterator[_Row]:
-    lines = list(io.StringIO(_text(path), newline=""))  # `splitlines` would also cut at U+2028 and others
+def _csv_rows(path: Path, text: str) -> Iterator[_Row]:
+    lines = list(io.StringIO(text, newline=""))  # `splitlines` would also cut at U+2028 and others
     delimiter = max(",;\t", key=lines[0].count) if lines else ","
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    columns: tuple[int, int, int | None] | None = None
+    reader, of_path, of_class, of_guess, first = csv.reader(lines, delimiter=delimiter, strict=True), 0, 1, -1, True
     try:
         for cells in reader:
             if not any(cell.strip() for cell in cells):
                 continue
-            first = columns is None
-            if columns is None:
-                heading = _heading(cells)
-                columns = heading or (0, 1, None)
-                if heading:
-                    continue
-            of_path, of_class, of_guess = columns
+            names, may_be_heading, first = [cell.strip().lower() for cell in cells], first, False
+            columns = [next((names.index(name) for name in known if name in names), None) for known in (PATHS, CLASSES)]
+            if may_be_heading and None not in columns:
+                of_path, of_class = columns
+                of_guess = names.index(_GUESS) if _GUESS in names else -1
+                continue
             if len(cells) <= max(of_path, of_class):
-                raise UserError(
-                    f"{path}, line {reader.line_num}: expected a path and a class, got {delimiter.join(cells)!r}."
-                )
+                row = delimiter.join(cells)
+                raise UserError(f"{path}, line {reader.line_num}: expected a path and a class, got {row!r}.")
             label = cells[of_class].strip()
-            yield _Row(reader.line_num, cells[of_path], label, of_guess is not None and label == UNKNOWN, first)
+            yield _Row(reader.line_num, cells[of_path], label, of_guess >= 0 and label == UNKNOWN, may_be_heading)
     except csv.Error as error:
         raise UserError(f"{path}, line {reader.line_num}: not comma-separated values ({error}).") from None
 
 
-def _heading(cells: list[str]) -> tuple[int, int, int | None] | None:
-    """Return the columns of path, class and best guess if this is a heading, and `None` if it is a row."""
-    names = [cell.strip().lower() for cell in cells]
-    paths, classes = ([names.index(name) for name in known if name in names] for known in (PATHS, CLASSES))
-    if not paths or not classes:
-        return None
-    return paths[0], classes[0], names.index(_GUESS) if _GUESS in names else None
-
-
-def _json_rows(path: Path) -> Iterator[_Row]:
-    for number, line in enumerate(_text(path).split("\n"), start=1):
+def _json_rows(path: Path, text: str) -> Iterator[_Row]:
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -298,18 +278,10 @@ def _json_rows(path: Path) -> Iterator[_Row]:
         yield _Row(number, image, str(label).strip(), _GUESS in named and label == UNKNOWN)
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is not a text file in UTF-8: save it as one.") from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}).") from None
-
-
 def copy_into_class(image: Path, label: str, root: Path) -> None:
     """Copy an image into the folder of its class; different ones of one name are all kept, none is copied twice."""
-    folder = root / _safe(label)
+    name = re.sub(r'[/\\:*?"<>|\x00-\x1f]', "_", label).lstrip(". ") or "_"  # task files may come from strangers
+    folder = root / name
     folder.mkdir(parents=True, exist_ok=True)
     target, number = folder / image.name, 1
     while target.exists() and not filecmp.cmp(image, target, shallow=False):
@@ -317,8 +289,3 @@ def copy_into_class(image: Path, label: str, root: Path) -> None:
         target = folder / f"{image.stem}-{number}{image.suffix}"
     if not target.exists():
         shutil.copy2(image, target)
-
-
-def _safe(name: str) -> str:
-    """Return a class name as a safe name of one folder, since task files may come from strangers."""
-    return re.sub(r'[/\\:*?"<>|\x00-\x1f]', "_", name).lstrip(". ") or "_"

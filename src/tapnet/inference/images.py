@@ -10,10 +10,11 @@ import hashlib
 import io
 import os
 import threading
+import warnings
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -75,10 +76,7 @@ def read_image(
     image: ImageInput, preprocessing: Preprocessing, thumbnail: bool = False, most_pixels: int | None = None
 ) -> Example | Unreadable:
     """Return the image as the network takes it, or the reason why not; `TooLarge` if beyond `most_pixels`."""
-    raw = _raw(image)
-    if isinstance(raw, Unreadable):
-        return raw
-    digest = hashlib.sha256(raw if isinstance(raw, bytes) else _content(raw)).hexdigest()
+    raw, digest = _raw(image)
 
     def read(loaded: LoadedImage) -> Example:
         return Example(preprocessing.apply(loaded), digest, _thumbnail(loaded) if thumbnail else b"")
@@ -111,24 +109,15 @@ def read_images(
             for group in chain([first], groups):
                 yield from read(group)
             return
-        waiting: deque[list[Future[list[tuple[ImageInput, Example | Unreadable]]]]] = deque()
-        with ThreadPoolExecutor(workers) as pool:
-            try:
-                for group in chain([first], groups):
-                    waiting.append([pool.submit(read, batch) for batch in in_batches(group, _AT_A_TIME)])
-                    if len(waiting) > ahead:
-                        yield from _results(waiting[0])
-                        waiting.popleft()
-                for futures in waiting:
-                    yield from _results(futures)
-            finally:
-                for future in chain.from_iterable(waiting):
-                    future.cancel()
-
-
-def _results(futures: Iterable[Future[list[T]]]) -> Iterator[T]:
-    for future in futures:
-        yield from future.result()
+        pool, waiting = ThreadPoolExecutor(workers), deque[Iterator[list[tuple[ImageInput, Example | Unreadable]]]]()
+        try:
+            for group in chain([first], groups):
+                waiting.append(pool.map(read, in_batches(group, _AT_A_TIME)))  # begins at once
+                if len(waiting) > ahead:
+                    yield from chain.from_iterable(waiting.popleft())
+            yield from chain.from_iterable(chain.from_iterable(waiting))
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def readable(
@@ -152,7 +141,7 @@ def read_labeled(
     thumbnails: bool = False,
 ) -> Iterator[tuple[str, ImageInput, Example]]:
     """Yield the images that could be read, each with its class, as `readable` does; call `on_read` after each image."""
-    names = (name for name, each in images.items() for _ in each)
+    names = (name for name, of_class in images.items() for _ in of_class)
     read = read_images(chain.from_iterable(images.values()), preprocessing, thumbnails)
     for name, pair in zip(names, read, strict=True):
         for image, example in readable([pair], on_unreadable):
@@ -173,10 +162,10 @@ def check_images_by_class(images: ImagesByClass) -> None:
     if not isinstance(images, Mapping):
         example = '{"cat": [...], "dog": [...]}'
         raise UserError(f"Expected images by class, such as {example}, got an object of type {type(images).__name__}.")
-    for name, each in images.items():
+    for name, of_class in images.items():
         if not isinstance(name, str):
             raise UserError(f"Expected the name of a class, got {name!r}: names are strings.")
-        check_several(each, name)
+        check_several(of_class, name)
 
 
 def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -196,36 +185,35 @@ def unreadable_error(image: ImageInput, reason: str) -> UserError:
     return UserError(f"{name_of(image)} cannot be read: {reason}.")
 
 
-def with_input(image: ImageInput, use: Any) -> Any:
-    """Return what `use(LoadedImage)` makes of an image, or `Unreadable`."""
-    return with_image(_raw(image), use)
+def with_input(image: ImageInput, use: Callable[[LoadedImage], T]) -> T | Unreadable:
+    """Return what `use` makes of an image, or why it cannot be read."""
+    return with_image(_raw(image)[0], use)
 
 
 def image_sha256(image: ImageInput) -> str:
     """Return the digest by which a task recognizes an image; raise UserError if it cannot be read."""
-    raw = _raw(image)
+    raw, digest = _raw(image)
     if isinstance(raw, Unreadable):
         raise unreadable_error(image, raw.reason)
-    return hashlib.sha256(raw if isinstance(raw, bytes) else _content(raw)).hexdigest()
+    return digest
 
 
-def displayed_image(image: ImageInput, side: int = 600) -> Image.Image:
-    """Return an image upright, opaque and at most `side` pixels wide and high; raise UserError if it cannot be read."""
-    shown: Image.Image | Unreadable = with_input(image, lambda loaded: loaded.thumbnail(side))
-    if isinstance(shown, Unreadable):
-        raise unreadable_error(image, shown.reason)
-    return shown
-
-
-def _raw(image: ImageInput) -> bytes | Pixels | Image.Image | Unreadable:
+def _raw(image: ImageInput) -> tuple[bytes | Pixels | Image.Image | Unreadable, str]:
+    """Return what is to be decoded, and the digest of its bytes or pixels."""
+    raw: bytes | Pixels | Image.Image | Unreadable
     if isinstance(image, str | Path | ImageFile):
         try:
-            return image.read_bytes() if isinstance(image, ImageFile) else _file_content(Path(image))
+            raw = image.read_bytes() if isinstance(image, ImageFile) else _file_content(Path(image))
         except OSError as error:
-            return Unreadable(error.strerror or str(error))
-    if isinstance(image, bytes | Image.Image):
-        return image
-    return _eight_bits(np.asarray(image))
+            raw = Unreadable(error.strerror or str(error))
+    else:
+        raw = image if isinstance(image, bytes | Image.Image) else _eight_bits(np.asarray(image))
+    if isinstance(raw, Unreadable):
+        return raw, ""
+    if isinstance(raw, bytes):
+        return raw, hashlib.sha256(raw).hexdigest()
+    pixels = np.ascontiguousarray(raw)
+    return raw, hashlib.sha256(repr((pixels.shape, pixels.dtype.str)).encode() + pixels.tobytes()).hexdigest()
 
 
 def _file_content(path: Path) -> bytes | Unreadable:
@@ -252,11 +240,6 @@ def _eight_bits(array: NDArray[Any]) -> Pixels | Unreadable:
     return np.asarray(np.rint(array * 255), dtype=np.uint8)
 
 
-def _content(raw: Pixels | Image.Image) -> bytes:
-    array = np.ascontiguousarray(raw)
-    return repr((array.shape, array.dtype.str)).encode() + array.tobytes()
-
-
 def _thumbnail(image: LoadedImage) -> bytes:
     stream = io.BytesIO()
     small = image.thumbnail(THUMBNAIL)
@@ -275,7 +258,7 @@ def _quiet() -> Iterator[None]:
     with _quiet_lock:
         _readers += 1
         if _readers == 1:
-            _quiet_stack.enter_context(quiet_decoders())
+            _quiet_stack.enter_context(warnings.catch_warnings(action="ignore"))
     try:
         yield
     finally:

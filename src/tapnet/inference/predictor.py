@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -155,7 +156,7 @@ class TaskPredictor(Predictor):
         examples, self.hashes = task.examples, frozenset(task.examples.hashes)
         self.adapted = network.adapt(examples.features, examples.labels, task.method, task.options)
         self.head = exact_head(self.adapted)
-        self._rejections: dict[float, Rejection] = {}
+        self._rejection = cache(self._fit_rejection)
 
     @classmethod
     def open(cls, task: Task, network: str | None = None, device: str = "cpu") -> Self:
@@ -185,12 +186,10 @@ class TaskPredictor(Predictor):
     def check_rejection(self, lose: float) -> None:
         self._rejection(lose)
 
-    def _rejection(self, lose: float) -> Rejection:
+    def _fit_rejection(self, lose: float) -> Rejection:
         from tapnet.inference.rejection import fit_rejection
 
-        if lose not in self._rejections:
-            self._rejections[lose] = fit_rejection(self.task, self.network, lose)
-        return self._rejections[lose]
+        return fit_rejection(self.task, self.network, lose)
 
 
 def open_predictor(path: str | Path, network: str | None = None, device: str = "cpu") -> Predictor:
@@ -200,6 +199,7 @@ def open_predictor(path: str | Path, network: str | None = None, device: str = "
     damaged or another one than the task was fitted with.
     """
     path = Path(path)
+    check_task_path(path, allow_onnx=True)  # before anything slow is imported
     if path.suffix.lower() == ".onnx":
         from tapnet.inference.exported_task import OnnxPredictor
 

@@ -158,7 +158,7 @@ def _images(files: Iterable[str], source: str, skipped: Skipped) -> Iterator[str
         if file == source or is_image_name(file):
             yield file
         else:
-            skipped.add(file, "no image by its ending")
+            skipped.add(file, "not an image file extension")
 
 
 def _local_tables(source: str) -> list[str]:
