@@ -21,7 +21,6 @@ from tapnet.inference import (
     export,
     fit,
     open_predictor,
-    propose_network,
     read_task,
     remove,
     score,
@@ -56,10 +55,6 @@ def weight_of(task):
     return TaskPredictor.open(task).head.weight
 
 
-def test_every_public_name_of_the_layer_is_there():
-    assert all(getattr(inference, name) is not None for name in inference.__all__)
-
-
 def test_no_message_of_the_layer_names_a_flag():
     from pathlib import Path
 
@@ -80,12 +75,6 @@ def test_paths_bytes_arrays_and_pil_images_give_the_same_answers(images, new):
         found = fit({name: [form(path) for path in paths] for name, paths in images.items()}, "drawings")
         np.testing.assert_allclose(weight_of(found), expected, atol=1e-5)
     assert len(queries) == 8
-
-
-def test_order_of_the_classes_does_not_matter(images, task):
-    backwards = fit(dict(reversed(images.items())))
-    assert backwards.classes == task.classes
-    np.testing.assert_array_equal(weight_of(backwards), weight_of(task))
 
 
 def test_predictor_ranks_classes_and_keeps_the_best_guess_of_a_rejected_image(path, new):
@@ -122,15 +111,6 @@ def test_added_and_removed_classes_leave_the_task_as_it_was(task, images):
     assert first in task.classes
     back = add(smaller, {first: images[first]})
     np.testing.assert_allclose(weight_of(back), weight_of(task), atol=1e-4)
-
-
-def test_examples_are_removed_by_their_content(task, images):
-    first = task.classes[0]
-    assert remove(task, images=[images[first][0].read_bytes()]).shots()[0] == 2
-    with pytest.raises(UserError, match="The image is not an example of the task"):
-        remove(task, images=[np.zeros((5, 5), np.uint8)])
-    with pytest.raises(UserError, match="The task has no class 'nothing'; it has "):
-        remove(task, classes=["nothing"])
 
 
 BLACK, GRAY = np.zeros((9, 9), np.uint8), np.ones((9, 9), np.uint8)
@@ -174,29 +154,6 @@ def test_predict_refuses_a_single_image(path, image):
         open_predictor(path).predict(image)
 
 
-def test_score_names_mistakes_and_accuracies_and_takes_other_classes_as_unknown(path, new):
-    drawings = load_dataset("quickdraw", "test")
-    strange = [255 - pixels for pixels in drawings.gather(np.arange(6))]
-    found = score(open_predictor(path), {**new, "something else": strange})
-    assert found.confusion.total == len(found.known) == 8
-    assert len(found.unknown) == 6
-    assert len(found.mistakes()) == 8 - np.trace(found.confusion.counts)
-    assert np.mean(list(found.class_accuracies().values())) == pytest.approx(found.confusion.accuracy)
-    assert found.fitted == 0
-
-
-def test_thresholds_reject_more_the_higher_they_are(path, new):
-    strange = [255 - pixels for pixels in load_dataset("quickdraw", "test").gather(np.arange(6))]
-    nothing, *_, everything = score(open_predictor(path), {**new, "else": strange}).thresholds((0.0, 0.5, 1.1))
-    assert (nothing.correct_rejected, nothing.unknown_rejected) == (0, 0)
-    assert (everything.correct_rejected, everything.unknown_rejected) == (1, 1)
-
-
-def test_score_needs_an_image_of_a_class_of_the_task(path):
-    with pytest.raises(UserError, match="No image that can be read is of a class of the task"):
-        score(open_predictor(path), {"other": [np.zeros((9, 9), np.uint8)]})
-
-
 def test_explanation_agrees_with_the_prediction(path, new, tmp_path):
     image = next(iter(new.values()))[1].read_bytes()
     found = explain(read_task(path), image)
@@ -217,19 +174,6 @@ def test_explanation_of_up_to_three_classes_shows_the_plane_in_which_the_closest
     assert found.figure(tmp_path / "why.png").stat().st_size > 10_000
 
 
-def test_explanation_of_more_classes_has_no_plane(task, new):
-    assert explain(task, next(iter(new.values()))[0]).planes is None
-
-
-def test_exported_task_is_opened_like_a_task(task, new, path, tmp_path):
-    export(task, tmp_path / "a.onnx")
-    images = [image for each in new.values() for image in each]
-    ours, theirs = (open_predictor(file).predict(images, top=4) for file in (path, tmp_path / "a.onnx"))
-    for one, other in zip(ours, theirs, strict=True):
-        assert dict(one.ranked) == pytest.approx(dict(other.ranked), abs=1e-4)
-    assert describe(tmp_path / "a.onnx")["classes"] == list(task.classes)
-
-
 def test_description_of_a_task_counts_its_examples(path, task):
     found = describe(path)
     assert found["kind"] == "task"
@@ -237,38 +181,11 @@ def test_description_of_a_task_counts_its_examples(path, task):
     assert (found["network"], found["method"], found["examples"]) == ("drawings", "tapnet", 12)
 
 
-@pytest.mark.parametrize("name", ["drawings", "characters"])
-def test_description_of_a_checkpoint_names_its_recipe(name):
-    found = describe(name)
-    assert (found["kind"], found["method"]) == ("checkpoint", "tapnet")
-    assert found["preprocessing"]["height"] == 28
-
-
-@pytest.mark.parametrize("content", [b"", b"nonsense"])
-def test_description_refuses_other_files(content, tmp_path):
-    (tmp_path / "a.bin").write_bytes(content)
-    with pytest.raises(UserError, match=r"neither a task nor a checkpoint: expected .* wrote\.$"):
-        describe(tmp_path / "a.bin")
-    with pytest.raises(UserError, match="There is no file"):
-        describe(tmp_path / "nowhere")
-
-
 def test_estimated_accuracy_has_an_interval_around_it(task):
     found = estimate_accuracy(task)
     low, high = found.interval
     assert low < found.accuracy < high or found.accuracy in (0, 1)
     assert found.total == 12
-
-
-def test_proposed_network_is_the_one_that_fit_takes(images, task):
-    assert propose_network(images).name == task.network == "drawings"
-
-
-def test_progress_is_told_of_every_image_and_thumbnails_are_kept(images):
-    read = []
-    task = fit(images, "drawings", on_read=lambda: read.append(1))
-    assert len(read) == 12
-    assert all(thumbnail[:2] == b"\xff\xd8" for thumbnail in task.examples.thumbnails)
 
 
 def test_fit_embeds_while_it_reads(monkeypatch):
@@ -287,3 +204,20 @@ def test_compare_methods_reports_every_round(images):
     found = compare_methods(fit(images, "drawings"), progress=lambda *counts: done.append(counts))
     assert done == [(number, len(done)) for number in range(1, len(done) + 1)]
     assert len(done) == 3 * len(found)  # three examples of each class
+
+
+def test_every_public_name_of_the_layer_is_there():
+    assert all(getattr(inference, name) is not None for name in inference.__all__)
+
+
+def test_examples_are_removed_by_their_content(task, images):
+    first = task.classes[0]
+    assert remove(task, images=[images[first][0].read_bytes()]).shots()[0] == 2
+    with pytest.raises(UserError, match="The image is not an example of the task"):
+        remove(task, images=[np.zeros((5, 5), np.uint8)])
+    with pytest.raises(UserError, match="The task has no class 'nothing'; it has "):
+        remove(task, classes=["nothing"])
+
+
+def test_task_keeps_a_thumbnail_of_every_example(task):
+    assert [thumbnail[:2] for thumbnail in task.examples.thumbnails] == [b"\xff\xd8"] * 12

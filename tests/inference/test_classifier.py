@@ -90,12 +90,6 @@ def test_classifier_with_added_examples_is_the_classifier_fitted_to_all(drawings
     np.testing.assert_allclose(grown.predict_proba(others)[:, order], whole.predict_proba(others), atol=1e-5)
 
 
-def test_classifier_takes_one_example_of_one_class_and_many_of_another(drawings):
-    images, labels, _, _ = drawings
-    chosen = np.r_[0:1, 5:10]
-    assert TapNetClassifier().fit(images[chosen], labels[chosen]).task_.shots() in ([1, 5], [5, 1])
-
-
 def test_classifier_comes_back_from_its_file(drawings, tmp_path):
     images, labels, others, _ = drawings
     fitted = TapNetClassifier(method="centroid").fit(images, labels)
@@ -120,10 +114,6 @@ def test_classifier_of_feature_vectors_learns_more_after_it_was_loaded(tmp_path)
     assert list(grown.predict(np.eye(7))) == list("aabbbcc")
     with pytest.raises(ValueError, match="fitted to feature vectors: give such vectors, not images"):
         grown.predict(np.zeros((1, 28, 28), np.uint8))
-
-
-def test_classifier_takes_the_network_for_drawings_unless_they_have_color(drawings):
-    assert TapNetClassifier().fit(*drawings[:2]).network_ == "drawings"
 
 
 def test_classifier_takes_the_network_for_photographs_when_images_have_color():

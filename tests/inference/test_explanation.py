@@ -123,11 +123,6 @@ def test_plane_of_three_classes_keeps_every_difference_of_distances(three_classe
     np.testing.assert_allclose(flat - flat[:, :1], full - full[:, :1], atol=1e-3)
 
 
-def test_planes_locate_an_example_where_it_is_drawn(three_classes, planes):
-    for found, drawn in zip(planes.locate(three_classes.examples.features[:2]), planes.examples, strict=True):
-        np.testing.assert_allclose(found, drawn[:2], atol=1e-6)
-
-
 @pytest.mark.parametrize("method", ["centroid", "logistic", "protonet"])
 def test_planes_exist_for_every_method_and_for_two_classes(drawing_task, method):
     task, network = read_task(drawing_task), load_network("drawings")
@@ -150,3 +145,8 @@ def test_class_centers_lie_among_the_examples_of_their_class_in_the_embedding_sp
     examples, radius = planes.examples[0], np.linalg.norm(planes.examples[0] - planes.examples[0].mean(0), axis=1).max()
     for label, center in enumerate(planes.centers[0]):
         assert np.linalg.norm(center - examples[task.examples.labels == label].mean(axis=0)) < 0.2 * radius
+
+
+def test_planes_locate_an_example_where_it_is_drawn(three_classes, planes):
+    for located, drawn in zip(planes.locate(three_classes.examples.features[:2]), planes.examples, strict=True):
+        np.testing.assert_allclose(located, drawn[:2], atol=1e-6)

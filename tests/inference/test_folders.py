@@ -1,11 +1,14 @@
+import json
 import os
+import sys
 
 import pytest
 from PIL import Image
 
 from tapnet.errors import UserError
-from tapnet.inference import Skipped, class_folders, find_images
+from tapnet.inference import Skipped, class_folders, find_images, read_labels
 from tapnet.inference.folders import copy_into_class
+from tapnet.text import normalize_name
 
 
 def folder_of(root, *names):
@@ -77,3 +80,122 @@ def test_copy_into_a_class_stays_below_the_folder(label, tmp_path):
     (copy,) = (tmp_path / "sorted").glob("*/1.png")
     assert copy.read_bytes() == b"image"
     assert {path.name for path in tmp_path.iterdir()} == {"1.png", "sorted"}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("a.jpg", "b.jpg", "c, d.jpg"):
+        (tmp_path / "images").mkdir(exist_ok=True)
+        (tmp_path / "images" / name).write_bytes(b"")
+    return tmp_path
+
+
+def written(folder, text, name="labels.csv"):
+    (folder / name).write_text(text, encoding="utf-8")
+    return folder / name
+
+
+ROBIN_AND_WREN = {"robin": ["a.jpg", "c, d.jpg"], "wren": ["b.jpg"]}
+
+
+def names(found):
+    return {name: [path.name for path in paths] for name, paths in found.classes.items()}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'images/a.jpg,robin\nimages/b.jpg,wren\n"images/c, d.jpg",robin\n',
+        'path,label\nimages/a.jpg,robin\nimages/b.jpg,wren\n\n"images/c, d.jpg",robin\n',
+        'class,probability,file\nrobin,0.9,images/a.jpg\nwren,0.5,images/b.jpg\nrobin,0.4,"images/c, d.jpg"\n',
+        "\ufeffFile;Class\r\nimages/a.jpg;robin\r\nimages/b.jpg;wren\r\nimages/c, d.jpg;robin\r\n",
+        "images/a.jpg,robin\nimages/a.jpg,robin\nimages/b.jpg,wren\n'images/c, d.jpg',robin\n".replace("'", '"'),
+    ],
+    ids=["no heading", "heading", "other order", "semicolons", "a row twice"],
+)
+def test_labels_of_a_csv_file_are_read_with_paths_relative_to_it(text, folder):
+    assert names(read_labels(written(folder, text))) == ROBIN_AND_WREN
+
+
+def test_labels_of_json_lines_are_read_by_either_pair_of_names(folder):
+    rows = [
+        {"path": "images/a.jpg", "label": "robin"},
+        {"file": "images/b.jpg", "class": "wren", "probability": 0.5},
+        {"path": "images/c, d.jpg", "label": "robin"},
+    ]
+    text = "\n".join(map(json.dumps, rows))
+    assert names(read_labels(written(folder, text, "labels.jsonl"))) == ROBIN_AND_WREN
+
+
+def test_labels_leave_out_predictions_that_still_say_unknown(folder):
+    text = "file,class,best_guess,probability\nimages/a.jpg,robin,robin,0.9\nimages/b.jpg,unknown,wren,0.3\n"
+    found = read_labels(written(folder, text))
+    assert names(found) == {"robin": ["a.jpg"]}
+    assert len(found.skipped) == 1
+
+
+def test_labels_find_a_file_with_a_line_separator_in_its_name(tmp_path):
+    (tmp_path / "a\u2028b.png").write_bytes(b"")
+    assert names(read_labels(written(tmp_path, "path,class\na\u2028b.png,cat\n"))) == {"cat": ["a\u2028b.png"]}
+
+
+def test_labels_are_found_from_the_current_folder_too(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder / "out").mkdir()
+    assert names(read_labels(written(folder / "out", "images/b.jpg,wren\n"))) == {"wren": ["b.jpg"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("path,label\nimages/a.jpg,robin\nimages/b.jpg\n", "line 3: expected a path and a class, got 'images/b.jpg'"),
+        ("images/a.jpg,robin\nimages/b.jpg,\n", "line 2: expected a path and a class, got no class"),
+        ("images/a.jpg,robin\nimages/none.jpg,wren\n", "line 2: there is no file images/none.jpg"),
+        ("images/a.jpg,robin\nimages/a.jpg,wren\n", "line 2: .* of 'robin' in line 1: keep one"),
+        ("path,label\n", "has no labeled image"),
+        ("", "has no labeled image"),
+    ],
+)
+def test_labels_with_a_wrong_row_are_refused_with_its_line(text, words, folder):
+    with pytest.raises(UserError, match=words):
+        read_labels(written(folder, text))
+
+
+@pytest.mark.parametrize("line", ["nonsense", "[1, 2]", '{"path": "images/a.jpg"}', '{"path": 1, "label": "x"}'])
+def test_json_lines_with_a_wrong_row_are_refused_with_its_line(line, folder):
+    text = '{"path": "images/a.jpg", "label": "robin"}\n' + line
+    with pytest.raises(UserError, match="line 2: "):
+        read_labels(written(folder, text, "labels.jsonl"))
+
+
+def test_labels_of_another_kind_of_file_are_refused(folder):
+    with pytest.raises(UserError, match=r"Expected labels in a \.csv or \.jsonl file"):
+        read_labels(written(folder, "a", "labels.xlsx"))
+    with pytest.raises(UserError, match="There is no file"):
+        read_labels(folder / "nowhere.csv")
+
+
+def test_labels_that_are_not_text_are_refused(folder):
+    (folder / "labels.csv").write_bytes(b"\xff\xfe\x00bad,\xff")
+    with pytest.raises(UserError, match="not a text file in UTF-8"):
+        read_labels(folder / "labels.csv")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such file names")
+@pytest.mark.parametrize("name", ["two\nlines.jpg", "e\u0301.jpg", "tab\there/a.jpg", " spaces .jpg"])
+def test_labels_find_a_file_by_its_name_as_predict_prints_it(name, tmp_path):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(b"")
+    found = read_labels(written(tmp_path, f"file,class\n{normalize_name(name)},robin\n"))
+    assert found.classes == {"robin": [tmp_path / name]}
+
+
+def test_labels_with_an_unknown_heading_say_which_are_known(folder):
+    with pytest.raises(UserError, match=r"line 1: there is no file photo .* heading, it needs the columns path,label"):
+        read_labels(written(folder, "photo,species\nimages/a.jpg,robin\n"))
+
+
+def test_labels_without_a_heading_do_not_speak_of_one(folder):
+    with pytest.raises(UserError, match=r"there is no file images/z\.jpg") as caught:
+        read_labels(written(folder, "images/z.jpg,robin\n"))
+    assert "is a heading" not in str(caught.value)

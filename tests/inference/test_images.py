@@ -43,30 +43,6 @@ def test_bundled_drawings_come_out_almost_as_they_are():
     assert correlation > 0.6
 
 
-def test_blank_image_is_read():
-    assert read_image(np.full((50, 50), 255, np.uint8), DRAWING).pixels.max() == 0
-
-
-def test_exif_rotation_is_followed(tmp_path):
-    half = np.zeros((20, 40, 3), np.uint8)
-    half[:, 20:] = 255
-    exif = Image.Exif()
-    exif[0x0112] = 6  # turn clockwise to show
-    Image.fromarray(half).save(tmp_path / "turned.jpg", exif=exif)
-    pixels = read_image(tmp_path / "turned.jpg", PHOTO).pixels
-    assert pixels[0].mean() < 60
-    assert pixels[-1].mean() > 190
-
-
-@pytest.mark.parametrize("mode", ["RGBA", "CMYK", "I;16", "L", "P", "1", "LA"])
-def test_every_kind_of_image_is_read(tmp_path, mode):
-    image = Image.new(mode, (33, 21), 0 if mode != "CMYK" else (0, 0, 0, 255))
-    path = tmp_path / ("a.tif" if mode in ("CMYK", "I;16") else "a.png")
-    image.save(path)
-    expected = 255 if mode in ("RGBA", "LA") else 0  # what is transparent is white, as on paper
-    assert abs(int(read_image(path, PHOTO).pixels.mean()) - expected) < 3
-
-
 def test_images_come_in_order_and_broken_ones_with_a_reason(tmp_path):
     for number in range(200):
         path = tmp_path / f"{number:03d}.png"
@@ -114,10 +90,6 @@ def test_reading_by_the_caller_gives_what_threads_give():
     assert all(image is given for (image, _), given in zip(by_threads, images, strict=True))
 
 
-def test_thumbnail_is_made_only_if_it_is_kept():
-    assert read_image(np.zeros((1000, 500, 3), np.uint8), PHOTO).thumbnail == b""
-
-
 def test_bytes_of_a_file_are_the_same_image_as_its_path(tmp_path):
     path = tmp_path / "a.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)).save(path)
@@ -133,10 +105,6 @@ def test_reading_in_several_threads_leaves_the_warning_filters_as_they_were():
     first.close()
     second.close()
     assert warnings.filters == before
-
-
-def test_preprocessing_comes_back_from_its_dictionary():
-    assert Preprocessing.from_dict(DRAWING.as_dict()) == DRAWING
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs a device that never ends")
@@ -169,3 +137,7 @@ def test_image_beyond_the_pixels_allowed_is_not_decoded(monkeypatch):
     found = read_image(np.zeros((10, 11), np.uint8), DRAWING, most_pixels=109)
     assert isinstance(found, TooLarge)
     assert "at most 109 are decoded" in found.reason
+
+
+def test_blank_image_is_read():
+    assert read_image(np.full((50, 50), 255, np.uint8), DRAWING).pixels.max() == 0

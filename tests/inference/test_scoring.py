@@ -3,8 +3,17 @@ import math
 import numpy as np
 import pytest
 
+from tapnet.data import load_dataset
+from tapnet.errors import UserError
+from tapnet.inference import class_folders, open_predictor, score
 from tapnet.inference import scoring as figures
 from tapnet.inference.scoring import SHOWN, Confusion, confusion_figure
+
+
+@pytest.fixture
+def new(drawing_folders):
+    return class_folders(drawing_folders / "new").classes
+
 
 
 @pytest.fixture
@@ -28,13 +37,36 @@ def test_worst_classes_are_those_with_mistakes_from_or_to_them(many):
     assert {f"class {k}" for k in (*range(90, 100), 0)} <= set(worst.classes)
 
 
-def test_few_classes_are_all_shown():
-    few = Confusion(("a", "b"), np.eye(2, dtype=np.int64))
-    assert few.worst() is few
-
-
 def test_figure_of_many_classes_says_that_it_shows_the_worst(many, monkeypatch, tmp_path):
     monkeypatch.setattr(figures, "save", lambda figure, _: figure)
     axis = confusion_figure(many, tmp_path / "a.png").get_axes()[0]
     assert axis.get_title().endswith("25 of 100 classes: those with the most mistakes")
     assert len(axis.get_xticklabels()) == 25
+
+
+def test_few_classes_are_all_shown():
+    few = Confusion(("a", "b"), np.eye(2, dtype=np.int64))
+    assert few.worst() is few
+
+
+def test_score_names_mistakes_and_accuracies_and_takes_other_classes_as_unknown(drawing_task, new):
+    drawings = load_dataset("quickdraw", "test")
+    strange = [255 - pixels for pixels in drawings.gather(np.arange(6))]
+    found = score(open_predictor(drawing_task), {**new, "something else": strange})
+    assert found.confusion.total == len(found.known) == 8
+    assert len(found.unknown) == 6
+    assert len(found.mistakes()) == 8 - np.trace(found.confusion.counts)
+    assert np.mean(list(found.class_accuracies().values())) == pytest.approx(found.confusion.accuracy)
+    assert found.fitted == 0
+
+
+def test_thresholds_reject_more_the_higher_they_are(drawing_task, new):
+    strange = [255 - pixels for pixels in load_dataset("quickdraw", "test").gather(np.arange(6))]
+    nothing, *_, everything = score(open_predictor(drawing_task), {**new, "else": strange}).thresholds((0.0, 0.5, 1.1))
+    assert (nothing.correct_rejected, nothing.unknown_rejected) == (0, 0)
+    assert (everything.correct_rejected, everything.unknown_rejected) == (1, 1)
+
+
+def test_score_needs_an_image_of_a_class_of_the_task(drawing_task):
+    with pytest.raises(UserError, match="No image that can be read is of a class of the task"):
+        score(open_predictor(drawing_task), {"other": [np.zeros((9, 9), np.uint8)]})

@@ -47,7 +47,7 @@ class Skipped:
         return sum(self.counts.values())
 
     def lines(self) -> list[str]:
-        """Return one line for each reason: "Left out 4, not an image file extension: a.txt, b.txt, c.txt and 1 more"."""
+        """Return a line for each reason: "Left out 4, not an image file extension: a.txt, b.txt, c.txt and 1 more"."""
         return [
             f"Left out {count}, {reason}: {_abbreviate(self.first[reason], count)}"
             for reason, count in self.counts.items()
@@ -71,7 +71,7 @@ class LabeledFolder:
         return sum(map(len, self.classes.values()))
 
     def lines(self) -> list[str]:
-        """Return what a user may not expect: images that count for the class above their folder, and what is left out."""
+        """Return what a user may not expect: images that count for the class above their folder, what is left out."""
         if not self.inner:
             return self.skipped.lines()
         folders = _abbreviate(["/".join(path.parts[-2:]) for path in self.inner], len(self.inner))
@@ -246,9 +246,9 @@ def _csv_rows(path: Path, text: str) -> Iterator[_Row]:
             if not any(cell.strip() for cell in cells):
                 continue
             names, may_be_heading, first = [cell.strip().lower() for cell in cells], first, False
-            columns = [next((names.index(name) for name in known if name in names), None) for known in (PATHS, CLASSES)]
-            if may_be_heading and None not in columns:
-                of_path, of_class = columns
+            paths, classes = ([names.index(name) for name in known if name in names] for known in (PATHS, CLASSES))
+            if may_be_heading and paths and classes:
+                of_path, of_class = paths[0], classes[0]
                 of_guess = names.index(_GUESS) if _GUESS in names else -1
                 continue
             if len(cells) <= max(of_path, of_class):

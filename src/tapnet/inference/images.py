@@ -31,7 +31,6 @@ from tapnet.data.preprocessing import (
     Pixels,
     Preprocessing,
     Unreadable,
-    quiet_decoders,
     with_image,
 )
 from tapnet.errors import UserError
