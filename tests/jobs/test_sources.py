@@ -184,7 +184,7 @@ def test_what_is_no_image_in_a_bucket_is_left_out_by_its_address(bucket):
     (bucket / "mixed" / "notes.md").write_text("x")
     skipped = Skipped()
     assert files(f"{BUCKET}/mixed", skipped=skipped) == []
-    assert skipped.lines() == [f"Left out 1, no image by its ending: {BUCKET}/mixed/notes.md"]
+    assert skipped.lines() == [f"Left out 1, not an image file extension: {BUCKET}/mixed/notes.md"]
 
 
 @pytest.mark.usefixtures("bucket")
