@@ -284,7 +284,7 @@ def test_predict_of_a_folder_without_images_ends_in_one_sentence(drawing_task, t
     assert run("predict", drawing_task, tmp_path / "in", "--csv", "--out", tmp_path / "a.csv") == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith(f"tapnet predict: There is no image in {tmp_path / 'in'}. Left out 1, no image")
+    assert printed.err.startswith(f"tapnet predict: There is no image in {tmp_path / 'in'}. Left out 1, not an image")
     assert printed.err.count("\n") == 1
     assert not (tmp_path / "a.csv").exists()
 

@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 
 from tapnet import inference
-from tapnet.data import load_dataset
 from tapnet.errors import UserError
 from tapnet.evaluation.embedding import Embedder
 from tapnet.inference import (
@@ -18,7 +17,6 @@ from tapnet.inference import (
     describe,
     estimate_accuracy,
     explain,
-    export,
     fit,
     open_predictor,
     read_task,

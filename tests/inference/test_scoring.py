@@ -15,7 +15,6 @@ def new(drawing_folders):
     return class_folders(drawing_folders / "new").classes
 
 
-
 @pytest.fixture
 def many():
     """100 classes of 5 images, of which classes 90 to 99 are all taken for the next one."""

@@ -41,9 +41,9 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     network
-        A bundled network ("drawings", "characters", "photos", "photos-fast", "efficientnet-lite0"), a checkpoint, the
-        folder of a run or "hf:MODEL". With "auto" photographs take "photos" (the extra `tapnet[photos]`), line drawings
-        "drawings", and feature vectors no network at all.
+        A bundled network ("drawings", "characters", "photos", "photos-fast"), a checkpoint, the folder of a run or
+        "hf:MODEL". With "auto" photographs take "photos" (the extra `tapnet[photos]`), line drawings "drawings", and
+        feature vectors no network at all.
     method
         "auto" is chosen by the network, as `tapnet.inference.propose_method` does, and is "centroid"
         for feature vectors; else that of the network, such as "tapnet", or one without parameters: "centroid" (the
@@ -79,13 +79,15 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: ArrayLike) -> Self:
         """Learn the classes `y` of the examples `X`; classes may have any number of examples."""
         features, hashes, thumbnails = self._read(X, reset=True, thumbnail=True)
-        self.classes_, labels = _classes(y, len(features))
+        classes, labels = _classes(y, len(features))
         examples = Examples(features.astype(np.float32), labels, hashes, thumbnails).by_class()
         options: dict[str, Any] = {"projection_dim": self.projection_dim, "basis": self.basis}
         if self.selection != "optimal":  # what every method does that has a choice
             options["selection"] = self.selection
-        names, model = [str(name) for name in self.classes_], self._model()
-        return self._keep(fit_task(names, examples, model, self.method, options, _kind(self.classes_)), model)
+        names, model = [str(name) for name in classes], self._model()
+        self._keep(fit_task(names, examples, model, self.method, options, _kind(classes)), model)
+        self.classes_ = classes  # of the type that was given
+        return self
 
     def add(self, X: Any, y: ArrayLike) -> Self:
         """Learn further examples, of known classes or of new ones; the images of `fit` are not needed again."""
@@ -102,6 +104,10 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.head_ = TaskPredictor(task, model).head
         return self
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: all but the head, which follows from the task."""
+        return {name: value for name, value in super().__getstate__().items() if name != "head_"}
+
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Scores (n, classes), or (n,) for two classes: of the second over the first."""
         scores = self._logits(X) / self.task_.temperature
@@ -114,8 +120,10 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _logits(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
-        features = self._read(X, reset=False)[0]
-        return self._model().logits(self.head_, features)
+        features, model = self._read(X, reset=False)[0], self._model()
+        if not hasattr(self, "head_"):
+            self._keep(self.task_, model)
+        return model.logits(self.head_, features)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of each image."""
