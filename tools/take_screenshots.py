@@ -63,13 +63,9 @@ def main() -> None:
         wide = opened(chromium.new_page(viewport={"width": 1440, "height": 1060}), address)
         draw(wide, CAT)
         wide.screenshot(path=FIGURES / "web.png")
-        for space, name in (("embedding", "web-before.png"), ("projection", "web-after.png")):
-            wide.locator(f"#space-{space}").click()
-            time.sleep(1.5)
-            wide.locator(".map-card").screenshot(path=FIGURES / name)
         task = wide.url.split("#")[1]
-        for each in httpx.get(f"{address}/v1/tasks/{task}").json()["classes"][3:]:
-            httpx.delete(f"{address}/v1/tasks/{task}/classes/{each['id']}")
+        for extra in httpx.get(f"{address}/v1/tasks/{task}").json()["classes"][3:]:
+            httpx.delete(f"{address}/v1/tasks/{task}/classes/{extra['id']}")
         dark = chromium.new_page(viewport={"width": 1440, "height": 1060}, color_scheme="dark")
         draw(opened(dark, f"{address}/#{task}"), CAT)
         dark.screenshot(path=FIGURES / "web-dark.png")

@@ -1,13 +1,11 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 from PIL import Image
 
 from tapnet.inference import explanation as figures
-from tapnet.inference import fit_task, load_network, read_task, remove
-from tapnet.inference.explanation import class_color, explain_features, projected, task_planes
+from tapnet.inference import fit_task
+from tapnet.inference.explanation import class_color, explain_features
 from tapnet.inference.networks import vector_model
 from tapnet.inference.predictor import TaskPredictor
 from tapnet.inference.task import Examples
@@ -50,7 +48,9 @@ def test_class_has_one_color_throughout_a_figure(draw):
     handles, names = figure.get_axes()[-1].get_legend_handles_labels()
     in_plane = {name[:6]: to_hex(handle.get_facecolor()[0]) for name, handle in zip(names, handles, strict=True)}
     assert in_plane.pop("your i") == to_hex("black")
-    assert {name[:6]: color for name, color in bar_colors(figure).items()} == in_plane
+    bars = {name[:6]: color for name, color in bar_colors(figure).items()}
+    assert len(in_plane) == 3
+    assert in_plane.items() <= bars.items()
     for axis in figure.get_axes()[2:-1]:
         name = axis.get_title().partition("\n")[0]
         expected = next(k for k, full in enumerate(NAMES) if full[:6] == name[:6])
@@ -63,16 +63,23 @@ def test_class_has_the_same_color_in_every_figure_of_its_task(draw):
     assert all(first[name] == second[name] for name in first.keys() & second.keys())
 
 
-@pytest.mark.parametrize(("way", "title"), [(3, "where the task decides, to scale"), (4, "distances are approximate")])
-def test_the_plane_is_to_scale_where_it_is_exact(way, title, features, monkeypatch):
+def test_figure_leaves_classes_out_only_beyond_three_and_says_so(features, monkeypatch):
     monkeypatch.setattr(figures, "save", lambda figure, _: figure)
-    predictor = predictor_of(features[: 2 * way], np.repeat(np.arange(way), 2), NAMES[:way])
-    planes = task_planes(predictor)
-    explanation = explain_features(predictor, features[:1], Image.new("RGB", (9, 9)))
-    place = planes.locate(features[:1])[1][0]
-    axis = replace(explanation, planes=planes, place=place).figure("why.png").get_axes()[-1]
-    assert title in axis.get_title()
-    assert (axis.get_aspect() == 1) is planes.exact is (way == 3)
+    titles = []
+    for way in (3, 5):
+        labels = np.repeat(np.arange(way), 2)
+        axis = explanation_of(features[0], features[: 2 * way], labels, NAMES[:way]).figure("why.png").get_axes()[-1]
+        assert axis.get_aspect() == 1  # distances are to scale
+        titles.append(axis.get_title())
+    assert titles == ["how the task decides", "how the task decides (the other 2 classes left out)"]
+
+
+@pytest.mark.parametrize("query", range(0, 18, 5))
+def test_image_lies_nearest_to_the_class_of_the_answer(query, features):
+    explanation = explanation_of(features[query], features, np.repeat(np.arange(9), 2))
+    picture = explanation.picture
+    nearest = np.square(picture.centers - picture.query).sum(axis=1).argmin()
+    assert NAMES[picture.classes[nearest]] == explanation.label
 
 
 def test_colors_of_many_classes_differ():
@@ -98,55 +105,3 @@ def test_explanation_says_why_the_nearest_example_is_of_another_class():
 def test_explanation_has_nothing_to_add_if_the_nearest_example_is_of_the_answer():
     features = np.array([[1, 0.0], [1, 0.1], [0, 1], [0.1, 1]], np.float32)
     assert explanation_of(features[0], features, np.array([0, 0, 1, 1]), ["robin", "wren"]).reason == ""
-
-
-@pytest.fixture(scope="module")
-def three_classes(drawing_task):
-    task = read_task(drawing_task)
-    return remove(task, classes=task.classes[3:])
-
-
-def squared_distances(points, centers):
-    return np.square(points[:, None] - centers[None]).sum(axis=-1)
-
-
-@pytest.fixture(scope="module")
-def planes(three_classes):
-    return task_planes(TaskPredictor.open(three_classes))
-
-
-def test_plane_of_three_classes_keeps_every_difference_of_distances(three_classes, planes):
-    flat = squared_distances(planes.examples[1], planes.centers[1])
-    inside = projected(planes.head, three_classes.examples.features)
-    marks = projected(planes.head, planes.head.centers.numpy(force=True))
-    full = squared_distances(inside, marks)
-    np.testing.assert_allclose(flat - flat[:, :1], full - full[:, :1], atol=1e-3)
-
-
-@pytest.mark.parametrize("method", ["centroid", "logistic", "protonet"])
-def test_planes_exist_for_every_method_and_for_two_classes(drawing_task, method):
-    task, network = read_task(drawing_task), load_network("drawings")
-    two = remove(task, classes=task.classes[2:])
-    planes = task_planes(TaskPredictor(fit_task(two.classes, two.examples, network, method), network))
-    assert planes.examples[1].shape == (6, 2)
-    assert np.isfinite(np.concatenate(planes.examples)).all()
-    assert planes.exact == (method != "logistic")
-
-
-def test_plane_is_exact_for_three_classes_and_not_for_four(drawing_task, planes):
-    assert planes.exact
-    assert not task_planes(TaskPredictor.open(read_task(drawing_task))).exact
-
-
-@pytest.mark.parametrize("method", ["centroid", "logistic", "protonet"])
-def test_class_centers_lie_among_the_examples_of_their_class_in_the_embedding_space(drawing_task, method):
-    task, network = read_task(drawing_task), load_network("drawings")
-    planes = task_planes(TaskPredictor(fit_task(task.classes, task.examples, network, method), network))
-    examples, radius = planes.examples[0], np.linalg.norm(planes.examples[0] - planes.examples[0].mean(0), axis=1).max()
-    for label, center in enumerate(planes.centers[0]):
-        assert np.linalg.norm(center - examples[task.examples.labels == label].mean(axis=0)) < 0.2 * radius
-
-
-def test_planes_locate_an_example_where_it_is_drawn(three_classes, planes):
-    for located, drawn in zip(planes.locate(three_classes.examples.features[:2]), planes.examples, strict=True):
-        np.testing.assert_allclose(located, drawn[:2], atol=1e-6)

@@ -86,9 +86,10 @@ def test_ready_example_has_five_drawings_of_five_things(client, ready):
     assert client.get(f"{ready}/map").json()["leave_one_out"]["accuracy"] > 0.6
 
 
-def test_map_has_every_example_in_both_planes(client, taught):
+def test_map_has_a_picture_of_the_task_without_an_image(client, taught):
     shown = client.get(f"{taught}/map").json()
-    assert (len(shown["examples"]), len(shown["centers"]), shown["exact"]) == (6, 2, True)
+    picture = shown["picture"]
+    assert (len(picture["examples"]), picture["classes"], picture["query"]) == (6, [0, 1], None)
     assert sum(map(sum, shown["leave_one_out"]["confusion"])) == 6
 
 
@@ -113,7 +114,11 @@ def test_dimension_of_a_method_without_projection_is_refused(client, taught):
 def test_explain_names_the_nearest_examples(client, taught):
     explanation = client.post(f"{taught}/explain", files=files(drawing("circle", 10))).json()
     assert explanation["label"] == explanation["nearest"][0]["label"] == "circle"
-    assert {"embedding", "projection"} == set(explanation["point"])
+    picture = explanation["picture"]
+    distances = [
+        sum((a - b) ** 2 for a, b in zip(picture["query"], center, strict=True)) for center in picture["centers"]
+    ]
+    assert picture["classes"][distances.index(min(distances))] == 0  # circle, which is the answer
 
 
 def test_undo_and_redo_walk_through_the_changes(client, taught):

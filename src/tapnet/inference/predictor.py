@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -171,6 +171,11 @@ class TaskPredictor(Predictor):
         if model.preprocessing is None:
             raise UserError(NO_IMAGES)
         return cls(task, model)
+
+    @cached_property
+    def example_logits(self) -> NDArray[np.float64]:
+        """The logits of the examples of the task, (n, way)."""
+        return self.network.logits(self.head, self.task.examples.features)
 
     def answers(self, pixels: Sequence[NDArray[np.uint8]], reject: Reject = 0.0, lose: float = LOSE) -> Answers:
         return self.answer_features(self.network.embed(pixels), reject, lose)

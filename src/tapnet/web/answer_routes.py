@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Query, Request, Response
-from numpy.typing import NDArray
 from pydantic import PlainValidator, WithJsonSchema
 
 from tapnet.inference import export, write_task
 from tapnet.inference.explanation import explain_features
+from tapnet.inference.picture import Picture, draw_picture, hardest_classes
 from tapnet.inference.predictor import AUTO, Reject
 from tapnet.inference.scoring import Confusion
 from tapnet.web import bodies
@@ -24,7 +24,6 @@ from tapnet.web.store import Id
 
 router = APIRouter(prefix="/v1/tasks")
 BINARY: dict[int | str, dict[str, Any]] = {200: {"content": {"application/octet-stream": {}}}}
-Points = NDArray[np.float64]
 
 
 def _parse_reject(text: str) -> Reject:
@@ -58,7 +57,7 @@ async def predict(
 async def explain(
     task: Id, upload: bodies.Uploaded, engine: EngineDep, reject: RejectQuery = 0.0
 ) -> bodies.ExplanationBody:
-    """Classify one image, and say why: the nearest examples, and where it lies on the map."""
+    """Classify one image, and say why: the nearest examples, and a picture of the classes it is weighed between."""
     return await engine.run(_explain, engine, task, upload, reject)
 
 
@@ -79,21 +78,21 @@ def _explain(engine: Engine, task: str, upload: bodies.Upload, reject: Reject) -
         **prediction_body(explanation.ranked, bool(rejected[0])),
         nearest=nearest,
         reason=explanation.reason,
-        point=_points(loaded.planes.locate(features))[0],
+        picture=_picture(loaded, explanation.picture),
         revision=loaded.stored.revision,
     )
 
 
 @router.get("/{task}/map")
 async def task_map(task: Id, engine: EngineDep) -> bodies.MapBody:
-    """Get the examples and what stands for each class as points, and the leave-one-out accuracy."""
+    """Get a picture of the classes that are hardest to tell apart, and the leave-one-out accuracy."""
     return await engine.run(_map, engine, task)
 
 
 def _map(engine: Engine, task_id: str) -> bodies.MapBody:
     loaded = engine.load(task_id)
-    task, planes, labels = loaded.task, loaded.planes, loaded.task.examples.labels.tolist()
-    points = zip(loaded.example_ids, labels, _points(planes.examples), strict=True)
+    task, logits = loaded.task, loaded.predictor.example_logits
+    hardest = hardest_classes(logits, task.examples.labels)
     return bodies.MapBody(
         revision=loaded.stored.revision,
         classes=list(task.classes),
@@ -102,17 +101,22 @@ def _map(engine: Engine, task_id: str) -> bodies.MapBody:
         network=task.network,
         projection_dim=loaded.stored.projection_dim,
         dimensions=loaded.model.method_named(task.method).max_projection_dim,
-        exact=planes.exact,
-        examples=[bodies.ExamplePoint(id=example_id, label=label, point=point) for example_id, label, point in points],
-        centers=_points(planes.centers),
+        picture=_picture(loaded, draw_picture(logits, task.examples.labels, hardest, None)),
         leave_one_out=_left_out(loaded),
     )
 
 
-def _points(planes: tuple[Points, Points]) -> list[bodies.PointBody]:
-    """Return points from their coordinates (n, 2) in both planes."""
-    embedding, projection = (np.round(plane, 5).tolist() for plane in planes)
-    return [bodies.PointBody(embedding=one, projection=other) for one, other in zip(embedding, projection, strict=True)]
+def _picture(loaded: LoadedTask, picture: Picture) -> bodies.PictureBody:
+    labels = loaded.task.examples.labels
+    return bodies.PictureBody(
+        classes=list(picture.classes),
+        centers=picture.centers.tolist(),
+        examples=[
+            bodies.ExamplePoint(id=loaded.example_ids[row], label=int(labels[row]), point=point)
+            for row, point in zip(picture.examples, np.round(picture.points, 5).tolist(), strict=True)
+        ],
+        query=None if picture.query is None else np.round(picture.query, 5).tolist(),
+    )
 
 
 def _left_out(loaded: LoadedTask) -> bodies.LeaveOneOutBody | None:

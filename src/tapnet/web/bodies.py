@@ -144,11 +144,21 @@ class Predictions(BaseModel):
     predictions: list[PredictionBody]
 
 
-class PointBody(BaseModel):
-    """Where something lies in the embedding space, and where the method compares it; both in two dimensions."""
+class ExamplePoint(BaseModel):
+    """An example of a picture; `label` counts the classes of the task."""
 
-    embedding: tuple[float, float]
-    projection: tuple[float, float]
+    id: str
+    label: int
+    point: tuple[float, float]
+
+
+class PictureBody(BaseModel):
+    """Up to three classes, in which the nearest center has the larger probability, exactly."""
+
+    classes: list[int] = Field(description="Positions among the classes of the task, for an image the best first.")
+    centers: list[tuple[float, float]]
+    examples: list[ExamplePoint]
+    query: tuple[float, float] | None = Field(description="Where the image lies, if there is one.")
 
 
 class NeighborBody(BaseModel):
@@ -160,20 +170,12 @@ class NeighborBody(BaseModel):
 
 
 class ExplanationBody(PredictionBody):
-    """An answer, the examples nearest to the image, and where it lies."""
+    """An answer, the examples nearest to the image, and a picture of the most probable classes."""
 
     nearest: list[NeighborBody]
     reason: str = Field(description="Why the answer is not the class of the nearest example; empty if it is.")
-    point: PointBody
+    picture: PictureBody
     revision: int
-
-
-class ExamplePoint(BaseModel):
-    """An example as a point."""
-
-    id: str
-    label: int
-    point: PointBody
 
 
 class LeaveOneOutBody(BaseModel):
@@ -187,7 +189,7 @@ class LeaveOneOutBody(BaseModel):
 
 
 class MapBody(BaseModel):
-    """The task in two dimensions: `exact` where the nearest center in the plane wins."""
+    """What can be shown of a task without an image: the classes that are hardest to tell apart, and how good it is."""
 
     revision: int
     classes: list[str]
@@ -196,9 +198,7 @@ class MapBody(BaseModel):
     network: str
     projection_dim: int | None
     dimensions: int = Field(description="The largest projection_dim; 0 if the method has no projection.")
-    exact: bool
-    examples: list[ExamplePoint]
-    centers: list[PointBody]
+    picture: PictureBody
     leave_one_out: LeaveOneOutBody | None
 
 

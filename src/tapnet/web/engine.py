@@ -21,7 +21,6 @@ from pydantic_core import to_json
 from tapnet.data.preprocessing import Pixels, TooLarge, Unreadable, image_size
 from tapnet.errors import UserError
 from tapnet.inference import choose_network, fit_task, load_network
-from tapnet.inference.explanation import TaskPlanes, task_planes
 from tapnet.inference.images import Example, read_images
 from tapnet.inference.model_selection import LeaveOneOut, leave_one_out
 from tapnet.inference.networks import EmbeddingModel
@@ -57,10 +56,6 @@ class LoadedTask:
     task: Task
     model: EmbeddingModel
     example_ids: tuple[str, ...]
-
-    @cached_property
-    def planes(self) -> TaskPlanes:
-        return task_planes(self.predictor)
 
     @cached_property
     def left_out(self) -> LeaveOneOut | None:

@@ -6,7 +6,7 @@ import { acceptDrops, byFolder, isImage, reduced } from "./files.js";
 import { address, changed, openTask, show, subscribe, task } from "./task.js";
 import { addClass, addExamples, addFolders, cards } from "./teach.js";
 import { ask, clearQuery, pad, setQueryKind, showAnswer, showQueryImage, watchCamera } from "./try.js";
-import { changeSettings, dimension, setSpace, view } from "./why.js";
+import { changeSettings, dimension, view } from "./why.js";
 
 // Use --------------------------------------------------------------------------------------------------------------
 
@@ -24,13 +24,13 @@ async function showTasks() {
     "li",
     {},
     element("button", { class: "button pick", onclick: async () => { $("open-dialog").close(); await attempt(() => openTask(each.id)); } }, each.name, element("small", { text: `${plural(each.classes, "class")}, ${plural(each.examples, "example")}` })),
-    element("button", { class: "button small", "aria-label": `Delete ${each.name} for good`, text: "Delete", onclick: (event) => deleteTask(each, event.target) }),
+    element("button", { class: "button small", "aria-label": `Delete ${each.name}`, text: "Delete", onclick: (event) => deleteTask(each, event.target) }),
   )));
 }
 
 async function deleteTask(each, button) {
   if (button.textContent === "Delete") { // twice, because this cannot be undone
-    button.textContent = "Really?";
+    button.textContent = "Delete for good";
     return;
   }
   await attempt(() => call("DELETE", `/v1/tasks/${each.id}`));
@@ -143,6 +143,7 @@ function wire() {
   });
   $("query-camera").addEventListener("click", watchCamera);
   $("query-clear").addEventListener("click", clearQuery);
+  new IntersectionObserver(([section]) => { $("jump").hidden = section.isIntersecting; }).observe($("try"));
   $("query-surprise").addEventListener("click", () => attempt(async () => {
     const names = task.classes.map((each) => each.name);
     const name = names[Math.floor(Math.random() * names.length)] ?? "";
@@ -154,9 +155,6 @@ function wire() {
   }));
   $("reject-auto").addEventListener("change", ask);
   $("reject").addEventListener("input", () => { $("reject-value").textContent = `${$("reject").value}%`; ask(); });
-  $("space-embedding").addEventListener("click", () => setSpace(0));
-  $("space-projection").addEventListener("click", () => setSpace(1));
-  $("replay").addEventListener("click", () => { setSpace(1); view.replay(); });
   $("method").addEventListener("change", () => changeSettings({ method: $("method").value }, 0));
   $("dim").addEventListener("input", () => {
     const dim = dimension(Number($("dim").value));

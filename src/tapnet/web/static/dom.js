@@ -22,6 +22,8 @@ export function element(tag, attributes = {}, ...children) {
 export function toast(text, milliseconds = 6000) {
   const shown = element("div", { class: "toast", text });
   $("toasts").append(shown);
+  $("toasts").hidePopover(); // and show it again, above a dialog that was opened meanwhile
+  $("toasts").showPopover();
   setTimeout(() => shown.remove(), milliseconds);
 }
 

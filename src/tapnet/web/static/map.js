@@ -1,6 +1,7 @@
-// The examples, what stands for each class, and the query as points, moving between the two spaces.
+// The picture of an answer: up to three classes, their examples and the image, where the nearest diamond wins.
 
 const MOVE = 450; // milliseconds
+const MARGIN = 44; // pixels around what is drawn
 const ease = (t) => (t < 0.5 ? 4 * t * t * t : 1 - (-2 * t + 2) ** 3 / 2);
 const mix = (a, b, t) => [a[0] + (b[0] - a[0]) * t, a[1] + (b[1] - a[1]) * t];
 const still = matchMedia("(prefers-reduced-motion: reduce)");
@@ -9,112 +10,49 @@ export class MapView {
   constructor(canvas, thumbnail, color) {
     this.canvas = canvas;
     this.thumbnail = thumbnail;
-    this.color = color;
+    this.color = color; // of a class of the task
     this.images = new Map();
-    this.places = new Map(); // where each thing is drawn now, as a share of the view
-    this.space = 1; // 0 before the projection, 1 after it
-    this.goalSpace = 1;
-    this.query = null;
-    this.data = null;
+    this.places = new Map(); // where each thing is drawn now
+    this.picture = null;
     new ResizeObserver(() => this.draw()).observe(canvas);
   }
 
-  update(data) {
-    const rotate = this.data ? alignment(data.examples, this.data.examples) : null;
-    const rotated = (point) => (rotate ? { embedding: rotate(point.embedding), projection: rotate(point.projection) } : point);
-    this.rotated = rotated;
-    this.data = {
-      ...data,
-      examples: data.examples.map((each) => ({ ...each, point: rotated(each.point) })),
-      centers: data.centers.map(rotated),
-    };
-    this.animate();
-  }
-
-  clear() {
-    this.data = null;
-    this.query = null;
-    this.places.clear();
-    this.draw();
-  }
-
-  setQuery(point, label) {
-    this.query = point && this.data && { point: this.rotated(point), label };
-    this.animate(160);
-  }
-
-  setSpace(goal, slow = false) {
-    this.goalSpace = goal;
-    this.animate(slow ? 1500 : 900);
-  }
-
-  replay() {
-    this.space = this.goalSpace = 0;
-    this.places.clear();
-    this.draw();
-    setTimeout(() => this.setSpace(1, true), 350);
-  }
-
-  // Each space is scaled to fill the view: the distances within one compare, those of two do not.
-  frame(key) {
-    const points = [...this.data.examples.map((each) => each.point[key]), ...this.data.centers.map((each) => each[key])];
-    const xs = points.map((p) => p[0]);
-    const ys = points.map((p) => p[1]);
-    const middle = [(Math.min(...xs) + Math.max(...xs)) / 2, (Math.min(...ys) + Math.max(...ys)) / 2];
-    const half = [(Math.max(...xs) - Math.min(...xs)) / 2, (Math.max(...ys) - Math.min(...ys)) / 2];
-    return { middle, half };
-  }
-
-  goals() {
-    const { clientWidth: width, clientHeight: height } = this.canvas;
-    const frames = { embedding: this.frame("embedding"), projection: this.frame("projection") };
-    const place = (key, p) => {
-      const { middle, half } = frames[key];
-      const scale = Math.min((width / 2 - 42) / (half[0] || 1), (height / 2 - 42) / (half[1] || 1));
-      return [width / 2 + (p[0] - middle[0]) * scale, height / 2 - (p[1] - middle[1]) * scale];
-    };
-    const both = (point) => [place("embedding", point.embedding), place("projection", point.projection)];
-    const found = new Map();
-    for (const each of this.data.examples) found.set(each.id, both(each.point));
-    this.data.centers.forEach((point, label) => found.set(`center ${label}`, both(point)));
-    if (this.query) {
-      const clamp = (p) => [Math.min(width - 22, Math.max(22, p[0])), Math.min(height - 22, Math.max(22, p[1]))];
-      found.set("query", both(this.query.point).map(clamp));
-    }
-    return found;
-  }
-
-  animate(duration = MOVE) {
-    cancelAnimationFrame(this.running);
-    if (!this.data) return this.draw();
+  // Shows a picture as the service describes it; an unknown image is drawn outside, away from all classes.
+  show(picture, unknown = false) {
+    this.picture = picture;
+    this.unknown = unknown;
     const from = new Map(this.places);
-    const space = this.space;
-    const goal = this.goalSpace;
-    const began = performance.now();
     const goals = this.goals();
-    const length = still.matches ? 1 : duration;
+    const began = performance.now();
+    const length = still.matches ? 1 : MOVE;
+    cancelAnimationFrame(this.running);
     const step = (now) => {
       const t = ease(Math.min(1, Math.max(0, (now - began) / length)));
-      this.space = space + (goal - space) * t;
-      const places = new Map();
-      for (const [id, [before, after]] of goals) {
-        const target = mix(before, after, this.space);
-        const start = from.get(id);
-        // what is new appears where it belongs; what was there moves from where it is seen
-        const old = start && mix(before, after, space);
-        places.set(id, start ? mix([target[0] + start[0] - old[0], target[1] + start[1] - old[1]], target, t) : target);
-      }
-      this.places = places;
+      this.places = new Map([...goals].map(([id, goal]) => [id, from.has(id) ? mix(from.get(id), goal, t) : goal]));
       this.paint();
       if (now - began < length) this.running = requestAnimationFrame(step);
     };
     step(began);
   }
 
+  goals() {
+    const { clientWidth: width, clientHeight: height } = this.canvas;
+    const goals = new Map();
+    if (!this.picture) return goals;
+    const { centers, examples, query } = this.picture;
+    const points = [...centers, ...examples.map((example) => example.point), ...(query && !this.unknown ? [query] : [])];
+    const [left, right] = [Math.min(...points.map(([x]) => x)), Math.max(...points.map(([x]) => x))];
+    const [low, high] = [Math.min(...points.map(([, y]) => y)), Math.max(...points.map(([, y]) => y))];
+    const scale = Math.min((width - 2 * MARGIN) / (right - left || 1), (height - 2 * MARGIN) / (high - low || 1));
+    const place = ([x, y]) => [width / 2 + (x - (left + right) / 2) * scale, height / 2 - (y - (low + high) / 2) * scale];
+    for (const example of examples) goals.set(example.id, place(example.point));
+    centers.forEach((point, index) => goals.set(`center ${this.picture.classes[index]}`, place(point)));
+    if (query) goals.set("query", this.unknown ? [24, height - 24] : place(query));
+    return goals;
+  }
+
   draw() {
-    if (this.data) {
-      this.places = new Map([...this.goals()].map(([id, [a, b]]) => [id, mix(a, b, this.space)]));
-    }
+    this.places = this.goals();
     this.paint();
   }
 
@@ -139,33 +77,25 @@ export class MapView {
     const pen = canvas.getContext("2d");
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, width, height);
+    if (!this.picture) return;
     const style = getComputedStyle(canvas);
-    const ink = style.color;
-    if (!this.data) {
-      pen.fillStyle = style.getPropertyValue("--quiet");
-      pen.font = "15px system-ui, sans-serif";
-      pen.textAlign = "center";
-      pen.fillText("Give two classes an example each,", width / 2, height / 2 - 11);
-      pen.fillText("and the map appears.", width / 2, height / 2 + 11);
-      return;
-    }
-    if (this.data.exact) this.regions(pen, width, height);
-    this.spokes(pen);
-    this.examples(pen, ink);
-    this.centers(pen, style.getPropertyValue("--card"));
-    this.questionMark(pen, ink, style.getPropertyValue("--card"));
+    const [ink, card] = [style.color, style.getPropertyValue("--card")];
+    this.regions(pen, width, height);
+    this.examples(pen);
+    this.centers(pen, card);
+    if (this.unknown) this.outside(pen, height, card, style.getPropertyValue("--quiet"));
+    this.questionMark(pen, ink, card);
   }
 
-  // Which class wins where: half planes between the centers, exact for up to three classes.
+  // Which class wins where: what is nearer to its diamond than to the others.
   regions(pen, width, height) {
-    const centers = this.data.centers.map((_, label) => this.places.get(`center ${label}`));
-    if (centers.some((each) => !each) || this.space < 0.02) return;
-    pen.globalAlpha = 0.14 * this.space;
-    centers.forEach((own, label) => {
+    const { classes } = this.picture;
+    const centers = classes.map((label) => this.places.get(`center ${label}`));
+    pen.globalAlpha = 0.16;
+    centers.forEach((own, index) => {
       let shape = [[0, 0], [width, 0], [width, height], [0, height]];
-      centers.forEach((other, index) => { if (index !== label) shape = nearerTo(own, other, shape); });
-      if (shape.length < 3) return;
-      pen.fillStyle = this.color(label);
+      centers.forEach((other) => { if (other !== own) shape = nearerTo(own, other, shape); });
+      pen.fillStyle = this.color(classes[index]);
       pen.beginPath();
       shape.forEach((point) => pen.lineTo(...point));
       pen.fill();
@@ -173,37 +103,21 @@ export class MapView {
     pen.globalAlpha = 1;
   }
 
-  spokes(pen) {
-    pen.lineWidth = 1.5;
-    for (const each of this.data.examples) {
-      const from = this.places.get(each.id);
-      const to = this.places.get(`center ${each.label}`);
-      if (!from || !to) continue;
-      pen.strokeStyle = this.color(each.label);
-      pen.globalAlpha = 0.1 + 0.3 * this.space;
-      pen.beginPath();
-      pen.moveTo(...from);
-      pen.lineTo(...to);
-      pen.stroke();
-    }
-    pen.globalAlpha = 1;
-  }
-
   examples(pen) {
-    const side = this.data.examples.length > 120 ? 18 : this.data.examples.length > 50 ? 26 : 36;
-    for (const each of this.data.examples) {
-      const at = this.places.get(each.id);
-      if (!at) continue;
+    const { examples } = this.picture;
+    const side = examples.length > 120 ? 18 : examples.length > 50 ? 26 : 36;
+    for (const { id, label } of examples) {
+      const at = this.places.get(id);
       const [x, y] = [at[0] - side / 2, at[1] - side / 2];
       pen.fillStyle = "#ffffff";
-      pen.strokeStyle = this.color(each.label);
+      pen.strokeStyle = this.color(label);
       pen.lineWidth = 2.5;
       pen.beginPath();
       pen.roundRect(x, y, side, side, 8);
       pen.fill();
       pen.save();
       pen.clip();
-      const image = this.image(each.id);
+      const image = this.image(id);
       if (image.complete && image.naturalWidth) pen.drawImage(image, x + 2, y + 2, side - 4, side - 4);
       pen.restore();
       pen.stroke();
@@ -211,11 +125,9 @@ export class MapView {
   }
 
   centers(pen, halo) {
-    this.data.centers.forEach((_, label) => {
-      const at = this.places.get(`center ${label}`);
-      if (!at) return;
+    for (const label of this.picture.classes) {
       pen.save();
-      pen.translate(...at);
+      pen.translate(...this.places.get(`center ${label}`));
       pen.rotate(Math.PI / 4);
       pen.fillStyle = this.color(label);
       pen.strokeStyle = halo;
@@ -225,48 +137,38 @@ export class MapView {
       pen.stroke();
       pen.fill();
       pen.restore();
-    });
+    }
+  }
+
+  // A corner that belongs to no class.
+  outside(pen, height, card, quiet) {
+    pen.fillStyle = card;
+    pen.strokeStyle = quiet;
+    pen.lineWidth = 1.5;
+    pen.setLineDash([5, 5]);
+    pen.beginPath();
+    pen.roundRect(-12, height - 52, 76, 64, 14);
+    pen.fill();
+    pen.stroke();
+    pen.setLineDash([]);
   }
 
   questionMark(pen, ink, halo) {
-    const at = this.query && this.places.get("query");
+    const at = this.places.get("query");
     if (!at) return;
-    pen.fillStyle = this.query.label === null ? halo : this.color(this.query.label);
+    pen.fillStyle = this.unknown ? halo : this.color(this.picture.classes[0]);
     pen.strokeStyle = ink;
     pen.lineWidth = 3;
     pen.beginPath();
     pen.arc(at[0], at[1], 15, 0, 2 * Math.PI);
     pen.fill();
     pen.stroke();
-    pen.fillStyle = this.query.label === null ? ink : "#ffffff";
+    pen.fillStyle = this.unknown ? ink : "#ffffff";
     pen.font = "bold 18px system-ui, sans-serif";
     pen.textAlign = "center";
     pen.textBaseline = "middle";
     pen.fillText("?", at[0], at[1] + 1);
-    pen.textBaseline = "alphabetic";
   }
-}
-
-// A rotation or reflection of the new plane after which its examples lie as they did, so that nothing flips.
-function alignment(fresh, old) {
-  const there = new Map(old.map((each) => [each.id, each.point.projection]));
-  const pairs = fresh.filter((each) => there.has(each.id)).map((each) => [each.point.projection, there.get(each.id)]);
-  if (pairs.length < 2) return null;
-  const mean = (side) => [0, 1].map((k) => pairs.reduce((sum, pair) => sum + pair[side][k], 0) / pairs.length);
-  const [from, to] = [mean(0), mean(1)];
-  let [cos, sin, cosMirror, sinMirror] = [0, 0, 0, 0];
-  for (const [p, q] of pairs) {
-    const [a, b, c, d] = [p[0] - from[0], p[1] - from[1], q[0] - to[0], q[1] - to[1]];
-    cos += a * c + b * d;
-    sin += a * d - b * c;
-    cosMirror += a * c - b * d;
-    sinMirror += a * d + b * c;
-  }
-  const mirror = Math.hypot(cosMirror, sinMirror) > Math.hypot(cos, sin);
-  const [x, y] = mirror ? [cosMirror, sinMirror] : [cos, sin];
-  const length = Math.hypot(x, y) || 1;
-  const [k, s] = [x / length, y / length];
-  return ([a, b]) => (mirror ? [k * a + s * b, s * a - k * b] : [k * a - s * b, s * a + k * b]);
 }
 
 // The part of a convex shape that is nearer to one point than to another.

@@ -6,8 +6,9 @@ import { $, toast } from "./dom.js";
 const COLORS = ["#3566d6", "#d1495b", "#1a8a62", "#b7641a", "#7d4fc4", "#0f829c", "#b83d8f", "#6b7a1e", "#8a5a44", "#566079"];
 
 export let task = null;
-export let map = null; // of the task; null while fewer than two classes have examples
-const views = { task: [], map: [], changed: [], opened: [] };
+export let map = null; // the last that came of the task; null while fewer than two classes have examples
+export let mapState = "few"; // "loading", "ready", "failed", or "few" classes
+const views = { task: [], map: [], changed: [] };
 
 export const address = (rest = "") => `/v1/tasks/${task.id}${rest}`;
 export const thumbnail = (id) => address(`/examples/${id}/thumbnail`);
@@ -15,16 +16,15 @@ export const thumbnail = (id) => address(`/examples/${id}/thumbnail`);
 export const color = (index) => COLORS[index] ?? `hsl(${Math.round(137.5 * index) % 360} 60% 40%)`;
 export const nameColor = (name) => color(Math.max(0, task.classes.findIndex((each) => each.name === name)));
 
-// Calls `view` when the "task" or its "map" is another, when both are up to date ("changed"), or when a task was "opened".
+// Calls `view` when the "task" or its "map" is another, or when both are up to date ("changed").
 export const subscribe = (what, view) => views[what].push(view);
 const notify = (what) => views[what].forEach((view) => view());
 
 export async function openTask(id) {
   task = await call("GET", `/v1/tasks/${id}`);
   history.replaceState(null, "", `#${id}`);
-  setMap(null);
+  setMap(null, "loading");
   await changed(task);
-  notify("opened");
 }
 
 export function show(fresh) {
@@ -44,8 +44,9 @@ export async function changed(fresh = task) {
   notify("changed");
 }
 
-function setMap(found) {
-  map = found;
+function setMap(fresh, state) {
+  map = fresh;
+  mapState = state;
   notify("map");
 }
 
@@ -58,9 +59,7 @@ async function refreshMap() {
   try {
     while (mapWanted) {
       mapWanted = false;
-      const { id } = task;
-      const found = await fetchMap();
-      if (id === task.id) setMap(found);
+      await fetchMap();
     }
   } finally {
     mapRunning = false;
@@ -68,11 +67,15 @@ async function refreshMap() {
 }
 
 async function fetchMap() {
-  if (task.classes.filter((each) => each.examples.length).length < 2) return null;
+  if (task.classes.filter((one) => one.examples.length).length < 2) return setMap(null, "few");
+  setMap(map, "loading");
+  const { id } = task;
+  let [fresh, state] = [map, "failed"]; // what was there stays
   try {
-    return await call("GET", address("/map"));
+    [fresh, state] = [await call("GET", address("/map")), "ready"];
   } catch (error) {
-    if (error.status !== 409) toast(error.message);
-    return null;
+    if (error.status === 409) [fresh, state] = [null, "few"];
+    else toast(error.message);
   }
+  if (id === task.id) setMap(fresh, state);
 }

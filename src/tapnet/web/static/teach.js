@@ -171,21 +171,25 @@ export async function addExamples(classId, files) {
   const chosen = files.filter((file) => file.type || isImage(file));
   if (!chosen.length) return toast("There is no image among these files.");
   if (TYPES.includes(task.network) && chosen.some((file) => file.type === "image/jpeg")) hintPhotographs();
-  let skipped = 0;
+  const failed = [];
   let reason = "";
+  const add = async (files) => show((await call("POST", address(`/classes/${classId}/examples`), images(await Promise.all(files.map(reduced))))).task);
+  const fail = (files, error) => { failed.push(...files.map((file) => file.name || "the image")); reason = error.message; };
   for (let first = 0; first < chosen.length; first += BATCH) {
-    const part = await Promise.all(chosen.slice(first, first + BATCH).map(reduced));
-    const path = address(`/classes/${classId}/examples`);
+    const part = chosen.slice(first, first + BATCH);
     try {
-      show((await call("POST", path, images(part))).task);
+      await add(part);
     } catch (error) {
-      if (part.length === 1 || ![413, 409, 422].includes(error.status)) { skipped += part.length; reason = error.message; continue; }
+      if (part.length === 1 || ![413, 409, 422].includes(error.status)) { fail(part, error); continue; }
       for (const one of part) { // find out which of them it was
-        try { show((await call("POST", path, images([one]))).task); } catch (each) { skipped += 1; reason = each.message; }
+        try { await add([one]); } catch (mistake) { fail([one], mistake); }
       }
     }
   }
-  if (skipped) toast(skipped === 1 && chosen.length === 1 ? reason : `${plural(skipped, "image")} could not be added. ${reason}`);
+  if (failed.length) {
+    const more = failed.length > 3 ? ` and ${failed.length - 3} more` : "";
+    toast(`Not added: ${failed.slice(0, 3).join(", ")}${more}. ${reason}`, 12000);
+  }
   await changed();
 }
 
@@ -206,11 +210,16 @@ export async function addClass(name) {
   return fresh.classes.at(-1).id;
 }
 
+// Each folder becomes a class; classes that a new classifier began with and that are still empty make room for them.
 export async function addFolders(folders) {
+  const unused = folders.size ? task.classes.filter((one) => /^Class \d+$/.test(one.name) && !one.examples.length) : [];
   for (const [name, files] of folders) {
-    const known = task.classes.find((each) => each.name.toLowerCase() === name.toLowerCase());
+    const known = task.classes.find((one) => one.name.toLowerCase() === name.toLowerCase());
     const id = known?.id ?? (await addClass(name));
     if (id) await addExamples(id, files);
+  }
+  for (const { id, name } of unused) {
+    if (!folders.has(name)) await changed(await attempt(() => call("DELETE", address(`/classes/${id}`))));
   }
 }
 

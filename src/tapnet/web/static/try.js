@@ -4,8 +4,8 @@ import { call, images } from "./api.js";
 import * as camera from "./camera.js";
 import { $, attempt, element, percent, toast } from "./dom.js";
 import { Pad } from "./pad.js";
-import { address, map, nameColor, subscribe, thumbnail } from "./task.js";
-import { view } from "./why.js";
+import { address, map, mapState, nameColor, subscribe, thumbnail } from "./task.js";
+import { showPicture } from "./why.js";
 
 const query = { kind: "draw", blob: null };
 export const pad = new Pad($("query-canvas"), () => {
@@ -44,12 +44,16 @@ export async function ask() {
     wanted = false;
     const blob = await queryBlob();
     if (!blob || !map) { showAnswer(null); continue; }
+    if ($("nearest-box").hidden) $("answer-note").textContent = "Looking…";
     try {
       const answer = await call("POST", address(`/explain?reject=${rejection()}`), images([blob]));
       if (map && (await queryBlob())) showAnswer(answer);
     } catch (error) {
-      if (error.status !== 409) toast(error.message);
-      showAnswer(null);
+      if (error.status === 409) { showAnswer(null); continue; }
+      toast(error.message); // and the last answer stays
+      $("answer-note").textContent = "This is the answer before the last change: the server did not answer.";
+      if ($("nearest-box").hidden) $("answer-note").textContent = "The server did not answer.";
+      $("ask-again").hidden = false;
     }
   }
   asking = false;
@@ -62,10 +66,11 @@ export function showAnswer(answer) {
   label.classList.toggle("unknown", unknown);
   $("nearest-box").hidden = !answer;
   $("bars").hidden = !answer;
+  $("ask-again").hidden = true;
   if (!answer) {
     label.textContent = "…";
-    $("answer-note").textContent = map ? "The answer appears while you draw." : "Teach at least two classes first.";
-    view.setQuery(null);
+    $("answer-note").textContent = map ? "The answer appears here." : { few: "Teach at least two classes first.", failed: "The server did not answer." }[mapState] ?? "Getting ready…";
+    showPicture(null);
     return;
   }
   label.textContent = answer.label;
@@ -87,9 +92,9 @@ export function showAnswer(answer) {
     return figure;
   }));
   $("reason").textContent = answer.reason && `The most similar single example is ${answer.nearest[0].label}, but all examples of a class count together.`;
-  view.setQuery(answer.point, unknown ? null : map.classes.indexOf(best.label));
+  showPicture(answer);
   clearTimeout(announced);
-  announced = setTimeout(() => { $("announce").textContent = `${answer.label}, ${percent(best.probability)}`; }, 700);
+  announced = setTimeout(() => { $("announce").textContent = unknown ? "unknown" : `${answer.label}, ${percent(best.probability)}`; }, 700);
 }
 
 export function setQueryKind(kind) {
@@ -127,4 +132,5 @@ export function clearQuery() {
   showAnswer(null);
 }
 
+$("ask-again").addEventListener("click", ask);
 subscribe("changed", ask);

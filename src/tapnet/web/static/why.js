@@ -1,82 +1,90 @@
-// See why: the map before and after adapting, how good the classifier is, and how it compares.
+// See why: the classes that an image is weighed between, how good the classifier is, and how it compares.
 
 import { call } from "./api.js";
 import { $, attempt, element, percent, plural } from "./dom.js";
 import { MapView } from "./map.js";
-import { address, changed, map, nameColor, subscribe, thumbnail } from "./task.js";
+import { address, changed, map, mapState, nameColor, subscribe, thumbnail } from "./task.js";
 
 const METHODS = {
-  tapnet: "TapNet projection",
-  protonet: "ProtoNet class means",
-  centroid: "Angle to class means",
+  tapnet: "TapNet",
+  protonet: "Nearest class mean",
+  centroid: "Class mean in angle",
   logistic: "Logistic regression",
 };
-const LARGEST_TABLE = 12; // classes
+const LARGEST_TABLE = 7; // classes
 const MISTAKES = 8; // listed for more classes
+
+const FEW = "Give every class two examples to find out.";
 
 export const view = new MapView($("map"), thumbnail, (label) => nameColor(map?.classes[label]));
 
 function showMap() {
-  const found = map;
-  const ready = Boolean(found);
-  for (const id of ["replay", "space-embedding", "space-projection", "method", "dim"]) $(id).disabled = !ready;
+  const ready = Boolean(map);
+  for (const id of ["method", "dim"]) $(id).disabled = !ready;
   for (const [id, path] of [["download-task", "/file"], ["download-onnx", "/onnx"]]) {
     if (ready) $(id).href = address(path);
     else $(id).removeAttribute("href");
   }
-  $("legend").replaceChildren();
   $("controls").hidden = !ready;
-  if (!found) {
-    view.clear();
-    $("map-text").textContent = "";
+  $("map-card").setAttribute("aria-busy", String(mapState === "loading"));
+  $("map-retry").hidden = mapState !== "failed";
+  if (mapState === "loading" && ready) return; // what was there stays until the new one comes
+  showPicture(null);
+  if (!ready) {
     $("score").textContent = "–";
-    $("score-text").textContent = "Give every class two examples to find out.";
+    $("score-text").textContent = { loading: "Working it out…", failed: "The server did not answer." }[mapState] ?? FEW;
     $("confusion").replaceChildren();
     return;
   }
-  view.update(found);
-  $("legend").append(...found.classes.map((name) => {
-    const item = element("li", { title: name }, element("span", { class: "dot" }), element("span", { class: "label", text: name }));
-    item.style.setProperty("--color", nameColor(name));
+  $("method").replaceChildren(...map.methods.map((name) => element("option", { value: name, selected: name === map.method, text: METHODS[name] ?? name })));
+  $("dim-box").hidden = !map.dimensions;
+  if (document.activeElement !== $("dim")) $("dim").value = map.projection_dim === null ? 100 : slider(map.projection_dim);
+  $("dim-value").textContent = map.projection_dim ?? "all";
+  showScore();
+}
+
+// The picture of an answer, or of the classes that are hardest to tell apart while there is none.
+export function showPicture(answer) {
+  const picture = answer?.picture ?? map?.picture ?? null;
+  const unknown = Boolean(answer?.rejected);
+  view.show(picture, unknown);
+  $("legend").replaceChildren(...(picture?.classes ?? []).map((label) => {
+    const item = element("li", { title: map.classes[label] }, element("span", { class: "dot" }), element("span", { class: "label", text: map.classes[label] }));
+    item.style.setProperty("--color", nameColor(map.classes[label]));
     return item;
   }));
-  describeMap();
-  $("method").replaceChildren(...found.methods.map((name) => element("option", { value: name, selected: name === found.method, text: METHODS[name] ?? name })));
-  $("dim-box").hidden = !found.dimensions;
-  if (document.activeElement !== $("dim")) $("dim").value = found.projection_dim === null ? 100 : slider(found.projection_dim);
-  $("dim-value").textContent = found.projection_dim ?? "all";
-  showScore(found);
+  $("map-text").textContent = picture ? pictureText(Boolean(answer), unknown) : { loading: "Working it out…", failed: "The server did not answer." }[mapState] ?? "Give two classes an example each, and the picture appears.";
+  $("map").setAttribute("aria-label", picture ? `Picture of ${plural(picture.examples.length, "example")} of ${picture.classes.map((label) => map.classes[label]).join(", ")}` : "No picture yet");
+}
+
+function pictureText(answered, unknown) {
+  const others = map.classes.length - 3;
+  const nearest = "The nearest diamond wins; in the middle all are equally likely.";
+  if (unknown) return "The image is drawn outside, because it looks like no class: so the answer is “unknown”.";
+  if (others <= 0) return nearest;
+  if (answered) return `${nearest} The three most likely classes are drawn, the other ${others} are left out.`;
+  return `${nearest} These are the three classes that are hardest to tell apart.`;
 }
 
 // The slider is logarithmic: 1, 2, 3 … dimensions matter more than 400 or 401.
 const slider = (dim) => Math.round((99 * Math.log(dim)) / Math.log(map.dimensions));
 export const dimension = (value) => (value >= 100 ? null : Math.round(map.dimensions ** (value / 99)));
 
-function describeMap() {
-  if (!map) return;
-  const after = view.goalSpace === 1;
-  const learned = map.method === "tapnet" ? "Diamonds are what the classifier aims for, one for each class." : "Diamonds are the middles of the classes.";
-  const flat = map.exact ? "With up to three classes this view is exact: the nearest diamond wins." : "";
-  const exact = map.classes.length > 3 ? "With more than three classes this is the view that keeps them best apart." : flat;
-  $("map-text").textContent = after ? `${learned} ${exact}` : `Your examples as the network sees any image, before it knows your classes. ${learned}`;
-  $("map").setAttribute("aria-label", `Map of ${plural(map.examples.length, "example")} of ${plural(map.classes.length, "class")}, ${after ? "after" : "before"} adapting`);
-}
-
-function showScore(found) {
-  const score = found.leave_one_out;
+function showScore() {
+  const { classes, leave_one_out: score } = map;
   $("confusion").replaceChildren();
   if (!score) {
     $("score").textContent = "–";
-    $("score-text").textContent = "Give every class two examples to find out.";
+    $("score-text").textContent = FEW;
     return;
   }
   $("score").textContent = percent(score.accuracy);
   $("score-text").textContent = `${score.hits} of ${plural(score.total, "example")} right when each is hidden and asked about. On new images expect ${percent(score.interval[0])} to ${percent(score.interval[1])}.`;
-  if (found.classes.length > LARGEST_TABLE) return showMistakes(found.classes, score.confusion);
-  const head = element("tr", {}, element("td"), ...found.classes.map((name) => element("th", { scope: "col", text: name, title: name })));
+  if (classes.length > LARGEST_TABLE) return showMistakes(classes, score.confusion);
+  const head = element("tr", {}, element("td"), ...classes.map((name) => element("th", { scope: "col", text: name, title: name })));
   const rows = score.confusion.map((row, i) => {
     const total = row.reduce((a, b) => a + b, 0) || 1;
-    return element("tr", {}, element("th", { scope: "row", text: found.classes[i], title: found.classes[i] }), ...row.map((count, j) => {
+    return element("tr", {}, element("th", { scope: "row", text: classes[i], title: classes[i] }), ...row.map((count, j) => {
       const cell = element("td", { class: i === j ? "right" : count ? "wrong" : "none", text: count || "" });
       cell.style.setProperty("--share", count / total);
       return cell;
@@ -94,13 +102,6 @@ function showMistakes(classes, confusion) {
   $("confusion").append(element("h3", { text: "Most frequent mistakes" }), element("ul", { class: "mistakes" }, ...items));
 }
 
-export function setSpace(goal) {
-  $("space-embedding").setAttribute("aria-pressed", String(goal === 0));
-  $("space-projection").setAttribute("aria-pressed", String(goal === 1));
-  view.setSpace(goal);
-  describeMap();
-}
-
 let settingsTimer = 0;
 export function changeSettings(values, wait) {
   clearTimeout(settingsTimer);
@@ -108,4 +109,4 @@ export function changeSettings(values, wait) {
 }
 
 subscribe("map", showMap);
-subscribe("opened", () => map && view.replay());
+$("map-retry").addEventListener("click", () => changed());
