@@ -5,8 +5,6 @@ Oriol Vinyals, Charles Blundell, Timothy Lillicrap, Koray Kavukcuoglu, Daan Wier
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -14,28 +12,7 @@ from torch.nn import functional as F
 from tapnet.backbones import Backbone
 from tapnet.errors import UserError
 from tapnet.functional import widened
-from tapnet.methods.base import Head, Method, check_positive
-
-
-@dataclass(frozen=True)
-class AttentionHead(Head):
-    """Scores classes by the log of the query's attention over the support set, summed by class."""
-
-    support: Tensor  # (..., n, dim)
-    members: Tensor  # (..., n, way), one-hot
-    scale: float
-    reader: ContextReader | None = None
-
-    def logits(self, query: Tensor) -> Tensor:
-        queries = self.project(query).to(self.support.dtype)
-        with torch.autocast(query.device.type, enabled=False):
-            cosines = F.normalize(queries, dim=-1) @ F.normalize(self.support, dim=-1).mT
-        logs = (self.scale * cosines).log_softmax(dim=-1).unsqueeze(-2)  # log a_i, (..., query, 1, n)
-        others = self.members.mT.unsqueeze(-3) == 0  # (..., 1, way, n)
-        return logs.masked_fill(others, -torch.inf).logsumexp(dim=-1)
-
-    def project(self, features: Tensor) -> Tensor:
-        return features if self.reader is None else self.reader(features, self.support)
+from tapnet.methods.base import FunctionHead, Method, check_positive
 
 
 class MatchingNetwork(Method):
@@ -55,9 +32,22 @@ class MatchingNetwork(Method):
         self.writer = nn.LSTM(dim, dim, batch_first=True, bidirectional=True) if full_context else None
         self.reader = ContextReader(dim, steps) if full_context else None
 
-    def adapt(self, support: Tensor, labels: Tensor, way: int) -> AttentionHead:
-        members = self.members(support, labels, way)
-        return AttentionHead(widened(self.written(support)), members, self.scale, self.reader)
+    def adapt(self, support: Tensor, labels: Tensor, way: int) -> FunctionHead:
+        others = self.members(support, labels, way).mT.unsqueeze(-3) == 0  # (..., 1, way, n)
+        context = widened(self.written(support))
+
+        def read(query: Tensor) -> Tensor:
+            features: Tensor = query if self.reader is None else self.reader(query, context)
+            return features.to(context.dtype)
+
+        def logits(query: Tensor) -> Tensor:
+            queries = read(query)
+            with torch.autocast(query.device.type, enabled=False):
+                cosines = F.normalize(queries, dim=-1) @ F.normalize(context, dim=-1).mT
+            logs = (self.scale * cosines).log_softmax(dim=-1).unsqueeze(-2)  # log a_i, (..., query, 1, n)
+            return logs.masked_fill(others, -torch.inf).logsumexp(dim=-1)
+
+        return FunctionHead(logits, read)
 
     def written(self, support: Tensor) -> Tensor:
         """Return each support feature plus what the LSTM over the support set adds to it."""
