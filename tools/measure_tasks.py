@@ -76,7 +76,7 @@ def embedded(
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return features (n, dim) and labels (n,) of the first images of every class."""
     if cache is None or not cache.exists():
-        files = {name: paths[:images] for name, paths in class_folders(folder).images.items()}
+        files = {name: paths[:images] for name, paths in class_folders(folder).classes.items()}
         read = [(name, example) for name, _, example in read_labeled(files, network.image_preprocessing)]
         features = network.embed(example.pixels for _, example in read)
         labels = np.unique([name for name, _ in read], return_inverse=True)[1]

@@ -88,6 +88,11 @@ def test_classes_of_few_examples_are_recognized_beside_classes_of_many():
     assert right.mean() > 0.75
 
 
+def test_logistic_regression_takes_one_image_of_many_classes_without_a_warning():
+    features, labels = clusters(25, 1)
+    assert (adapted("logistic", features, labels).logits(features).argmax(dim=1) == labels).all()
+
+
 def test_logistic_regression_does_not_depend_on_the_length_of_features():
     features, labels = clusters()
     expected = adapted("logistic", features, labels).logits(features)
