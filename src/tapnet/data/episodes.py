@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,9 +100,6 @@ class EpisodeSampler:
     def __getitem__(self, index: int) -> Episode:
         batch = self.batch(index, index + 1)
         return Episode(batch.classes[0], batch.support[0], batch.query[0])
-
-    def __iter__(self) -> Iterator[Episode]:
-        return map(self.__getitem__, count())
 
     def batch(self, start: int, stop: int) -> EpisodeBatch:
         """Return the episodes start, start + 1, … before stop, each equal to `self[i]`."""

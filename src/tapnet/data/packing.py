@@ -164,7 +164,8 @@ def _pack(
     reasons: dict[int, str] = {}
 
     def decode(loaded: LoadedImage) -> tuple[Pixels, int]:
-        return preprocessing.apply(loaded), RESIZED if preprocessing.resizes(loaded) else DONE
+        as_it_was = loaded.image.size == loaded.stored_size(preprocessing.width, preprocessing.height)
+        return preprocessing.apply(loaded), DONE if as_it_was else RESIZED
 
     def decode_piece(piece: list[tuple[str, Raw]]) -> list[tuple[Pixels, int] | Unreadable]:
         return [with_image(raw, decode, preprocessing.sufficient_side) for _, raw in piece]

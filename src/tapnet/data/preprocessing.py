@@ -163,10 +163,6 @@ class Preprocessing:
             pixels = np.rint(pixels * (255 / max(brightest, 1))).astype(np.uint8)
         return pixels
 
-    def resizes(self, loaded: LoadedImage) -> bool:
-        """Return whether the image has another size than its pixels will have."""
-        return loaded.image.size != loaded.stored_size(self.width, self.height)
-
     def _fit(self, image: Image.Image, loaded: LoadedImage) -> Pixels:
         """Return the stored image, or a drawing made of it, resized and upright."""
         size = loaded.stored_size(self.width, self.height)

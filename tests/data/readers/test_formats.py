@@ -71,6 +71,9 @@ def test_authors_npz_is_read_pointed_at_and_archived(pack, make, tmp_path, whole
 def test_authors_npz_class_without_a_known_name_is_of_the_split_of_its_file(pack, tmp_path):
     np.savez(tmp_path / "val.npz", robin=stacked())
     assert pack("mini-imagenet", tmp_path).manifest.splits["val"] == ("robin",)
+    np.savez(tmp_path / "val.npz", robin=stacked()[:0])
+    with pytest.raises(UserError, match="holds no image"):
+        pack("mini-imagenet", tmp_path, name="none")
 
 
 def test_cache_pickles_are_read_and_announce_their_memory(pack, make, tmp_path, whole):
@@ -98,12 +101,6 @@ def test_cache_pickle_whose_content_does_not_fit_is_refused(pack, make, tmp_path
     make.file(tmp_path / "p" / "mini-imagenet-cache-train.pkl", pickle.dumps(content))
     with pytest.raises(UserError, match=r"mini-imagenet-cache-train\.pkl"):
         pack("mini-imagenet", tmp_path / "p")
-
-
-def test_npz_class_without_images_is_refused(pack, tmp_path):
-    np.savez(tmp_path / "train.npz", **{TRAIN: stacked()[:0]})
-    with pytest.raises(UserError, match="holds no image"):
-        pack("mini-imagenet", tmp_path / "train.npz")
 
 
 def ilsvrc(make, tmp_path, name, images):

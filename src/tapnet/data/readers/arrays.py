@@ -36,10 +36,9 @@ def row_name(part: str, row: int) -> str:
 def row_source(
     form: str, labels: Mapping[str, Sequence[str | None]], rows: Callable[[str], Iterable[Raw]], split_names: Splits
 ) -> Source:
-    """Return the source of images that are the rows of several parts, each of which is a file or an array in one.
+    """Return the source of images that are rows of several parts, files or arrays, with one part in memory at a time.
 
-    `labels` has the class of every row of every part, `rows(part)` its images. Only one part is in memory at a time.
-    `split_names` has for each split those of the classes that its files declare.
+    `labels` has the class of every row of a part, `rows(part)` its images, `split_names` the classes declared by split.
     """
     classes: dict[str, list[str]] = {}
     for part, names in labels.items():
