@@ -33,19 +33,18 @@ def sweep(*arguments):
     return main(["sweep", *map(str, arguments), "--device", "cpu"])
 
 
-def test_each_run_is_an_ordinary_run_folder(file, tmp_path, capsys):
+def test_a_sweep_leaves_ordinary_run_folders_and_trains_none_again(file, tmp_path, monkeypatch, capsys):
     assert sweep(file) == 0
     folders = [tmp_path / "runs" / "mine" / f"quickdraw-seed{seed}" for seed in (0, 1)]
     assert [RunFolder(folder).metadata()["state"] for folder in folders] == ["finished", "finished"]
     assert all((folder / BEST).exists() for folder in folders)
     assert "tapnet compare runs/mine/quickdraw-seed0 runs/mine/quickdraw-seed1" in capsys.readouterr().out
-
-
-def test_a_finished_sweep_trains_nothing_again(file, monkeypatch, capsys):
-    assert sweep(file) == 0
     monkeypatch.setattr(Run, "step", None)  # a step would fail
     assert sweep(file) == 0
     assert "2 of 2 runs trained already, in runs/mine" in capsys.readouterr().err
+    file.write_text(FILE.replace("training.query: 2", "training.query: 3"))
+    assert sweep(file) == 2
+    assert "holds a run of another recipe" in capsys.readouterr().err
 
 
 def test_an_interrupted_sweep_continues_where_it_was(file, monkeypatch, capsys):
@@ -85,13 +84,6 @@ def test_a_recipe_that_cannot_be_trained_is_refused_before_the_first_run(file, t
     assert sweep(file) == 2
     assert "99999" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_folder_with_a_run_of_another_recipe_is_refused(file, capsys):
-    assert sweep(file) == 0
-    file.write_text(FILE.replace("training.query: 2", "training.query: 3"))
-    assert sweep(file) == 2
-    assert "holds a run of another recipe" in capsys.readouterr().err
 
 
 def test_list_prints_the_folders_and_trains_nothing(file, tmp_path, capsys):
