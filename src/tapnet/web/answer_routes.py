@@ -14,6 +14,7 @@ from pydantic import PlainValidator, WithJsonSchema
 
 from tapnet.inference import export, write_task
 from tapnet.inference.explanation import explain_features
+from tapnet.inference.model_selection import LeaveOneOut
 from tapnet.inference.picture import Picture, draw_picture, hardest_classes
 from tapnet.inference.predictor import AUTO, Reject
 from tapnet.inference.scoring import Confusion
@@ -66,10 +67,11 @@ def _explain(engine: Engine, task: str, upload: bodies.Upload, reject: Reject) -
     images = upload.images(engine.settings.limits)
     if len(images) != 1:
         raise Problem(422, f"Expected one image to explain, got {len(images)}.")
-    pixels = engine.read(images, loaded.model)[0].pixels
-    features = engine.embed(loaded.model, [pixels])
-    _, rejected = loaded.predictor.answer_features(features, reject)
-    explanation = explain_features(loaded.predictor, features, pixels)
+    predictor = loaded.predictor
+    pixels = engine.read(images, predictor.network)[0].pixels
+    features = engine.embed(predictor.network, [pixels])
+    _, rejected = predictor.answer_features(features, reject)
+    explanation = explain_features(predictor, features, pixels)
     nearest = [
         bodies.NeighborBody(id=loaded.example_ids[near.index], label=near.label, similarity=near.similarity)
         for near in explanation.nearest
@@ -91,38 +93,35 @@ async def task_map(task: Id, engine: EngineDep) -> bodies.MapBody:
 
 def _map(engine: Engine, task_id: str) -> bodies.MapBody:
     loaded = engine.load(task_id)
-    task, logits = loaded.task, loaded.predictor.example_logits
-    hardest = hardest_classes(logits, task.examples.labels)
+    task, network, left_out = loaded.predictor.task, loaded.predictor.network, loaded.left_out
+    logits, labels = loaded.predictor.example_logits, task.examples.labels
     return bodies.MapBody(
         revision=loaded.stored.revision,
         classes=list(task.classes),
         method=task.method,
-        methods=list(loaded.model.offered_methods(way=2)),
+        methods=list(network.offered_methods(way=2)),
         network=task.network,
         projection_dim=loaded.stored.projection_dim,
-        dimensions=loaded.model.method_named(task.method).max_projection_dim,
-        picture=_picture(loaded, draw_picture(logits, task.examples.labels, hardest, None)),
-        leave_one_out=_left_out(loaded),
+        dimensions=network.method_named(task.method).max_projection_dim,
+        picture=_picture(loaded, draw_picture(logits, labels, hardest_classes(logits, labels), None)),
+        leave_one_out=None if left_out is None else _leave_one_out(left_out, task.classes),
     )
 
 
 def _picture(loaded: LoadedTask, picture: Picture) -> bodies.PictureBody:
-    labels = loaded.task.examples.labels
+    labels, points = loaded.predictor.task.examples.labels, np.round(picture.points, 5).tolist()
     return bodies.PictureBody(
         classes=list(picture.classes),
         centers=picture.centers.tolist(),
         examples=[
             bodies.ExamplePoint(id=loaded.example_ids[row], label=int(labels[row]), point=point)
-            for row, point in zip(picture.examples, np.round(picture.points, 5).tolist(), strict=True)
+            for row, point in zip(picture.examples, points, strict=True)
         ],
         query=None if picture.query is None else np.round(picture.query, 5).tolist(),
     )
 
 
-def _left_out(loaded: LoadedTask) -> bodies.LeaveOneOutBody | None:
-    left_out, classes = loaded.left_out, loaded.task.classes
-    if left_out is None:
-        return None
+def _leave_one_out(left_out: LeaveOneOut, classes: tuple[str, ...]) -> bodies.LeaveOneOutBody:
     confusion = Confusion.of(classes, [(classes[truth], classes[guess]) for truth, guess in left_out.pairs])
     values = {name: getattr(left_out, name) for name in ("hits", "total", "accuracy", "interval")}
     return bodies.LeaveOneOutBody(**values, confusion=confusion.counts.tolist())
@@ -144,7 +143,7 @@ def _file(engine: Engine, task: str, ending: str) -> Response:
     loaded = engine.load(task)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"task{ending}"
-        (export if ending == ".onnx" else write_task)(loaded.task, path)
+        (export if ending == ".onnx" else write_task)(loaded.predictor.task, path)
         content = path.read_bytes()
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", loaded.stored.name).strip("-") or "task"
     headers = {"Content-Disposition": f'attachment; filename="{name}{ending}"'}

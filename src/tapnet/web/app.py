@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from functools import partial
 from importlib.resources import files
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import parse_qs
 
 from anyio import to_thread
@@ -22,7 +23,6 @@ from starlette.middleware import Middleware
 from tapnet import __version__
 from tapnet.data.preprocessing import readable_formats
 from tapnet.web import answer_routes, metrics, task_routes
-from tapnet.web.bodies import About
 from tapnet.web.database import Database
 from tapnet.web.engine import Engine, EngineDep
 from tapnet.web.problems import Problem, ProblemBody, describe_problems, install_handlers
@@ -31,11 +31,7 @@ from tapnet.web.settings import Settings
 from tapnet.web.store import Store
 
 STATIC = files("tapnet.web") / "static"
-EVERYWHERE = describe_problems(400, 401, 403, 404, 405, 409, 413, 415, 421, 422, 429, 431, 500, 503)
-DESCRIPTION = (
-    "Teach a classifier of images by a few examples, and ask it. Errors are `application/problem+json` with one "
-    "sentence in `detail`."
-)
+DESCRIPTION = "Teach a classifier of images by a few examples, and ask it. Errors are `application/problem+json`."
 PAGES = {"/": "index.html", "/login": "login.html", "/favicon.ico": "icon.svg"}
 server = APIRouter()
 
@@ -62,7 +58,7 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,  # its page loads scripts from elsewhere
         redoc_url=None,
         openapi_url="/v1/openapi.json",
-        responses=EVERYWHERE,
+        responses=describe_problems(400, 401, 403, 404, 405, 409, 413, 415, 421, 422, 429, 431, 500, 503),
         middleware=[Middleware(Gate, settings=settings, token=token)],
     )
     install_handlers(app)
@@ -110,14 +106,10 @@ async def show_metrics(engine: EngineDep) -> Response:
 
 
 @server.get("/v1/about")
-async def about(engine: EngineDep) -> About:
+async def about(engine: EngineDep) -> dict[str, Any]:
     """Get the version, networks, image formats and limits of the server."""
-    return About(
-        version=__version__,
-        networks=engine.networks,
-        formats=list(readable_formats()),
-        limits=engine.settings.limits,
-    )
+    limits = asdict(engine.settings.limits)
+    return {"version": __version__, "networks": engine.networks, "formats": readable_formats(), "limits": limits}
 
 
 @server.get("/v1/drawing", response_class=Response, responses={200: {"content": {"image/png": {}}}})

@@ -9,33 +9,30 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import Generic, NamedTuple, TypeVar
-
-Question = TypeVar("Question")
-Answer = TypeVar("Answer")
+from typing import Any, NamedTuple
 
 BATCHES = 2  # at a time: one reads images while the other is with the network
 SECOND_BYTES = 100_000  # that have to wait for a second batch to start beside one: less is cheaper in one after it
 MOST_REQUESTS, MOST_BYTES = 32, 400_000  # of one batch; a larger request goes alone, beside the batches
 
 
-class _Waiting(NamedTuple, Generic[Question, Answer]):
-    question: Question
+class _Waiting(NamedTuple):
+    question: Any
     size: int
-    answer: asyncio.Future[Answer]
+    answer: asyncio.Future[Any]
 
 
-class Batcher(Generic[Question, Answer]):
+class Batcher:
     """Collects questions and has them answered in batches; everything but `answer` runs in the event loop."""
 
-    def __init__(self, pool: Executor, answer: Callable[[list[Question]], Sequence[Answer | Exception]]) -> None:
+    def __init__(self, pool: Executor, answer: Callable[[list[Any]], Sequence[Any]]) -> None:
         self._pool, self._answer = pool, answer
-        self._waiting: deque[_Waiting[Question, Answer]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._running: set[asyncio.Task[None]] = set()
 
-    async def ask(self, question: Question, size: int) -> Answer:
+    async def ask(self, question: Any, size: int) -> Any:
         """Return the answer to one question of so many bytes; raise the exception that stands in its place."""
-        waiting = _Waiting[Question, Answer](question, size, asyncio.get_running_loop().create_future())
+        waiting = _Waiting(question, size, asyncio.get_running_loop().create_future())
         if size > MOST_BYTES:
             await self._run([waiting])
         else:
@@ -62,9 +59,9 @@ class Batcher(Generic[Question, Answer]):
         self._running.discard(running)
         self._start()
 
-    async def _run(self, batch: Sequence[_Waiting[Question, Answer]]) -> None:
+    async def _run(self, batch: Sequence[_Waiting]) -> None:
         questions = [waiting.question for waiting in batch]
-        answers: Sequence[Answer | Exception]
+        answers: Sequence[Any]
         try:
             answers = await asyncio.get_running_loop().run_in_executor(self._pool, self._answer, questions)
         except Exception as error:

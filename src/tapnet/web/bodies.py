@@ -18,7 +18,6 @@ from tapnet.web.settings import Limits
 
 LONGEST_NAME = 100
 MOST_DIMENSIONS = 100_000
-_OTHER_FIELDS = 16  # of a form, besides the images
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -109,12 +108,6 @@ class ListedExample(ExampleBody):
     thumbnail: str
 
 
-class ExampleList(BaseModel):
-    """The examples of a task."""
-
-    examples: list[ListedExample]
-
-
 class Added(BaseModel):
     """The examples that were added, without those that the class had already, and the task as it is now."""
 
@@ -202,34 +195,19 @@ class MapBody(BaseModel):
     leave_one_out: LeaveOneOutBody | None
 
 
-class About(BaseModel):
-    """What this server offers."""
-
-    version: str
-    networks: list[str]
-    formats: list[str]
-    limits: Limits
-
-
 def _described(**schemas: dict[str, Any]) -> dict[str, Any]:
     """Return what OpenAPI says of a body of these types."""
     content = {kind: {"schema": schema} for kind, schema in schemas.items()}
     return {"requestBody": {"required": True, "content": content}}
 
 
-def _images(item: dict[str, str], **options: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "required": ["images"],
-        "properties": {"images": {"type": "array", "items": item}},
-    } | options
+def _images(item: dict[str, str]) -> dict[str, Any]:
+    return {"type": "object", "required": ["images"], "properties": {"images": {"type": "array", "items": item}}}
 
 
 _FILE = {"type": "string", "format": "binary"}
 _BASE64 = {"type": "string", "format": "byte", "contentEncoding": "base64"}  # for OpenAPI 3.0 and 3.1
-IMAGES_BODY = _described(
-    **{"multipart/form-data": _images(_FILE), "application/json": _images(_BASE64, additionalProperties=False)}
-)
+IMAGES_BODY = _described(**{"multipart/form-data": _images(_FILE), "application/json": _images(_BASE64)})
 FILE_BODY = _described(**{"application/octet-stream": _FILE})
 
 
@@ -258,8 +236,8 @@ class Upload:
 
     def _from_form(self, boundary: str, limits: Limits) -> list[bytes]:
         size = len(self.body)
-        most = {"part_limit": limits.images + _OTHER_FIELDS, "spool_limit": size + 1, "memory_limit": size + 1}
-        try:  # within these limits nothing is written to disk
+        most = {"part_limit": limits.images + 16, "spool_limit": size + 1, "memory_limit": size + 1}
+        try:  # with these limits a form has room for other fields, and nothing is written to disk
             parts = MultipartParser(io.BytesIO(self.body), boundary, size, **most)
             return [part.raw for part in parts if part.name == "images" and part.filename is not None]
         except (MultipartError, ValueError) as error:

@@ -25,7 +25,7 @@ from tapnet.inference.images import Example, read_images
 from tapnet.inference.model_selection import LeaveOneOut, leave_one_out
 from tapnet.inference.networks import EmbeddingModel
 from tapnet.inference.predictor import UNKNOWN, Reject, TaskPredictor, rank_classes
-from tapnet.inference.task import Examples, Task
+from tapnet.inference.task import Examples
 from tapnet.paths import bundled_checkpoints
 from tapnet.web import metrics
 from tapnet.web.batcher import Batcher
@@ -53,17 +53,12 @@ class LoadedTask:
     """A task fitted to its stored examples; `example_ids` are in the order of the task's examples."""
 
     stored: TaskBody
-    task: Task
-    model: EmbeddingModel
+    predictor: TaskPredictor
     example_ids: tuple[str, ...]
 
     @cached_property
     def left_out(self) -> LeaveOneOut | None:
-        return leave_one_out(self.task, self.model)
-
-    @cached_property
-    def predictor(self) -> TaskPredictor:
-        return TaskPredictor(self.task, self.model)
+        return leave_one_out(self.predictor.task, self.predictor.network)
 
 
 class Engine:
@@ -180,7 +175,7 @@ class Engine:
         projects = stored.projection_dim is not None and model.method_named(stored.method).max_projection_dim > 0
         options = {"projection_dim": stored.projection_dim} if projects else {}
         task = fit_task([one.name for one in full], examples, model, stored.method, options)
-        return LoadedTask(stored, task, model, tuple(example.id for _, example in rows))
+        return LoadedTask(stored, TaskPredictor(task, model), tuple(example.id for _, example in rows))
 
     def answer(self, questions: Sequence[Question]) -> list[bytes | Exception]:
         """Return for each question `Predictions` as JSON, or why not: one bad image does not spoil other requests.
@@ -194,14 +189,14 @@ class Engine:
             try:
                 loaded = load(question.task)
                 loaded.predictor.check_options(reject=question.reject)
-                images = self.read(question.upload.images(self.settings.limits), loaded.model)
+                images = self.read(question.upload.images(self.settings.limits), loaded.predictor.network)
                 read.append((number, question, loaded, [image.pixels for image in images]))
             except Exception as error:
                 answers[number] = error
-        read.sort(key=lambda row: (row[2].model.name, row[1].task, str(row[1].reject)))
-        for _, of_network in groupby(read, lambda row: row[2].model.name):
+        read.sort(key=lambda row: (row[2].predictor.network.name, row[1].task, str(row[1].reject)))
+        for _, of_network in groupby(read, lambda row: row[2].predictor.network.name):
             rows = list(of_network)
-            features = self.embed(rows[0][2].model, [image for *_, pixels in rows for image in pixels])
+            features = self.embed(rows[0][2].predictor.network, [image for *_, pixels in rows for image in pixels])
             for (_, reject), of_task in groupby(rows, lambda row: (row[1].task, row[1].reject)):
                 asked = list(of_task)
                 sizes = [len(pixels) for *_, pixels in asked]
@@ -210,7 +205,7 @@ class Engine:
                 ends = np.cumsum(sizes)
                 for (number, question, loaded, _), size, end in zip(asked, sizes, ends, strict=True):
                     of_question = slice(end - size, end)
-                    ranked = rank_classes(probabilities[of_question], loaded.task.classes, question.top)
+                    ranked = rank_classes(probabilities[of_question], loaded.predictor.classes, question.top)
                     predictions = map(prediction_body, ranked, map(bool, rejected[of_question]))
                     answers[number] = to_json({"predictions": list(predictions)})
         return [answers[number] for number in range(len(questions))]

@@ -20,7 +20,7 @@ from fastapi import Body, Path, Query
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, Table, delete, func, select, update
 
-from tapnet.web.bodies import ClassBody, ExampleBody, ExampleList, ListedExample, Name, TaskBody, TaskList, TaskSummary
+from tapnet.web.bodies import ClassBody, ExampleBody, ListedExample, Name, TaskBody, TaskList, TaskSummary
 from tapnet.web.database import NEVER, Database, classes, examples, schema_version, tasks
 from tapnet.web.problems import Problem, missing
 from tapnet.web.settings import Limits
@@ -184,7 +184,7 @@ class Store:
             connection.execute(update(tasks).where(tasks.c.id == task).values(state=state + step))
             return _task(connection, task)
 
-    def list_examples(self, task: Id) -> ExampleList:
+    def list_examples(self, task: Id) -> dict[str, list[ListedExample]]:
         """List the examples of all classes, with the addresses of their thumbnails."""
         listed = [
             ListedExample(
@@ -196,7 +196,7 @@ class Store:
             for one in self.get_task(task).classes
             for example in one.examples
         ]
-        return ExampleList(examples=listed)
+        return {"examples": listed}
 
     def thumbnail(self, task: str, example: str) -> bytes:
         """Return the small JPEG of an example."""

@@ -147,12 +147,10 @@ def _kept_method(engine: Engine, task: Task, model: EmbeddingModel) -> tuple[str
     options = {key: value for key, value in task.options.items() if defaults.get(key) != value}
     if (task.method, options) == choose_method(model)[:2]:
         return None, None
-    if task.method not in model.offered_methods(way=2):
-        raise Problem(422, f"This server cannot fit the method {task.method!r}.")
     dim = options.pop("projection_dim", None)
     if options:
         raise Problem(422, f"The task has the option {next(iter(options))!r}, which this server does not keep.")
-    if dim is not None and (type(dim) is not int or not 1 <= dim <= bodies.MOST_DIMENSIONS):
+    if dim is not None and type(dim) is not int:
         raise Problem(422, f"Expected `projection_dim` to be a whole number above 0, got {dim!r}.")
     engine.check_method(task.network, task.method, dim)
     return task.method, dim
