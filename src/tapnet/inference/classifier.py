@@ -150,7 +150,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the network, or what stands for it where vectors come from elsewhere."""
         if self.network_ == FEATURES:
             return vector_model(self.n_features_in_)
-        network = self._network()
+        network = load_network(self.network_, self.device).embedding_as(self.precision_)
         if math.prod(network.feature_shape) != self.n_features_in_:
             raise UserError(
                 f"The network {self.network_!r} has features of shape {network.feature_shape}, got vectors of "
@@ -158,10 +158,6 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 parameter="network",
             )
         return network
-
-    def _network(self) -> EmbeddingModel:
-        """Return the network, embedding images as the examples were."""
-        return load_network(self.network_, self.device).embedding_as(self.precision_)
 
     def _read(
         self, X: Any, reset: bool, thumbnail: bool = False
@@ -173,16 +169,17 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if self.network == AUTO:
                 self.network_ = choose_network(X).name if are_images(X) else FEATURES
             if self.network_ != FEATURES:
-                self.precision_ = load_network(self.network_, self.device).precision
+                network = load_network(self.network_, self.device)
+                self.precision_ = network.precision
+                if are_images(X):
+                    self.n_features_in_ = math.prod(network.feature_shape)
         if not are_images(X):
             vectors = validate_data(self, X, reset=reset, dtype=np.float64)
             check_features(tensor(vectors))
             return vectors, tuple(sha256(row.tobytes()).hexdigest() for row in vectors), (b"",) * len(vectors)
-        network = self._network()
-        read = read_images(X, network.image_preprocessing, thumbnails=thumbnail)
-        if reset:
-            self.n_features_in_ = math.prod(network.feature_shape)
-        return network.embed_examples(example for _, example in readable(read, on_unreadable=None))
+        model = self._model()
+        read = read_images(X, model.image_preprocessing, thumbnails=thumbnail)
+        return model.embed_examples(example for _, example in readable(read, on_unreadable=None))
 
 
 def _check_unusable(X: Any) -> None:

