@@ -161,15 +161,14 @@ def test_explanation_agrees_with_the_prediction(path, new, tmp_path):
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_explanation_of_up_to_three_classes_shows_the_plane_in_which_the_closest_center_wins(
-    classes, task, new, tmp_path
-):
+def test_explanation_shows_a_picture_in_which_the_closest_center_wins(classes, task, new, tmp_path):
     few = remove(task, classes=task.classes[classes:])
     for image in [image for name in few.classes for image in new[name]]:
-        found = explain(few, image)
-        distances = np.square(found.planes.centers[1] - found.place).sum(axis=1)
-        assert few.classes[distances.argmin()] == found.label
-    assert found.figure(tmp_path / "why.png").stat().st_size > 10_000
+        explanation = explain(few, image)
+        picture = explanation.picture
+        nearest = np.square(picture.centers - picture.query).sum(axis=1).argmin()
+        assert few.classes[picture.classes[nearest]] == explanation.label
+    assert explanation.figure(tmp_path / "why.png").stat().st_size > 10_000
 
 
 def test_description_of_a_task_counts_its_examples(path, task):
