@@ -47,6 +47,10 @@ class Data:
     train_split: str = "train"
     options: Options = dataclasses.field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if own := sorted(self.options.keys() & {"name", "split", "root"}):
+            raise UserError(f"the options of a dataset are rotations and one_rotation_per_class, got {', '.join(own)}")
+
     def images(self, split: str, root: str | None = None) -> ImageSet:
         """Return one split; `root`, if given, overrides the folder in the recipe."""
         return load_dataset(self.name, split, root or self.root, **self.options)

@@ -342,6 +342,7 @@ MISTAKES = [
     ("train quickdraw --set trainig.shot=1 seed=3", "trainig.shot=1: `trainig` is not a key"),
     ("train quickdraw --set seed=[1", "seed=[1: the value is not YAML"),
     ("train quickdraw --set data.name=imagenet", "'imagenet'"),
+    ("train quickdraw --set data.options.name=x", "the options of a dataset are rotations and one_rotation_per_class"),
     ("train quickdraw --set method.options=3", "method.options"),
     ("train quickdraw --set method.options.projection_dim=abc", "a whole number or None, got 'abc'"),
     ("train quickdraw --set backbone.options.widths=5", "`widths` needs 4 values from 1 on, one per block, got 5"),
