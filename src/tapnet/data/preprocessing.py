@@ -190,20 +190,23 @@ def with_image(
         width, height = image.size
         if max(width, height) > MOST_ELONGATED * min(width, height):
             return Unreadable(f"{width}×{height} pixels: an image may be {MOST_ELONGATED} times longer than wide")
-        too_large = TooLarge(
-            f"{width}×{height} pixels, where at most {limit:,} are decoded (a JPEG, which is reduced, may have "
-            f"{JPEG_FACTOR} times as many): make it smaller or raise the limit"
-        )
         if width * height > limit * JPEG_FACTOR:
-            return too_large
+            return _too_large(width, height, limit)
         if side is not None or width * height > limit:
             image.draft(image.mode, (side or LARGE_SIDE, side or LARGE_SIDE))
         if (pixels := image.width * image.height) > limit:
-            return too_large
+            return _too_large(width, height, limit)
         with _one_large_at_a_time if pixels > LARGE_PIXELS else nullcontext():
             return use(LoadedImage(_eight_bits(image), _orientation(image)))
     except Exception as error:  # decoders raise almost anything on damaged bytes
         return Unreadable(_reason(raw, error))
+
+
+def _too_large(width: int, height: int, limit: int) -> TooLarge:
+    return TooLarge(
+        f"{width}×{height} pixels, where at most {limit:,} are decoded (a JPEG, which is reduced, may have "
+        f"{JPEG_FACTOR} times as many): make it smaller or raise the limit"
+    )
 
 
 def image_size(raw: bytes) -> tuple[int, int] | Unreadable:
@@ -252,6 +255,8 @@ def _open(raw: bytes | Pixels | Image.Image) -> Image.Image:
 
 def _orientation(image: Image.Image) -> Image.Transpose | None:
     """Return the transformation that turns a photograph upright, as its camera recorded."""
+    if not image.info:
+        return None
     try:
         return ORIENTATIONS.get(image.getexif().get(ORIENTATION, 1))
     except Exception:  # damaged metadata around a good image: it stays as it is
@@ -309,7 +314,7 @@ def _in_square(ink: Pixels) -> Pixels:
     A box longer than LARGEST_SIDE is reduced to it first, so that the square has a bounded size.
     """
     marked = ink > _PAPER
-    rows, columns = (np.flatnonzero(marked.any(axis=axis)) for axis in (1, 0))
+    (rows,), (columns,) = marked.any(axis=1).nonzero(), marked.any(axis=0).nonzero()
     if not len(rows):
         return ink
     box = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
