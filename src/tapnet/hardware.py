@@ -138,6 +138,15 @@ class Layout:
         return devices, nodes
 
 
+def check_meta_batch(meta_batch: int, processes: int) -> None:
+    """Raise UserError if processes cannot share the episodes of a step evenly."""
+    if meta_batch % processes:
+        raise UserError(
+            f"{processes} processes need training.meta_batch to be a multiple of {processes}, got {meta_batch}: for "
+            f"instance training.meta_batch={processes}."
+        )
+
+
 @contextmanager
 def launched(device: torch.device, precision: str, layout: Layout | None = None) -> Iterator[Fabric]:
     """Yield Lightning Fabric with its processes started; end their group on exit."""

@@ -180,7 +180,7 @@ def curves(out):
 
 def test_a_sweep_on_the_cluster_trains_what_one_process_trains(sweep, tmp_path):
     outcomes = list(train_on_ray(sweep.recipes, tmp_path / "ray", device="cpu"))
-    assert sorted((outcome.name, outcome.reason) for outcome in outcomes) == [(name, "") for name in sweep.recipes]
+    assert sorted(outcomes) == [(name, "") for name in sweep.recipes]
     assert unfinished(sweep.recipes, tmp_path / "ray") == {}
     train = partial(training.train, device="cpu", test=False)
     list(train_one_by_one(sweep.recipes, tmp_path / "plain", train))
@@ -198,7 +198,7 @@ def test_a_run_whose_worker_is_killed_is_resumed_elsewhere(sweep, tmp_path, monk
 
     outcomes = list(train_on_ray(recipes, out, device="cpu", watch=kill_once))
     assert killed
-    assert [outcome.reason for outcome in outcomes] == ["", ""]
+    assert [reason for _, reason in outcomes] == ["", ""]
     assert unfinished(recipes, out) == {}
 
 
@@ -219,7 +219,7 @@ def test_a_sweep_that_is_stopped_saves_its_runs(sweep, tmp_path):
 
 def test_a_run_that_fails_says_why_and_the_others_end(sweep, tmp_path):
     (tmp_path / "quickdraw-seed0").write_text("in the way")
-    outcomes = {outcome.name: outcome.reason for outcome in train_on_ray(sweep.recipes, tmp_path, device="cpu")}
+    outcomes = dict(train_on_ray(sweep.recipes, tmp_path, device="cpu"))
     assert outcomes["quickdraw-seed1"] == ""
     assert "quickdraw-seed0" in outcomes["quickdraw-seed0"]
 

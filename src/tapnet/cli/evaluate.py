@@ -93,8 +93,7 @@ def run_evaluate(args: argparse.Namespace) -> None:
     else:
         _print(measured, spreads)
     if args.out:
-        rows_of_text = [[one.name, *_row(result)] for one, result, _ in measured]
-        write_table(args.out, ["checkpoint", *_HEADINGS], rows_of_text)
+        write_table(args.out, ["checkpoint", *_HEADINGS], [[one.name, *_row(result)] for one, result, _ in measured])
     for one, result, _ in measured if args.record else ():
         state = str(RunFolder(Path(one.name)).metadata().get("state", "unknown"))  # unknown of a single file
         path = record(args.record, one.header, result, one.overlap.as_dict(), state, one.training_seconds)
@@ -105,11 +104,9 @@ def _spreads(measured: list[Measured], tasks: int) -> list[tuple[Evaluation, See
     """Return for each task the mean over the runs, with its variation over episodes and over seeds."""
     from tapnet.evaluation.evaluator import seed_spread
 
+    seeds = [opened.header.recipe.seed for opened, *_ in measured[::tasks]]
     by_task = [measured[task::tasks] for task in range(tasks)]
-    return [
-        (runs[0][1], seed_spread([accuracies for *_, accuracies in runs], [one.header.recipe.seed for one, *_ in runs]))
-        for runs in by_task
-    ]
+    return [(runs[0][1], seed_spread([accuracies for *_, accuracies in runs], seeds)) for runs in by_task]
 
 
 def _print(measured: list[Measured], spreads: list[tuple[Evaluation, SeedSpread]]) -> None:
@@ -191,15 +188,15 @@ def candidate(checkpoint: str, args: argparse.Namespace, precision: str | None =
     from tapnet.training.run_folder import RunFolder
 
     cache = None if getattr(args, "no_cache", False) else feature_cache()
-    how = evaluation_data(args), args.device, precision or args.precision, cache
-    opened = Candidate.open(checkpoint, *how, allow_overlap=args.allow_overlap)
+    data, precision = evaluation_data(args), precision or args.precision
+    opened = Candidate.open(checkpoint, data, args.device, precision, cache, allow_overlap=args.allow_overlap)
     if notes := opened.overlap.notes():
         print(f"Note on {checkpoint}: {' '.join(notes)}", file=sys.stderr)
     return replace(opened, training_seconds=RunFolder(Path(checkpoint)).training_seconds())
 
 
 def evaluation_data(args: argparse.Namespace) -> EvaluationData:
-    """Return the images by the options of `add_task`."""
+    """Return the images by the options `TASK`."""
     from tapnet.evaluation.candidates import EvaluationData
 
     return EvaluationData(args.split, args.dataset, args.root, args.rotations)
@@ -224,8 +221,7 @@ def run_quickstart(args: argparse.Namespace) -> None:
     from tapnet.recipe import load_recipe
     from tapnet.training.run_folder import RunFolder
 
-    other = [] if args.method == "tapnet" else [f"method={{name: {args.method}}}", f"name=quickdraw-{args.method}"]
-    recipe = load_recipe("quickdraw", [*other, *args.set])
+    recipe = load_recipe("quickdraw", args.set, args.method)
     train_with_progress(recipe, args.out, args.device, args.precision, resume=(args.out / LAST).exists(), test=False)
 
     method = load(args.out, resolve_device(args.device))

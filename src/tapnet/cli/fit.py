@@ -75,8 +75,7 @@ def run_fit(args: argparse.Namespace) -> None:
     chosen = {name: value for name in _OPTIONS if (value := getattr(args, name)) is not None}
     shown = ImageProgress()
     with shown.bar(len(folder)):
-        how = args.method, chosen, args.device, shown.unreadable, shown.advance
-        task = inference.fit(folder.classes, network, *how)
+        task = inference.fit(folder.classes, network, args.method, chosen, args.device, shown.unreadable, shown.advance)
     inference.write_task(task, args.out)
 
     shots = task.shots()

@@ -129,18 +129,10 @@ _SHARED: dict[str, dict[str, Any]] = {
     "--seed": {"type": int, "default": 0, "help": "the seed of the episodes (default: 0)"},
     "--episodes": {"type": int, "default": 2000, "help": "how many episodes (default: 2000)"},
     "--no-class-interval": {"action": "store_true", "help": "leave out the interval over classes: faster"},
-    "--labels": {
-        "type": input_path,
-        "metavar": "FILE",
-        "help": "a .csv or .jsonl file of paths and classes, in place of folders",
-    },
+    "--labels": {"type": input_path, "metavar": "FILE", "help": "a .csv or .jsonl file of paths and classes"},
     "--network": {"help": "path to the task's checkpoint, if it moved"},
     "--reject": {"type": _reject, "default": 0.0},
-    "--lose": {
-        "type": share,
-        "metavar": "SHARE",
-        "help": "share of the images of known classes that --reject auto may lose (default: 5%%)",
-    },
+    "--lose": {"type": share, "metavar": "SHARE", "help": "known images that --reject auto may lose (default: 5%%)"},
 }
 
 
@@ -166,16 +158,12 @@ def processes(args: argparse.Namespace, meta_batch: int | None = None) -> Abstra
 
     Raise UserError before any is started if they cannot share the episodes of a step, `meta_batch`, evenly.
     """
-    from tapnet.hardware import Layout, launched, resolve_device, resolve_precision
+    from tapnet.hardware import Layout, check_meta_batch, launched, resolve_device, resolve_precision
 
     device = resolve_device(args.device)
     layout = Layout(args.devices, args.num_nodes, args.strategy)
-    count = math.prod(layout.resolved())
-    if meta_batch is not None and meta_batch % count:
-        raise UserError(
-            f"{count} processes need training.meta_batch to be a multiple of {count}, got {meta_batch}: for instance "
-            f"training.meta_batch={count}."
-        )
+    if meta_batch is not None:
+        check_meta_batch(meta_batch, math.prod(layout.resolved()))
     return launched(device, resolve_precision(args.precision, device), layout)
 
 

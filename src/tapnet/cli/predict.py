@@ -1,17 +1,23 @@
-"""`tapnet predict TASK IMAGES`: the class of each image, written as it becomes known."""
+"""`tapnet predict TASK IMAGES`: the class of each image, written as it becomes known, or in part files."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+import time
 from collections.abc import Iterable
+from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tapnet import inference
 from tapnet.cli import options
-from tapnet.cli.output import ERRORS, ImageProgress, text_sink
+from tapnet.cli.output import ERRORS, ImageProgress, progress, text_sink
 from tapnet.errors import UserError
 from tapnet.inference.folders import copy_into_class
+from tapnet.jobs.batch import plan_batch
+from tapnet.jobs.sources import LISTS, TABLE, read_chunks
 from tapnet.text import pluralize
 
 if TYPE_CHECKING:
@@ -27,8 +33,8 @@ _EXAMPLES = """examples:
   tapnet predict birds.task s3://bucket/photos --engine ray --address auto --out s3://bucket/birds.parquet
 """
 _FORMS = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".txt": "table"}  # no image is overwritten by mistake
-_PARQUET = ".parquet"
-_LISTS = (".txt", ".list", ".lst", _PARQUET)
+_NAMED = 20  # unreadable images named on the terminal; the part files have all of them
+_LOG_SECONDS = 30
 
 
 def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,27 +67,27 @@ def _source(text: str) -> str:
 
 def _output(text: str) -> Path | str:
     """Parse --out: a folder of part files, which may be in a bucket, as text; else the path of a file."""
-    if text.rstrip("/").lower().endswith(_PARQUET):
+    if text.rstrip("/").lower().endswith(TABLE):
         return text.rstrip("/")
     if "://" in text:
-        raise argparse.ArgumentTypeError(f"expected a name that ends in {_PARQUET} in a bucket, got {text}")
-    return options.output_file(*_FORMS, _PARQUET)(text)
+        raise argparse.ArgumentTypeError(f"expected a name that ends in {TABLE} in a bucket, got {text}")
+    return options.output_file(*_FORMS, TABLE)(text)
 
 
 def run_predict(args: argparse.Namespace) -> None:
     options.check_lose(args)
     options.check_engine(args)
     if isinstance(args.out, str):
-        from tapnet.cli.parts import write_parts
-
-        write_parts(args)
+        _write_parts(args)
         return
     if args.engine or args.retry_unreadable:
         option = f"--engine {args.engine}" if args.engine else "--retry-unreadable"
         raise UserError(f"{option} works on Parquet files: add --out NAME.parquet.")
     options.check_not_read(args.out, [args.task, *args.images])
-    _check_outside(args.sort_into, args.images)
-    form = _form(args)
+    form, target = _form(args), args.sort_into
+    for folder in (Path(image) for image in args.images if target and Path(image).is_dir()):
+        if target.resolve().is_relative_to(folder.resolve()):  # the next time the copies would be read, too
+            raise UserError(f"{target} is in {folder}, whose images are read: give --sort-into a folder elsewhere.")
 
     predictor = inference.open_predictor(args.task, args.network, args.device or "cpu")
     predictor.check_options(args.top, args.reject, args.lose)
@@ -99,23 +105,24 @@ def run_predict(args: argparse.Namespace) -> None:
         try:
             for batch in predictor.predict_batches(images, args.top, args.reject, shown.unreadable, args.lose):
                 write(batch)
-                for prediction in batch if args.sort_into else ():
+                for prediction in batch if target else ():
                     path = getattr(prediction.image, "location", None) or str(prediction.image)  # of a list, relative
-                    copy_into_class(Path(path), prediction.label, args.sort_into)
+                    copy_into_class(Path(path), prediction.label, target)
                 done += len(batch)
                 shown.advance(len(batch))
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"Stopped after {pluralize(done, 'image')}, all of them written.") from None
-    if places := [str(path) for path in (args.out, args.sort_into) if path]:
+    if places := [str(path) for path in (args.out, target) if path]:
         ERRORS.print(f"{pluralize(done, 'image')}: {' and '.join(places)}")
     shown.finish(skipped)
 
 
 def _find_images(args: argparse.Namespace, skipped: Skipped) -> tuple[int, Iterable[ImageInput]]:
     """Return how many images there are, and the images: in files and folders, or also in lists, tables and buckets."""
-    if any("://" in name or name.lower().endswith(_LISTS) or any(Path(name).glob("*.parquet")) for name in args.images):
-        from tapnet.jobs.sources import read_chunks
-
+    endings = (*LISTS, TABLE)
+    if any(
+        "://" in name or name.lower().endswith(endings) or any(Path(name).glob(f"*{TABLE}")) for name in args.images
+    ):
         chunks = list(read_chunks(args.images, args.column, skipped))
         if args.sort_into and (elsewhere := next(filter(None, (chunk.not_local() for chunk in chunks)), None)):
             raise UserError(f"--sort-into copies files of this machine, got {elsewhere}: leave it out.")
@@ -137,8 +144,53 @@ def _form(args: argparse.Namespace) -> str:
     return str(args.format)
 
 
-def _check_outside(target: Path | None, images: list[str]) -> None:
-    """Raise UserError if copies would come into a folder that is read: the next time they would be read, too."""
-    folders = [Path(image) for image in images if Path(image).is_dir()]
-    if target and (inside := [folder for folder in folders if target.resolve().is_relative_to(folder.resolve())]):
-        raise UserError(f"{target} is in {inside[0]}, whose images are read: give --sort-into a folder elsewhere.")
+def _write_parts(args: argparse.Namespace) -> None:
+    """Predict what is missing in the part files, showing progress; exit with code 1 if an image could not be read."""
+    if args.format or args.sort or args.sort_into:
+        raise UserError("--json, --csv, --sort and --sort-into cannot be combined with Parquet files: leave them out.")
+    if args.engine:
+        from tapnet.jobs.on_ray import import_ray, predict_on_ray
+
+        import_ray()
+    names = "network", "column", "top", "reject", "lose", "retry_unreadable"
+    job = plan_batch(args.task, args.images, args.out, **{name: getattr(args, name) for name in names})
+    if already := job.total - job.remaining:
+        ERRORS.print(f"{args.out} holds {already:,} of {pluralize(job.total, 'image')} already.")
+    cluster = args.address, args.workers, args.device or "auto"
+    parts = predict_on_ray(job, *cluster) if args.engine else job.run(args.device or "cpu")
+    done = unreadable = 0
+    try:
+        with progress("images") if sys.stderr.isatty() else nullcontext(TextProgress()) as show:
+            for part in parts:
+                for file, reason in part.unreadable[: max(0, _NAMED - unreadable)]:
+                    ERRORS.print(f"{file}: {reason}")
+                unreadable += len(part.unreadable)
+                done += part.images
+                show(done, job.remaining)
+    except KeyboardInterrupt:
+        words = f"Stopped after {pluralize(done, 'image')}, all of them written; the same command continues."
+        raise KeyboardInterrupt(words) from None
+    if done:
+        ERRORS.print(f"{pluralize(done, 'image')}: {args.out}")
+    for line in job.skipped.lines():
+        ERRORS.print(line)
+    if unreadable:
+        ERRORS.print(f"{pluralize(unreadable, 'image')} could not be read: the column reason says why.")
+        raise SystemExit(1)
+
+
+class TextProgress:
+    """Prints every now and then how many images are done and how long the rest will take, if there is no terminal."""
+
+    first, began, printed = 0, 0.0, 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if not self.first:  # the time until the first part is that of starting; the next may come at once
+            self.first, self.began, self.printed = done, now, now
+        if now - self.printed < _LOG_SECONDS or done == total:
+            return
+        self.printed = now
+        rate = (done - self.first) / (now - self.began)
+        left = timedelta(seconds=round((total - done) / rate))
+        ERRORS.print(f"{done:,} of {pluralize(total, 'image')}, {rate:.1f} per second, {left} left")

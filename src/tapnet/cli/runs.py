@@ -56,13 +56,12 @@ def run_sweep(args: argparse.Namespace) -> None:
     todo = unfinished(sweep.recipes, out, sweep.test)
     if done := len(sweep.recipes) - len(todo):
         ERRORS.print(f"{done} of {pluralize(len(sweep.recipes), 'run')} trained already, in {out}")
-    failed = [outcome for outcome in _train(todo, out, args, sweep.test) if outcome.reason]
+    failed = [f"{name} failed: {reason}" for name, reason in _train(todo, out, args, sweep.test) if reason]
     folders = [out / name for name in sweep.recipes]
     if trained := _summaries(folders):
         _print_runs(trained)
-    for outcome in failed:
-        ERRORS.print(f"{outcome.name} failed: {outcome.reason}")
     if failed:
+        ERRORS.print(*failed, sep="\n")
         raise SystemExit(1)
     if len(folders) > 1:
         OUT.print(f"Compare them: {options.command('compare', *folders)}")
@@ -77,9 +76,9 @@ def train_all(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace) -
     for name in recipes:
         if name not in todo:
             print(f"{name}: trained already, in {out / name}", file=sys.stderr)
-    for outcome in _train(todo, out, args, test=False):
-        if outcome.reason:
-            raise UserError(f"{outcome.name} failed: {outcome.reason}")
+    for name, reason in _train(todo, out, args, test=False):
+        if reason:
+            raise UserError(f"{name} failed: {reason}")
 
 
 def _train(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace, test: bool) -> Iterator[Outcome]:
@@ -106,9 +105,9 @@ def _train(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace, test
 
         where = args.address, args.workers, args.device, args.precision
         try:
-            for outcome in train_on_ray(recipes, out, *where, test, watch):
-                print(f"{outcome.name}: {'failed' if outcome.reason else 'trained'}", file=sys.stderr)
-                yield outcome
+            for name, reason in train_on_ray(recipes, out, *where, test, watch):
+                print(f"{name}: {'failed' if reason else 'trained'}", file=sys.stderr)
+                yield name, reason
         except KeyboardInterrupt:
             words = f"Stopped; the runs in {out} have saved their state and the same command continues."
             raise KeyboardInterrupt(words) from None

@@ -48,8 +48,7 @@ def run_score(args: argparse.Namespace) -> None:
     folder, shown = options.labeled_images(args.folder, args.labels), ImageProgress()
     options.check_not_read(args.out, [args.labels, *chain.from_iterable(folder.classes.values())])
     with shown.bar(len(folder)):
-        how = shown.unreadable, shown.advance, args.reject, args.lose
-        result = inference.score(predictor, folder.classes, *how)
+        result = inference.score(predictor, folder.classes, shown.unreadable, shown.advance, args.reject, args.lose)
     if result.fitted:
         of_all = f"{result.fitted} of {pluralize(len(result.predictions), 'image')}"
         ERRORS.print(f"{of_all} were examples of the task: new ones may do worse.")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tapnet.cli.output import OUT
 from tapnet.errors import UserError
+from tapnet.text import install_hint
 
 if TYPE_CHECKING:
     from tapnet.web.settings import Settings
@@ -82,7 +83,7 @@ def run_serve(args: argparse.Namespace) -> None:
         from tapnet.web.app import create_app
         from tapnet.web.security import BoundedHeaders
     except ModuleNotFoundError as error:
-        raise UserError(f"Serving needs {error.name}: pip install 'tapnet[web]'.") from None
+        raise UserError(f"Serving needs {error.name}: {install_hint('web')}.") from None
     settings = replace(settings, port=_check_startable(settings))
     options: dict[str, Any] = {
         "host": settings.host,

@@ -65,8 +65,10 @@ def run_train(args: argparse.Namespace) -> None:
         return
     folder = args.resume or args.out or Path("runs") / recipe.name
     with options.processes(args, recipe.training.meta_batch) as fabric:
-        test, how = not args.no_test, (args.device, args.precision, args.resume is not None)
-        best = train_with_progress(recipe, folder, *how, fabric, tensorboard=args.tensorboard, test=test)
+        test, resume = not args.no_test, args.resume is not None
+        best = train_with_progress(
+            recipe, folder, args.device, args.precision, resume, fabric, tensorboard=args.tensorboard, test=test
+        )
         if hardware.rank() == 0:
             if test:
                 run = RunFolder(folder)

@@ -214,7 +214,7 @@ def train_on_ray(
                         ray.get(run)
                     except ray.exceptions.RayError as error:
                         reason = _plain_reason(error)
-                    yield Outcome(name, reason)
+                    yield name, reason
                 watch()
         finally:
             for run in running:

@@ -35,6 +35,7 @@ from tapnet.training.run_folder import EVALUATION, RunFolder
 
 _listed = BeforeValidator(lambda value: value if isinstance(value, list) else [value])
 _Several = Annotated[list[Any], Field(min_length=1), _listed]  # one value, or several
+Outcome = tuple[str, str]  # the name of a run, and why it failed, or nothing
 
 
 class _Runs(BaseModel):
@@ -74,13 +75,9 @@ def read_sweep(path: str | Path) -> Sweep:
     except ValidationError as error:
         problem = error.errors()[0]
         key = ".".join(map(str, problem["loc"])) or "the file"
-        reason = (
-            "is not a key of a sweep"
-            if problem["type"] == "extra_forbidden"
-            else problem["msg"].partition(" or instance")[0]
-        )
-        got = shorten(repr(problem["input"]), 60)
-        keys = ", ".join(_File.model_fields)
+        unknown = problem["type"] == "extra_forbidden"
+        reason = "is not a key of a sweep" if unknown else problem["msg"].partition(" or instance")[0]
+        got, keys = shorten(repr(problem["input"]), 60), ", ".join(_File.model_fields)
         raise UserError(f"{path}, {key}: {reason}, got {got}; the keys of a sweep are {keys}.") from None
     except (yaml.YAMLError, UnicodeDecodeError, IsADirectoryError) as error:
         raise UserError(f"{path} is not a YAML file: {one_line(error)}.") from None
@@ -112,14 +109,6 @@ def _expand(entry: dict[str, Any], path: Path) -> Iterator[tuple[str, Recipe]]:
         yield name, changed(recipe, [f"name={json.dumps(name)}"])
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a run of a sweep ended: `reason` is empty unless it failed."""
-
-    name: str
-    reason: str = ""
-
-
 def check_trainable(recipes: Mapping[str, Recipe]) -> None:
     """Raise UserError if one of the recipes could not be trained, before the first one is."""
     for recipe in recipes.values():
@@ -133,17 +122,17 @@ def unfinished(recipes: Mapping[str, Recipe], out: Path, test: bool = False) -> 
 
     Raise UserError if a folder holds a finished run of another recipe.
     """
-    return {name: recipe for name, recipe in recipes.items() if not _is_finished(recipe, out / name, test)}
-
-
-def _is_finished(recipe: Recipe, folder: Path, test: bool) -> bool:
-    run = RunFolder(folder)
-    if run.metadata().get("state") != "finished" or not can_resume(folder):
-        return False
-    images = recipe.data.images(recipe.data.train_split)
-    if read_header(folder / LAST).recipe != recipe.with_num_classes(len(images.class_names)):
-        raise UserError(f"{folder} holds a run of another recipe: give another folder.", parameter="out")
-    return not test or (folder / EVALUATION).exists() or bool(run.metadata().get("not_tested"))
+    todo = dict(recipes)
+    for name, recipe in recipes.items():
+        folder, metadata = out / name, RunFolder(out / name).metadata()
+        if metadata.get("state") != "finished" or not can_resume(folder):
+            continue
+        images = recipe.data.images(recipe.data.train_split)
+        if read_header(folder / LAST).recipe != recipe.with_num_classes(len(images.class_names)):
+            raise UserError(f"{folder} holds a run of another recipe: give another folder.", parameter="out")
+        if not test or (folder / EVALUATION).exists() or metadata.get("not_tested"):
+            del todo[name]
+    return todo
 
 
 def can_resume(folder: Path) -> bool:
@@ -152,14 +141,11 @@ def can_resume(folder: Path) -> bool:
 
 
 def train_one_by_one(recipes: Mapping[str, Recipe], out: Path, train: Callable[..., object]) -> Iterator[Outcome]:
-    """Train each run in its folder in `out` by `train(recipe, folder, resume)`, one after the other.
-
-    Yield how it ended: a run that fails does not keep the others from being trained.
-    """
+    """Train each run in its folder in `out` by `train(recipe, folder, resume)`, one after the other, whichever fail."""
     for name, recipe in recipes.items():
+        reason = ""
         try:
             train(recipe, out / name, resume=can_resume(out / name))
         except (UserError, OSError) as error:
-            yield Outcome(name, one_line(error))
-        else:
-            yield Outcome(name)
+            reason = one_line(error)
+        yield name, reason

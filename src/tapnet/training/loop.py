@@ -149,12 +149,8 @@ class Run:
 
     def _prepare(self, resume: bool) -> None:
         """Load the data and build the method, or raise UserError, without waiting for another process."""
-        training, processes = self.recipe.training, hardware.world_size()
-        if training.meta_batch % processes:
-            raise UserError(
-                f"{processes} processes need training.meta_batch to be a multiple of {processes}, got "
-                f"{training.meta_batch}: for instance training.meta_batch={processes}."
-            )
+        training = self.recipe.training
+        hardware.check_meta_batch(training.meta_batch, hardware.world_size())
         splits = self.recipe.data.train_split, self.recipe.validation.split
         self.train_set, self.validation_set = map(self.recipe.data.images, splits)
         self.recipe = self.recipe.with_num_classes(len(self.train_set.class_names))
