@@ -1,5 +1,6 @@
 """How many files of the package one prediction, one training and one step of it enter, counted over their calls."""
 
+import re
 import sys
 import threading
 from itertools import pairwise
@@ -14,6 +15,13 @@ from tapnet.recipe import load_recipe
 from tapnet.training import Run
 
 ROOT = f"{Path(tapnet.__file__).parent}/"
+GUIDE = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def listed(heading):
+    """The files that CONTRIBUTING names in the table below a heading."""
+    table = GUIDE.partition(f"### {heading}\n")[2].partition("\n#")[0]
+    return {*re.findall(r"`([a-z_0-9/]+\.py)`", table)}
 
 
 def walk(work):
@@ -53,6 +61,7 @@ def test_one_image_enters_at_most_20_files_with_40_changes_of_folder(task):
     files, changes = walk(lambda: main(["predict", str(task), str(image)]))
     assert len(files) <= 20, sorted(files)
     assert changes <= 40
+    assert files == listed("One image, from file to answer")
 
 
 @pytest.mark.usefixtures("short_evaluation")
@@ -69,3 +78,4 @@ def test_step_of_training_enters_at_most_14_files(tmp_path):
     files, _ = walk(run.step)
     run.loader.close()
     assert len(files) <= 14, sorted(files)
+    assert files <= listed("One step of training")  # the next episode is drawn in another thread
