@@ -31,32 +31,27 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        wide_args, wide_kwargs = [*map(_widened, args)], {name: _widened(value) for name, value in kwargs.items()}
-        first, *others = *wide_args, *wide_kwargs.values(), None
-        if not _is_float(first) or first.dim() < 2:
-            got = f"{type_name(first)} of shape {tuple(first.shape)}" if isinstance(first, Tensor) else type_name(first)
+        wide_args, wide_kwargs = [*map(widened, args)], {name: widened(value) for name, value in kwargs.items()}
+        values = [*wide_args, *wide_kwargs.values()]
+        tensors = [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]
+        if not tensors or tensors[0] is not values[0] or values[0].dim() < 2:
+            got = type_name(values[0]) if values else "nothing"
+            got += f" of shape {tuple(values[0].shape)}" if values and isinstance(values[0], Tensor) else ""
             raise UserError(f"`{function.__name__}` takes tensors of floats of shape (..., n, dim), got {got}.")
-        dtypes = {type_name(value): None for value in (first, *others) if _is_float(value)}
-        if len(dtypes) > 1:
+        if len(dtypes := dict.fromkeys(map(type_name, tensors))) > 1:
             got = f"got {' and '.join(dtypes)}: convert them with .to(dtype)"
             raise UserError(f"`{function.__name__}` takes tensors of one dtype, {got}.")
-        with torch.autocast(first.device.type, enabled=False):
+        with torch.autocast(tensors[0].device.type, enabled=False):
             return function(*wide_args, **wide_kwargs)
 
     return wrapper
 
 
-def _is_float(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
-
-
-def _widened(value: Any) -> Any:
-    return widened(value) if _is_float(value) else value
-
-
-def widened(tensor: Tensor) -> Tensor:
-    """Return the tensor in float64 if it is that, else in float32."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+def widened(value: Any) -> Any:
+    """Return a tensor of floats in float64 if it is that, else in float32; anything else as it is."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return value
+    return value.to(torch.promote_types(value.dtype, torch.float32))
 
 
 def type_name(value: Any) -> str:

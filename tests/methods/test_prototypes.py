@@ -127,13 +127,11 @@ def test_classifier_learns_from_windows_smaller_than_the_images():
     assert all(parameter.grad.abs().sum() > 0 for parameter in method.parameters())
 
 
-@pytest.mark.parametrize("normalize_shots", [False, True])
-def test_classifier_scores_by_the_cosine_with_the_mean_of_averaged_maps(normalize_shots):
+def test_classifier_scores_by_the_cosine_with_the_mean_of_averaged_maps():
     """As the authors' code: the examples of a class are averaged first, and normalized after."""
-    method = classifier(normalize_shots=normalize_shots)
+    method = classifier()
     support, query = torch.rand(6, 1, 20, 20), torch.rand(4, 1, 20, 20)
     features = averaged(method, support)
-    features = F.normalize(features, dim=-1) if normalize_shots else features
     centroids = torch.stack([features[label == LABELS].mean(dim=0) for label in range(3)])
     expected = F.cosine_similarity(averaged(method, query)[:, None], centroids, dim=-1)
     torch.testing.assert_close(method(support, LABELS, query), expected)

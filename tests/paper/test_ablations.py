@@ -155,7 +155,8 @@ def test_batch_statistics_are_transductive_and_those_of_the_episode(small_tapnet
 
 def test_four_rotations_are_classified_each_by_itself_and_their_logits_added(small_tapnet, blobs):
     method, episode = RotatedViews(small_tapnet).eval(), episode_images(blobs, blobs.episodes(5, 2, 3)[0])
-    support, labels, query = episode.support_images, episode.support_labels, episode.query_images
+    support, query = episode.images.split(episode.sizes)
+    labels = episode.support_labels
     logits = method(support, labels, query)
     rotated = ((support.rot90(turns, (2, 3)), labels, query.rot90(turns, (2, 3))) for turns in range(4))
     torch.testing.assert_close(logits, sum(small_tapnet(*images) for images in rotated))

@@ -102,7 +102,8 @@ def test_projection_of_three_classes_is_a_plane_in_which_the_nearest_reference_i
     episode = episode_images(blobs, blobs.episodes(3, 2, 6)[0])
     _, _, plane = _spaces(small_tapnet, episode)
     nearest = torch.cdist(torch.from_numpy(plane[:-3]), torch.from_numpy(plane[-3:])).argmin(dim=1)
-    logits = small_tapnet(episode.support_images, episode.support_labels, episode.query_images)
+    support, query = episode.images.split(episode.sizes)
+    logits = small_tapnet(support, episode.support_labels, query)
     assert torch.equal(nearest, logits.argmax(dim=1))
 
 

@@ -6,18 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from tapnet.backbones.base import (
-    BLOCKS,
-    Backbone,
-    FeatureNormalization,
-    ImageShape,
-    block_sizes,
-    changed_options,
-    convolution,
-    halved,
-    halving,
-    normalization,
-)
+from tapnet.backbones import base
+from tapnet.backbones.base import BLOCKS, Backbone, ImageShape, changed_options, halved, normalization
 from tapnet.errors import UserError
 
 
@@ -43,13 +33,11 @@ class Conv4(Backbone):
         super().__init__()
         channels, height, width = image_shape
         self.image_shape = (channels, height, width)
-        blocks = block_sizes(channels, widths, dropout)
+        blocks = base.block_sizes(channels, widths, dropout)
         if not 0 <= pooled_blocks <= BLOCKS:
             raise UserError(f"`pooled_blocks` is from 0 to {BLOCKS}, got {pooled_blocks}.")
         self.average_top, self.pooled_blocks, self.padded = average_top, pooled_blocks, padded
-        self.blocks = nn.Sequential(
-            *(_block(*block, pooled=index < pooled_blocks, padded=padded) for index, block in enumerate(blocks))
-        )
+        self.blocks = nn.Sequential(*(_block(*sizes, k < pooled_blocks, padded) for k, sizes in enumerate(blocks)))
         self.top = nn.AvgPool2d(2) if average_top else nn.Identity()
         rows, columns = (halved(size, pooled_blocks, padded) for size in (height, width))
         if min(rows, columns) < 1:
@@ -59,7 +47,7 @@ class Conv4(Backbone):
         if self.dim == 0:
             raise UserError(f"Images of {height}×{width} are too small for the average pooling on top.")
         self.normalize = normalize
-        self.normalization = FeatureNormalization(self.dim) if normalize else nn.Identity()
+        self.normalization = base.FeatureNormalization(self.dim) if normalize else nn.Identity()
 
     def extra_repr(self) -> str:
         """Return the options that differ from their defaults and do not show in the weights."""
@@ -77,6 +65,6 @@ class Conv4(Backbone):
 
 def _block(inputs: int, outputs: int, dropout: float, pooled: bool, padded: bool) -> nn.Sequential:
     """Return a block with ReLU after the pooling: they commute, and there it is a quarter of the work."""
-    pooling = nn.Identity() if not pooled else halving() if padded else nn.MaxPool2d(2)
-    layers = convolution(inputs, outputs, padding=int(padded or not pooled)), normalization(outputs), pooling
+    pooling = nn.Identity() if not pooled else base.halving() if padded else nn.MaxPool2d(2)
+    layers = base.convolution(inputs, outputs, padding=int(padded or not pooled)), normalization(outputs), pooling
     return nn.Sequential(*layers, nn.ReLU(inplace=True), nn.Dropout(dropout))

@@ -9,18 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tapnet.backbones.base import (
-    BLOCKS,
-    Backbone,
-    FeatureNormalization,
-    ImageShape,
-    block_sizes,
-    changed_options,
-    convolution,
-    halved,
-    halving,
-    normalization,
-)
+from tapnet.backbones import base
+from tapnet.backbones.base import BLOCKS, Backbone, ImageShape, changed_options, halved, normalization
 from tapnet.errors import UserError
 
 
@@ -51,7 +41,7 @@ class ResNet12(Backbone):
         channels, height, width = image_shape
         self.image_shape = (channels, height, width)
         widths = self.default_widths if widths is None else tuple(widths)
-        blocks = block_sizes(channels, widths, dropout)
+        blocks = base.block_sizes(channels, widths, dropout)
         if four_rotations and height != width:
             raise UserError(f"`four_rotations` needs square images, got {height}×{width}: leave it out.")
         if branches < 1 or any(width % branches for width in widths):
@@ -66,7 +56,7 @@ class ResNet12(Backbone):
         self.map_shape = (channels, halved(height, BLOCKS), halved(width, BLOCKS))
         self.dim = math.prod(self.map_shape) if flatten else channels
         self.normalize = normalize
-        self.normalization = FeatureNormalization(self.dim) if normalize else nn.Identity()
+        self.normalization = base.FeatureNormalization(self.dim) if normalize else nn.Identity()
 
     def extra_repr(self) -> str:
         branches = changed_options(branches=(self.branches, 1))
@@ -101,14 +91,14 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            *(convolution(inputs, outputs, groups=input_groups), normalization(outputs), nn.ReLU(inplace=True)),
-            *(convolution(outputs, outputs, groups=groups), normalization(outputs), nn.ReLU(inplace=True)),
-            *(convolution(outputs, outputs, groups=groups), normalization(outputs)),
+            *(base.convolution(inputs, outputs, groups=input_groups), normalization(outputs), nn.ReLU(inplace=True)),
+            *(base.convolution(outputs, outputs, groups=groups), normalization(outputs), nn.ReLU(inplace=True)),
+            *(base.convolution(outputs, outputs, groups=groups), normalization(outputs)),
         )
         self.shortcut = nn.Sequential(
-            convolution(inputs, outputs, shortcut_kernel, groups=input_groups), normalization(outputs)
+            base.convolution(inputs, outputs, shortcut_kernel, groups=input_groups), normalization(outputs)
         )
-        self.pool = halving()
+        self.pool = base.halving()
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, images: Tensor) -> Tensor:

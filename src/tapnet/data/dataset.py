@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from tapnet.data.packed import Packed, is_packed, open_packed
-from tapnet.data.readers import SPLITS, Log, Source, Splits
+from tapnet.data.readers import SPLITS, Source, Splits
 from tapnet.data.readers.files import FileTree, open_file_tree
 from tapnet.errors import NotFoundError, UserError
 from tapnet.paths import data_root
@@ -20,7 +20,7 @@ from tapnet.text import abbreviate, pluralize
 MULTI_FILE = (".csv", ".npz", ".pickle", ".pkl")  # forms of several files in one folder
 SHARES = {"train": 0.64, "val": 0.16}  # of the classes, as in miniImageNet; the rest is test
 TIMEOUT = 30.0
-Reader = Callable[[FileTree, Splits, Log], Source | None]
+Reader = Callable[[FileTree], Source | None]
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ class Dataset:
             )
         return open_packed(folder)
 
-    def recognize(self, path: Path, log: Log) -> Source:
+    def recognize(self, path: Path, log: Callable[[str], None]) -> Source:
         """Return the images of the dataset at a path; raise UserError if none of its formats is there."""
         one_of_several = path.is_file() and path.suffix.lower() in MULTI_FILE
         tree = FileTree(path.parent, focus=path.name) if one_of_several else open_file_tree(path)
-        log_once = cache(log)  # a pickle is read once for its classes and again for its images
-        source = next(filter(None, (read(tree, self.splits, log_once) for read in self.formats.values())), None)
+        tree.known, tree.log = self.classes, cache(log)  # a pickle is read once for its classes, again for its images
+        source = next(filter(None, (read(tree) for read in self.formats.values())), None)
         if source is None:
             names = abbreviate(tree.names, 3) or "nothing"
             raise UserError(

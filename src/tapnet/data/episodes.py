@@ -38,7 +38,10 @@ class EpisodeSpec:
 
 @dataclass(frozen=True)
 class Episode:
-    """Positions in a dataset's label array; row k belongs to class `classes[k]`, whose label in the episode is k."""
+    """Positions in a dataset's label array; row k belongs to class `classes[k]`, whose label in the episode is k.
+
+    A batch of episodes has one more dimension in front.
+    """
 
     classes: Indices  # (way,)
     support: Indices  # (way, shot)
@@ -53,19 +56,6 @@ class Episode:
     def sizes(self) -> tuple[int, int, int]:
         """(way, shot, query)."""
         return *self.support.shape, self.query.shape[1]
-
-
-@dataclass(frozen=True)
-class EpisodeBatch:
-    """Episodes of one shape, as in `Episode` with one more dimension in front."""
-
-    classes: Indices  # (episodes, way)
-    support: Indices  # (episodes, way, shot)
-    query: Indices  # (episodes, way, query)
-
-    def to_global_indices(self, rows: Indices) -> EpisodeBatch:
-        """Return the same episodes as positions in a larger array, of which the sampler saw only these rows."""
-        return EpisodeBatch(self.classes, rows[self.support], rows[self.query])
 
 
 class EpisodeSampler:
@@ -101,8 +91,8 @@ class EpisodeSampler:
         batch = self.batch(index, index + 1)
         return Episode(batch.classes[0], batch.support[0], batch.query[0])
 
-    def batch(self, start: int, stop: int) -> EpisodeBatch:
-        """Return the episodes start, start + 1, … before stop, each equal to `self[i]`."""
+    def batch(self, start: int, stop: int) -> Episode:
+        """Return the episodes start, start + 1, … before stop as a batch, each equal to `self[i]`."""
         if start < 0 or stop > 2**64:
             raise UserError(f"Episodes are numbered from 0 to 2**64 - 1, got {start}.")
         way, shot, taken = self.spec.way, self.spec.shot, self.spec.shot + self.spec.query
@@ -116,7 +106,7 @@ class EpisodeSampler:
         rows = classes.reshape(-1)
         picks = _draw(image_bits.reshape(-1, taken), self._images.sizes[rows])
         images = self._images.members[self._images.offsets[rows][:, None] + picks].reshape(-1, way, taken)
-        return EpisodeBatch(self.classes[classes], images[..., :shot], images[..., shot:])
+        return Episode(self.classes[classes], images[..., :shot], images[..., shot:])
 
     def _bits(self, indices: range, count: int) -> NDArray[np.uint64]:
         """Return raw bits (episodes, count), each row from the generator keyed by seed and episode."""

@@ -25,7 +25,7 @@ from tapnet import hardware
 from tapnet.backbones.base import check_features
 from tapnet.data import ImageSet
 from tapnet.data.batches import class_labels
-from tapnet.data.episodes import EpisodeBatch, EpisodeSampler, EpisodeSpec, Indices
+from tapnet.data.episodes import Episode, EpisodeSampler, EpisodeSpec, Indices
 from tapnet.errors import NonFiniteError, UserError
 from tapnet.evaluation.embedding import cached_features, embed
 from tapnet.hardware import device_of, resolve_precision, to_float_tensor
@@ -161,7 +161,7 @@ class Evaluator:
         """Return the number of episodes with this many images each that together have `values` feature values."""
         return max(1, values // (images * math.prod(self.method.feature_shape))) if self.method.batched else 1
 
-    def _batch_accuracies(self, batch: EpisodeBatch) -> Accuracies:
+    def _batch_accuracies(self, batch: Episode) -> Accuracies:
         with torch.inference_mode():
             scores = self._scores(batch).detach()
         if not scores.abs().amax().isfinite():  # faster than to look at each
@@ -170,7 +170,7 @@ class Evaluator:
         correct = (scores.argmax(dim=-1) == answers).double().mean(dim=-1)
         return correct.cpu().numpy()
 
-    def _scores(self, batch: EpisodeBatch) -> Tensor:
+    def _scores(self, batch: Episode) -> Tensor:
         """Return logits (episodes, query, way), up to a constant per query."""
         if isinstance(self.method, PrototypeMethod) and self.method.prototypes_suffice:
             head = self.method.adapt_to(self.prototypes(batch.support))
@@ -183,7 +183,7 @@ class Evaluator:
             return self.method.logits(support, labels.expand(count, -1), query, way)
         return torch.stack([self.method.logits(support[i], labels, query[i], way) for i in range(count)])
 
-    def _linear_scores(self, head: LinearHead, batch: EpisodeBatch) -> Tensor:
+    def _linear_scores(self, head: LinearHead, batch: Episode) -> Tensor:
         size = self._batch_size(batch.query[0].size, _CACHE_VALUES) if self.device.type == "cpu" else len(batch.query)
         scores = []
         for start in range(0, len(batch.query), size):
@@ -245,7 +245,8 @@ class Evaluator:
         size = self._batch_size(spec.way * (spec.shot + spec.query))
         starts = range(0, spec.episodes, size)
         batches = (sampler.batch(start, min(start + size, spec.episodes)) for start in starts)
-        return np.concatenate([self._batch_accuracies(batch.to_global_indices(rows)) for batch in batches])
+        episodes = (Episode(batch.classes, rows[batch.support], rows[batch.query]) for batch in batches)
+        return np.concatenate([self._batch_accuracies(batch) for batch in episodes])
 
 
 def mean_and_ci95(values: Accuracies) -> tuple[float, float]:

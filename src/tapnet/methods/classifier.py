@@ -13,42 +13,32 @@ from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
 from tapnet.functional import class_prototypes, widened
 from tapnet.methods.base import EpisodeLoss, FunctionHead, Head, Method, cross_entropy
-from tapnet.methods.centroid import cosine_head, mean_directions
+from tapnet.methods.centroid import cosine_head
 
 
 class ClassifierBaseline(Method):
     """Trained to classify all training classes; assigns each query to the class with the largest cosine.
 
     Features are the means of the last maps, in training as at test; a class has the direction of the mean of its
-    examples, or with `normalize_shots` of the mean of their directions. The classifier is one linear layer, so it also
-    learns from smaller windows of the images (augmentation `window`). Other methods can start from its backbone:
-    `tapnet train RECIPE --from RUN`.
+    examples. The classifier is one linear layer, so it also learns from smaller windows of the images (augmentation
+    `window`). Other methods can start from its backbone: `tapnet train RECIPE --from RUN`.
     """
 
     takes_windows = True
     training_only = ("classifier",)
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        num_classes: int | None = None,
-        label_smoothing: float = 0.0,
-        normalize_shots: bool = False,
-    ) -> None:
+    def __init__(self, backbone: Backbone, num_classes: int | None = None, label_smoothing: float = 0.0) -> None:
         self.feature_maps = backbone.dim != backbone.map_shape[0]  # unless the backbone takes their means itself
         super().__init__(backbone)
         if not 0 <= label_smoothing < 1:
             raise UserError(f"`label_smoothing` needs to be at least 0 and below 1, got {label_smoothing}.")
-        self.label_smoothing, self.normalize_shots = label_smoothing, normalize_shots
+        self.label_smoothing = label_smoothing
         self.classifier = nn.Linear(backbone.map_shape[0], num_classes) if num_classes else None
 
     def adapt(self, support: Tensor, labels: Tensor, way: int) -> Head:
         features = averaged(widened(support)) if self.feature_maps else widened(support)
-        if self.normalize_shots:
-            head = cosine_head(*mean_directions(features, labels, way))
-        else:
-            centroids = class_prototypes(features, labels, way, validate=False)
-            head = cosine_head(F.normalize(centroids, dim=-1), centroids)
+        centroids = class_prototypes(features, labels, way, validate=False)
+        head = cosine_head(F.normalize(centroids, dim=-1), centroids)
         return FunctionHead(lambda query: head.logits(averaged(query)), averaged) if self.feature_maps else head
 
     def loss(self, episode: EpisodeImages) -> EpisodeLoss:

@@ -116,7 +116,8 @@ class TaskEmbedding(nn.Module):
         widths = [layer.num_features for layer in conditioned_layers(backbone).values()]
         if not widths:
             raise UserError(f"{type(backbone).__name__} has no batch normalization to condition on the task.")
-        self.gammas, self.betas = (nn.ModuleList(Predictor(backbone.dim, width) for width in widths) for _ in range(2))
+        parts = (nn.ModuleList(ResidualMLP(backbone.dim, width) for width in widths) for _ in range(2))
+        self.gammas, self.betas = parts
         self.multipliers = nn.Parameter(torch.zeros(2, len(widths)))
 
     def forward(self, backbone: Backbone, task: Tensor) -> dict[str, Tensor]:
@@ -133,7 +134,7 @@ class TaskEmbedding(nn.Module):
         return MULTIPLIER_PENALTY * self.multipliers.square().sum() / 2
 
 
-class Predictor(nn.Module):
+class ResidualMLP(nn.Module):
     """Three linear layers, the last two with a skip connection."""
 
     def __init__(self, inputs: int, outputs: int) -> None:

@@ -286,7 +286,7 @@ def _spaces(method: TapNet, episode: EpisodeImages) -> tuple[Points, Points, Poi
 
     They are returned as embedded, as projected, and for three classes in the plane of the references (else `None`).
     """
-    support, query = (method.embed(part) for part in (episode.support_images, episode.query_images))
+    support, query = map(method.embed, episode.images.split(episode.sizes))
     head = method.adapt_to(class_prototypes(support, episode.support_labels, episode.way))
     references = method.references[head.chosen]
     if getattr(method, "projection_references", "modified") == "modified":

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
 from itertools import groupby
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 from fastapi import Depends, Request
@@ -59,6 +59,19 @@ class LoadedTask:
     @cached_property
     def left_out(self) -> LeaveOneOut | None:
         return leave_one_out(self.predictor.task, self.predictor.network)
+
+
+class ReadQuestion(NamedTuple):
+    """A question whose task was loaded and whose images were read; `number` is its place among those asked."""
+
+    number: int
+    question: Question
+    loaded: LoadedTask
+    pixels: list[Pixels]
+
+    @property
+    def network(self) -> EmbeddingModel:
+        return self.loaded.predictor.network
 
 
 class Engine:
@@ -184,30 +197,30 @@ class Engine:
         """
         load = cache(self.load)  # the store is asked once for each task
         answers: dict[int, bytes | Exception] = {}
-        read: list[tuple[int, Question, LoadedTask, list[Pixels]]] = []
+        read: list[ReadQuestion] = []
         for number, question in enumerate(questions):
             try:
                 loaded = load(question.task)
                 loaded.predictor.check_options(reject=question.reject)
                 images = self.read(question.upload.images(self.settings.limits), loaded.predictor.network)
-                read.append((number, question, loaded, [image.pixels for image in images]))
+                read.append(ReadQuestion(number, question, loaded, [image.pixels for image in images]))
             except Exception as error:
                 answers[number] = error
-        read.sort(key=lambda row: (row[2].predictor.network.name, row[1].task, str(row[1].reject)))
-        for _, of_network in groupby(read, lambda row: row[2].predictor.network.name):
-            rows = list(of_network)
-            features = self.embed(rows[0][2].predictor.network, [image for *_, pixels in rows for image in pixels])
-            for (_, reject), of_task in groupby(rows, lambda row: (row[1].task, row[1].reject)):
-                asked = list(of_task)
-                sizes = [len(pixels) for *_, pixels in asked]
-                these, features = features[: sum(sizes)], features[sum(sizes) :]
-                probabilities, rejected = asked[0][2].predictor.answer_features(these, reject)
-                ends = np.cumsum(sizes)
-                for (number, question, loaded, _), size, end in zip(asked, sizes, ends, strict=True):
-                    of_question = slice(end - size, end)
-                    ranked = rank_classes(probabilities[of_question], loaded.predictor.classes, question.top)
-                    predictions = map(prediction_body, ranked, map(bool, rejected[of_question]))
-                    answers[number] = to_json({"predictions": list(predictions)})
+        read.sort(key=lambda one: (one.network.name, one.question.task, str(one.question.reject)))
+        for _, of_network in groupby(read, lambda one: one.network.name):
+            same_network = list(of_network)
+            pixels = [image for one in same_network for image in one.pixels]
+            features = self.embed(same_network[0].network, pixels)
+            for (_, reject), of_task in groupby(same_network, lambda one: (one.question.task, one.question.reject)):
+                same_task = list(of_task)
+                ends = np.cumsum([len(one.pixels) for one in same_task])
+                probabilities, rejected = same_task[0].loaded.predictor.answer_features(features[: ends[-1]], reject)
+                features = features[ends[-1] :]
+                for one, end in zip(same_task, ends, strict=True):
+                    rows = slice(end - len(one.pixels), end)
+                    ranked = rank_classes(probabilities[rows], one.loaded.predictor.classes, one.question.top)
+                    predictions = map(prediction_body, ranked, map(bool, rejected[rows]))
+                    answers[one.number] = to_json({"predictions": list(predictions)})
         return [answers[number] for number in range(len(questions))]
 
 

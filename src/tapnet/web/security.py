@@ -1,4 +1,4 @@
-"""What every request passes before anything else: host, origin, token and size; and what every answer carries."""
+"""Checks of every request before anything else (host, origin, token, size), and the headers of every answer."""
 
 from __future__ import annotations
 

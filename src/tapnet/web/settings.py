@@ -1,4 +1,4 @@
-"""What a server is told when it starts: where tasks are kept, who may ask, and how much."""
+"""The settings of a server: where it keeps tasks, who may ask, and how much."""
 
 from __future__ import annotations
 

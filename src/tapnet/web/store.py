@@ -2,8 +2,8 @@
 
 Changes of one task are made one after another: each first takes the task's row and counts up its revision. Those of its
 classes and examples lead to a new state; rows have the states in which they were added and removed, so that undo and
-redo only move the task's state. Rows that no state in reach shows are deleted. Methods with `Id`s answer requests as
-they are; all raise `Problem` for what is not there, in the way, or too much.
+redo only move the task's state. Rows that no state in reach shows are deleted. Methods with `Id`s answer requests
+directly; all raise `Problem` for what does not exist, conflicts, or exceeds a limit.
 """
 
 from __future__ import annotations

@@ -23,15 +23,15 @@ PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 class Memory:
     """A file tree whose one file is in memory."""
 
-    def __init__(self, content):
-        self.content = content
+    def __init__(self, content, log):
+        self.content, self.log = content, log
 
     def open(self, _name):
         return io.BytesIO(self.content)
 
 
 def load(content, log=lambda _: None):
-    return load_pickle(Memory(content), "file.pkl", log)
+    return load_pickle(Memory(content, log), "file.pkl")
 
 
 def assert_refused(content, words, memory=10e6):
@@ -216,7 +216,7 @@ def test_load_pickle_holds_an_array_once_while_reading_it(tmp_path, protocol):
         peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         tree = open_file_tree(Path({str(tmp_path)!r}))
         before = peak()
-        array = load_pickle(tree, "large.pkl", lambda _: None)
+        array = load_pickle(tree, "large.pkl")
         assert array.shape == (30, 1000, 3000)
         print(peak() - before)
     """

@@ -1,7 +1,7 @@
 """The forms in which datasets are handed out, a file per form: folders of images and tables, arrays, pickles.
 
-A reader takes a file tree, the class lists of the dataset and a function that logs. It returns the Source in the tree,
-or None if it is another form. It reports the splits that the files declare; the dataset's class lists take precedence.
+A reader takes a file tree and returns the Source in it, or None if it is another form. It reports the splits that the
+files declare; the dataset's class lists take precedence.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from tapnet.text import abbreviate, normalize_name, pluralize
 
 SPLITS = ("train", "val", "test")
 Splits = Mapping[str, tuple[str, ...]]  # split: its classes
-Log = Callable[[str], None]
 Read = Callable[[Collection[str]], Iterator[tuple[str, Raw]]]
 
 

@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from tapnet.data.preprocessing import Raw
-from tapnet.data.readers import SPLITS, Log, Source, Splits, sort_classes
+from tapnet.data.readers import SPLITS, Source, Splits, sort_classes
 from tapnet.data.readers.files import FileTree, clear_damage_errors
 from tapnet.errors import UserError
 
@@ -57,7 +57,7 @@ def row_source(
     return Source(form, sort_classes(classes), read, splits)
 
 
-def class_npz(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
+def class_npz(tree: FileTree) -> Source | None:
     """Read npz files named after a split, in which every array is a class."""
     labels: dict[str, list[str | None]] = {}
     declared: dict[str, tuple[str, ...]] = {}

@@ -68,6 +68,8 @@ class FileTree:
     def __init__(self, path: Path, focus: str | None = None) -> None:
         self.path = path
         self.focus = focus  # the file that the user named, if the dataset has others beside it
+        self.known: Collection[str] = ()  # the classes of the dataset that is expected in it, if they are published
+        self.log: Callable[[str], None] = lambda _: None
         self._stamp = cache(_stamp)
 
     @cached_property

@@ -15,7 +15,7 @@ from itertools import takewhile
 from pathlib import Path, PurePosixPath
 
 from tapnet.data.preprocessing import is_image_name
-from tapnet.data.readers import SPLITS, Log, Source, Splits, skipped, sort_classes
+from tapnet.data.readers import SPLITS, Source, skipped, sort_classes
 from tapnet.data.readers.files import FileTree
 from tapnet.errors import UserError
 from tapnet.text import normalize_name
@@ -24,10 +24,9 @@ SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "va
 COLUMNS = (("path", "filename", "file", "image"), ("label", "class"), ("split", "set"))  # what each may be called
 
 
-def folders_by_class(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
+def folders_by_class(tree: FileTree) -> Source | None:
     """Read every image below a folder named after a known class, at any depth; the innermost such folder decides."""
-    known = {name for names in splits.values() for name in names}
-    depth = 1 + max(name.count("/") for name in known)
+    depth = 1 + max(name.count("/") for name in tree.known)
 
     def label_of(folder: str) -> str | None:
         parts = normalize_name(folder).split("/")
@@ -35,7 +34,7 @@ def folders_by_class(tree: FileTree, splits: Splits, log: Log) -> Source | None:
             for width in range(1, min(depth, end) + 1):
                 name = "/".join(parts[end - width : end])
                 # CIFAR-100 has a class called train: further up, that is a split
-                if name in known and (end == len(parts) or name not in SPLITS):
+                if name in tree.known and (end == len(parts) or name not in SPLITS):
                     return name
         return None
 
@@ -51,7 +50,7 @@ def folders_by_class(tree: FileTree, splits: Splits, log: Log) -> Source | None:
     return _source("folders by class", tree, images, [*skipped(folders, "of no class here", "folder"), *_others(tree)])
 
 
-def class_tree(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
+def class_tree(tree: FileTree) -> Source | None:
     """Read every folder of images as a class, named by its path below the common parent and the split.
 
     `train/`, `val/` and `test/` directly below the common parent are splits.
@@ -102,7 +101,7 @@ def _source(
     return source
 
 
-def csv_lists(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
+def csv_lists(tree: FileTree) -> Source | None:
     """Read `train.csv`, `val.csv` and `test.csv`, whose images may be anywhere in the tree; None if none is there."""
     images = {PurePosixPath(name).name: name for name in tree.names if is_image_name(name)}
     classes: dict[str, set[str]] = {}
@@ -128,7 +127,7 @@ def csv_lists(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noq
     return Source(form, sort_classes(classes), tree.read, declared, notes) if classes else None
 
 
-def csv_table(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
+def csv_table(tree: FileTree) -> Source | None:
     """Read a table of paths and labels, and perhaps splits; paths are relative to its folder."""
     table = tree.focus or next((name for name in tree.names if "/" not in name and name.endswith(".csv")), "")
     labels: dict[str, str] = {}

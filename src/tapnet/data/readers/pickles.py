@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 
 from tapnet.data.preprocessing import Raw, Unreadable
-from tapnet.data.readers import Log, Source, Splits
+from tapnet.data.readers import Source
 from tapnet.data.readers.arrays import as_images, npz_rows, npz_shapes, row_name, row_source, split_of, white_level
 from tapnet.data.readers.files import FileTree
 from tapnet.data.readers.unpickling import Array, RefusedError, RestrictedUnpickler, as_text
@@ -22,7 +22,7 @@ T = TypeVar("T", int, str)
 HEADROOM = 500_000_000
 
 
-def load_pickle(tree: FileTree, file: str, log: Log) -> Any:
+def load_pickle(tree: FileTree, file: str) -> Any:
     """Return what a pickle holds: containers, numbers, text (bytes, if Python 2 wrote it), read-only arrays.
 
     All of it is in memory at once, which is logged. Raise UserError if there is not enough memory, if the pickle is
@@ -37,7 +37,7 @@ def load_pickle(tree: FileTree, file: str, log: Log) -> Any:
                 f"{file} is a pickle of {size / 1e9:.1f} GB, which needs up to {needed / 1e9:.1f} GB of memory at "
                 f"once, and {free / 1e9:.1f} GB are free: close other programs, or use another form of the dataset."
             )
-        log(f"Reading {file}: a pickle has to be in memory whole, up to {needed / 1e9:.1f} GB.")
+        tree.log(f"Reading {file}: a pickle has to be in memory whole, up to {needed / 1e9:.1f} GB.")
         try:
             return _plain(RestrictedUnpickler(stream, size).load(), {})
         except RefusedError as error:
@@ -77,8 +77,8 @@ def available_memory() -> float:
         return free
 
 
-def _load_dict(tree: FileTree, file: str, keys: set[str], log: Log) -> dict[str, Any]:
-    content = load_pickle(tree, file, log)
+def _load_dict(tree: FileTree, file: str, keys: set[str]) -> dict[str, Any]:
+    content = load_pickle(tree, file)
     if not isinstance(content, dict) or not keys <= content.keys():
         got = sorted(content) if isinstance(content, dict) else type(content).__name__
         raise UserError(f"Expected {', '.join(sorted(keys))} in {file}, got {got}: is it another dataset?")
@@ -94,7 +94,7 @@ def _list_of(kind: type[T], values: Any, name: str, file: str) -> list[T]:
     return [kind(value) for value in plain]
 
 
-def cache_pickles(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
+def cache_pickles(tree: FileTree) -> Source | None:
     """Read `mini-imagenet-cache-train.pkl` etc., with `image_data` and in `class_dict` the rows of each class."""
     keys = {"image_data", "class_dict"}
     labels: dict[str, list[str | None]] = {}
@@ -103,7 +103,7 @@ def cache_pickles(tree: FileTree, splits: Splits, log: Log) -> Source | None:  #
         split, of_tiered = split_of(file), file.endswith(("_labels.pkl", "_png.pkl")) and "cache" not in file
         if split is None or of_tiered or not file.endswith((".pkl", ".pickle")):
             continue
-        content = _load_dict(tree, file, keys, log)
+        content = _load_dict(tree, file, keys)
         images, listed = content["image_data"], content["class_dict"]
         if not isinstance(images, np.ndarray) or not images.ndim or not isinstance(listed, dict):
             raise UserError(f"Expected an array as `image_data` and a dictionary as `class_dict` in {file}.")
@@ -118,7 +118,7 @@ def cache_pickles(tree: FileTree, splits: Splits, log: Log) -> Source | None:  #
         declared[split] = tuple(map(str, listed))
 
     def rows_of(file: str) -> Iterator[Raw]:
-        images = _load_dict(tree, file, keys, log)["image_data"]
+        images = _load_dict(tree, file, keys)["image_data"]
         white = white_level(images)
         for start in range(0, len(images), 256):
             yield from as_images(images[start : start + 256], white, file)
@@ -126,15 +126,14 @@ def cache_pickles(tree: FileTree, splits: Splits, log: Log) -> Source | None:  #
     return row_source("mini-imagenet-cache pickles", labels, rows_of, declared) if labels else None
 
 
-def labeled_pickles(tree: FileTree, splits: Splits, log: Log) -> Source | None:
+def labeled_pickles(tree: FileTree) -> Source | None:
     """Read tieredImageNet: `train_labels.pkl` beside `train_images_png.pkl` or the authors' `train_images.npz`."""
-    known = {name for names in splits.values() for name in names}
     lists = [name for end in ("class_names.txt", "synsets.txt") for name in tree.names if name.endswith(end)]
     ids: dict[str, str] = {}  # of class names, from the two lists beside the published pickles
     if len(lists) == 2:
         words, synsets = (map(str.strip, tree.read_text(name).splitlines()) for name in lists)
         for word, synset in zip(words, synsets, strict=False):
-            if synset in known:
+            if synset in tree.known:
                 ids.setdefault(word, synset)
     labels: dict[str, list[str | None]] = {}
     declared: dict[str, tuple[str, ...]] = {}
@@ -146,7 +145,7 @@ def labeled_pickles(tree: FileTree, splits: Splits, log: Log) -> Source | None:
         images = next((name for name in choices if name in tree.names), None)
         if images is None:
             raise UserError(f"Expected {' or '.join(choices)} beside {file}, got neither.")
-        content = _load_dict(tree, file, {"label_specific", "label_specific_str"}, log)
+        content = _load_dict(tree, file, {"label_specific", "label_specific_str"})
         numbers = _list_of(int, content["label_specific"], "label_specific", file)
         names = _list_of(str, content["label_specific_str"], "label_specific_str", file)
         if numbers and not 0 <= min(numbers) <= max(numbers) < len(names):
@@ -160,7 +159,7 @@ def labeled_pickles(tree: FileTree, splits: Splits, log: Log) -> Source | None:
 
     def rows(file: str) -> Iterator[Raw]:
         if file.endswith(".pkl"):
-            encoded = load_pickle(tree, file, log)
+            encoded = load_pickle(tree, file)
             if not isinstance(encoded, list):
                 raise UserError(f"Expected a list of encoded images in {file}, got {type(encoded).__name__}.")
             for image in encoded:
@@ -178,17 +177,17 @@ def labeled_pickles(tree: FileTree, splits: Splits, log: Log) -> Source | None:
     return row_source(form, labels, rows, declared) if labels else None
 
 
-def cifar_python(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # noqa: ARG001
+def cifar_python(tree: FileTree) -> Source | None:
     """Read CIFAR-100 (`train`, `test` and `meta`) by fine label, in the order of the original file names."""
     files = {PurePosixPath(name).name: name for name in tree.names}
     if not {"train", "test", "meta"} <= files.keys():
         return None
-    meta = _load_dict(tree, files["meta"], {"fine_label_names"}, log)
+    meta = _load_dict(tree, files["meta"], {"fine_label_names"})
     names = _list_of(str, meta["fine_label_names"], "fine_label_names", "meta")
     labels: dict[str, list[str | None]] = {}
     originals: dict[str, str] = {}
     for part in ("train", "test"):
-        content = _load_dict(tree, files[part], {"fine_labels", "filenames", "data"}, log)
+        content = _load_dict(tree, files[part], {"fine_labels", "filenames", "data"})
         numbers = _list_of(int, content["fine_labels"], "fine_labels", part)
         filenames, data = _list_of(str, content["filenames"], "filenames", part), content["data"]
         if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != (len(numbers), 3072):
@@ -200,7 +199,7 @@ def cifar_python(tree: FileTree, splits: Splits, log: Log) -> Source | None:  # 
         originals |= {row_name(files[part], row): name for row, name in enumerate(filenames)}
 
     def rows(file: str) -> Iterator[Raw]:
-        planes = _load_dict(tree, file, {"data"}, log)["data"].reshape(-1, 3, 32, 32)
+        planes = _load_dict(tree, file, {"data"})["data"].reshape(-1, 3, 32, 32)
         return (np.ascontiguousarray(image.transpose(1, 2, 0)) for image in planes)
 
     source = row_source("the CIFAR-100 Python archive", labels, rows, {})

@@ -89,10 +89,6 @@ def _array(
     return array if axes is None else array.transpose(axes)
 
 
-def _scalar(dtype: _Dtype, data: bytes) -> Any:
-    return np.frombuffer(data, dtype.make("biuf"))[0].item()
-
-
 def _array_type(*_: object) -> None:
     raise RefusedError("an array without its bytes")
 
