@@ -67,6 +67,8 @@ def test_data_prepare_says_what_it_recognized_and_list_and_check_show_it(pets, r
     assert "sha-256" in printed
     assert tapnet("prepare", "folder", "--from", pets, "--name", "pets") == 2
     assert "prepared already" in capsys.readouterr().err
+    assert tapnet("prepare", "folder", "--from", pets, "--root", next(pets.glob("*/*.png"))) == 2
+    assert "is a file" in capsys.readouterr().err
 
 
 def test_data_check_and_list_name_a_damaged_set(ready, capsys):
@@ -124,46 +126,6 @@ def test_data_prepare_of_a_folder_says_which_splits_are_too_small(tmp_path, caps
     printed = capsys.readouterr().err
     assert warning in printed
     assert bool(printed) == bool(warning)
-
-
-MISTAKES = {
-    "unknown dataset": (["prepare", "imagenet", "--from", "."], "Datasets to prepare are omniglot"),
-    "bundled dataset": (["prepare", "quickdraw", "--from", "."], "it needs nothing"),
-    "nothing there": (["prepare", "folder", "--from", "/no/such/place"], "There is nothing at /no/such/place"),
-    "no images": (["prepare", "omniglot", "--from", "EMPTY"], "is not a known form of omniglot"),
-    "no pixels": (["prepare", "folder", "--from", "PETS", "--size", "0"], "1 to 4096 pixels"),
-    "wrong filter": (["prepare", "folder", "--from", "PETS", "--filter", "cubic"], "Expected a resize filter (nearest"),
-    "wrong fit": (["prepare", "folder", "--from", "PETS", "--fit", "bend"], "squash or crop"),
-    "ink of photographs": (["prepare", "folder", "--from", "PETS", "--ink", "dark"], "not a set of drawings"),
-    "name that is a path": (["prepare", "folder", "--from", "PETS", "--name", "../x"], "a name of letters"),
-    "name that is taken": (["prepare", "folder", "--from", "PETS", "--name", "omniglot"], "a name of its own"),
-    "root is a file": (["prepare", "folder", "--from", "PETS", "--root", "PETS/cat/1.png"], "is a file"),
-    "check of nothing": (["check", "cifar-fs"], "is not prepared in"),
-    "check of the unknown": (["check", "cars"], "There is no dataset 'cars' here: choose one of quickdraw"),
-    "show of nothing": (["show", "omniglot", "--out", "x.png"], "is not prepared in"),
-    "unknown split": (["show", "quickdraw", "--split", "dev", "--out", "x.png"], "got 'dev'"),
-    "too many ways": (["show", "quickdraw", "--way", "99", "--out", "x.png"], "99-way episodes need 99 classes"),
-    "too many shots": (["show", "quickdraw", "--shot", "100", "--out", "x.png"], "lower `shot` or `query`"),
-    "no classes": (["show", "quickdraw", "--classes", "0", "--out", "x.png"], "--classes needs at least 1"),
-    "episode before the first": (["show", "quickdraw", "--episode", "-1", "--out", "x.png"], "numbered from 0"),
-    "episode beyond the last": (["show", "quickdraw", "--episode", str(2**64), "--out", "x.png"], "2**64 - 1"),
-    "list of a file": (["list", "--root", "/dev/null"], "/dev/null is a file"),
-    "odd rotations": (["show", "quickdraw", "--rotations", "3", "--out", "x.png"], "`rotations` is 1"),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-@pytest.mark.usefixtures("root")
-def test_data_mistake_ends_in_one_sentence(pets, tmp_path, monkeypatch, capsys, mistake):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    arguments, sentence = MISTAKES[mistake]
-    places = {"EMPTY": tmp_path / "empty", "PETS": pets, "PETS/cat/1.png": pets / "cat" / "1.png"}
-    assert tapnet(*(places.get(argument, argument) for argument in arguments)) == 2
-    printed = capsys.readouterr().err
-    assert sentence in printed
-    assert "Traceback" not in printed
-    assert len(printed.splitlines()) == 1
 
 
 def test_data_prepare_stopped_by_the_user_says_how_to_resume(tmp_path, root):

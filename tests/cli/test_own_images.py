@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tapnet import TapNetClassifier
 from tapnet.checkpoint import Checkpoint, Header
 from tapnet.cli import main
 from tapnet.inference import read_task
-from tapnet.paths import BEST, bundled_checkpoints, locked
+from tapnet.paths import locked
 from tapnet.recipe import changed, load_recipe
 
 
@@ -488,79 +487,6 @@ def test_onnx_file_that_is_not_one_whole_model_is_refused(exported, tmp_path, ca
     for name, words in (("apart", "keeps weights in another file"), ("empty", "empty.onnx"), ("nonsense", "nonsense.")):
         assert run("predict", tmp_path / f"{name}.onnx", tmp_path) == 2
         assert words in capsys.readouterr().err
-
-
-MISTAKES = [
-    ("predict nowhere.task .", "There is no task file nowhere.task"),
-    ("predict TASK nowhere", "There is no image or folder nowhere"),
-    ("predict TASK . --lose 5%", "--lose only applies to --reject auto: add that, or leave --lose out."),
-    ("score TASK . --reject 0.6 --lose 5", "--lose only applies to --reject auto"),
-    ("predict TASK . --sort-into .", ". is in ., whose images are read: give --sort-into a folder"),
-    ("predict TASK . --sort-into new/sorted", "new/sorted is in ., whose images are read"),
-    ("predict TASK . --top 9", "Expected `top` from 1 to the number of classes, 4, got 9. (--top)"),
-    ("predict TASK . --reject 600", "a probability from 0 to 1, got 6.0. (--reject)"),
-    ("predict TASK . --network nowhere", "There is no checkpoint nowhere"),
-    ("predict TASK empty --out a.csv", "There is no image in empty. Left out 1, not an image"),
-    ("predict TASK . --retry-unreadable", "--retry-unreadable works on Parquet files: add --out NAME.parquet."),
-    ("predict TASK . --json --out a.parquet", "cannot be combined with Parquet files: leave them out"),
-    ("predict vectors.task .", "fitted to feature vectors: give such vectors, not images."),
-    ("predict empty .", "empty is a folder, expected a task file"),
-    ("predict run .", "run is a trained network, which `tapnet evaluate run` measures"),
-    ("predict run/best.safetensors .", "is a trained network"),
-    ("remove TASK nothing", "neither a class of the task"),
-    ("add TASK empty", "no image in empty"),
-    ("add TASK", "--labels FILE, got neither"),
-    ("fit --out a.task", "--labels FILE, got neither"),
-    ("score TASK", "--labels FILE, got neither"),
-    ("score TASK . --labels labels.csv", "--labels FILE, got both"),
-    ("score TASK --labels labels.csv", "labels.csv, line 2: there is no file nowhere.png"),
-    ("fit a.zip --out a.task", "a.zip is a file, expected a folder"),
-    ("explain a.onnx a.png", "a.onnx is an exported task, which `tapnet predict` takes"),
-    ("evaluate TASK", "is a fitted task, which `tapnet predict"),
-    ("info junk.task", "expected a file that `tapnet fit`, `train` or `export` wrote.\n"),
-]
-
-
-@pytest.mark.parametrize(("command", "words"), MISTAKES)
-def test_a_mistake_with_images_ends_in_one_sentence(command, words, drawing_task, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    for folder in ("empty", "run"):
-        (tmp_path / folder).mkdir()
-    shutil.copy(bundled_checkpoints()["drawings"], tmp_path / "run" / BEST)
-    files = {"a.zip": b"", "a.onnx": b"", "junk.task": b"junk " * 100, "empty/notes.txt": b""}
-    for name, content in (files | {"labels.csv": b"path,label\nnowhere.png,circle\n"}).items():
-        (tmp_path / name).write_bytes(content)
-    TapNetClassifier().fit(np.eye(4), ["a", "a", "b", "b"]).save("vectors.task")
-    assert run(*(drawing_task if word == "TASK" else word for word in command.split())) == 2
-    printed = capsys.readouterr()
-    assert words in printed.err
-    assert (printed.out, printed.err.count("\n")) == ("", 1)
-    assert not (tmp_path / "a.csv").exists()
-
-
-PLACES = [
-    ("fit in --out in", "in is a folder: give the name of a file in it"),
-    ("fit in --out a.txt/b.task", "a.txt is a file, expected a folder"),
-    ("predict TASK in --sort-into a.txt", "a.txt is a file, expected a folder"),
-    ("predict TASK in --out in/0.png", "ends in .csv or .json"),
-    ("score TASK in --out a.conf", "ends in .png or .pdf or .svg or .jpg, got a.conf"),
-    ("export TASK --onnx a.task", "ends in .onnx, got a.task"),
-    ("predict TASK https://example.org/bird.jpg", "https://example.org/bird.jpg is an address: download it first"),
-    ("score TASK https://example.org/bird", "is an address: download it first"),
-    ("predict TASK -", "standard input is not read: save the image as a file first"),
-    ("predict TASK in --reject auto --lose 100", "expected a share such as 5% or 0.05"),
-    ("predict TASK in --reject auto --lose some", "expected a share such as 5% or 0.05, got 'some'"),
-    ("predict TASK in --reject some", "expected a probability such as 0.6 or 60%, or auto, got 'some'"),
-]
-
-
-@pytest.mark.parametrize(("command", "words"), PLACES)
-def test_values_that_cannot_be_used_are_refused_before_any_work(command, words, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "in").mkdir()
-    (tmp_path / "a.txt").write_text("")
-    assert run(*command.split()) == 2
-    assert words in capsys.readouterr().err
 
 
 def test_no_command_writes_over_what_it_reads(drawing_folders, new, task_copy, tmp_path, capsys):

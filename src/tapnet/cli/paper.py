@@ -7,7 +7,7 @@ import json
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tapnet.cli.evaluate import candidate, evaluation_data
 from tapnet.cli.options import ENGINE, TASK, add_shared, check_engine, episode_spec, listing, output_folder
@@ -83,29 +83,39 @@ def add_ablate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_ablate(args: argparse.Namespace) -> None:
-    from tapnet.paper.ablations import ABLATIONS, find_ablation
+    from tapnet.paper.ablations import ABLATIONS, find_ablation, row_table
     from tapnet.paper.results import ablation_result, record_ablation
     from tapnet.paper.tables import task_words
 
     if args.name is None:
         if args.json:
             raise UserError("--json needs the name of an ablation; `tapnet ablate` lists them.")
-        _print_list(ABLATIONS)
+        for name, listed in ABLATIONS.items():
+            sources = {"--checkpoint": listed.measure, "--recipe": listed.recipes}
+            print(f"{name:<26}{' or '.join(option for option, function in sources.items() if function)}")
+            print_prose(listed.question, indent=2)
         return
     ablation = find_ablation(args.name)
     _check_options(ablation, args)
     if args.episodes is None:
         args.episodes = ablation.episodes
     task = episode_spec(args)
-    base, rows = (_measure if args.checkpoint else _train_and_measure)(ablation, args, task)
+    if ablation.measure and args.checkpoint:
+        base = candidate(args.checkpoint, args, "float32")
+        rows = ablation.measure(base.evaluator, task)
+    else:
+        base, rows = _train_and_measure(ablation, args, task)
     recorded_task = asdict(task) | ({"way": None} if ablation.varies_way else {})
     rows_as_dicts, overlap = [asdict(row) for row in rows], base.overlap.as_dict()
     result = ablation_result(args.name, base.header, base.evaluator, recorded_task, rows_as_dicts, overlap)
     if args.json:
         print(json.dumps(result))
     else:
-        title = f"{args.name}: {task_words(result['task'])}, {task.episodes} episodes"
-        _print_rows(rows_as_dicts, title, ablation.note)
+        print(f"{args.name}: {task_words(result['task'])}, {task.episodes} episodes")
+        print_table(*row_table(rows_as_dicts))
+        trained = f"Each variant was trained once, for {rows[0].training_episodes} episodes; another seed may differ."
+        if note := trained if rows[0].training_episodes else ablation.note:
+            print_prose(note)
     if args.record:
         print(f"Recorded in {record_ablation(args.record, result)}", file=sys.stderr)
 
@@ -120,13 +130,6 @@ def _check_options(ablation: Ablation, args: argparse.Namespace) -> None:
     if args.checkpoint and (args.set or args.out or args.engine):
         raise UserError("--set, --out and --engine are for variants that are trained: leave them out, or use --recipe.")
     check_engine(args)
-
-
-def _measure(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) -> tuple[Candidate, list[Row]]:
-    """Return the checkpoint, and one row for each variant of it."""
-    assert ablation.measure is not None
-    base = candidate(args.checkpoint, args, "float32")
-    return base, ablation.measure(base.evaluator, task)
 
 
 def _train_and_measure(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) -> tuple[Candidate, list[Row]]:
@@ -145,25 +148,6 @@ def _train_and_measure(ablation: Ablation, args: argparse.Namespace, task: Episo
     first = next(iter(candidates.values()))
     base = replace(first, header=replace(first.header, recipe=recipe))
     return base, measure_runs(evaluators, task, recipe.training.episodes)
-
-
-def _print_list(ablations: dict[str, Ablation]) -> None:
-    for name, ablation in ablations.items():
-        sources = (("--checkpoint", ablation.measure), ("--recipe", ablation.recipes))
-        options = " or ".join(option for option, function in sources if function)
-        print(f"{name:<26}{options}")
-        print_prose(ablation.question, indent=2)
-
-
-def _print_rows(rows: list[dict[str, Any]], title: str, note: str) -> None:
-    from tapnet.paper.ablations import row_table
-
-    print(title)
-    print_table(*row_table(rows))
-    if rows[0]["training_episodes"]:
-        note = f"Each variant was trained once, for {rows[0]['training_episodes']} episodes; another seed may differ."
-    if note:
-        print_prose(note)
 
 
 def add_table_arguments(parser: argparse.ArgumentParser) -> None:

@@ -78,8 +78,7 @@ def plan_batch(
     """Return what is missing in the folder of part files `out` for these images to be predicted by the task.
 
     The folder is made when the first image is predicted; each of its parts holds at most `chunk_size` images. An image
-    that is named twice counts once. Raise UserError if the task, a source or the folder cannot be used: missing,
-    damaged, without images, with different images of one name, or with predictions of another task or by other options.
+    that is named twice counts once; different images of one name are refused.
     """
     open_predictor(task, network).check_options(top, reject, lose)
     files, skipped = PredictorFiles.read(task, network), Skipped()
@@ -192,11 +191,7 @@ class PartFiles:
             raise UserError(words, parameter="out") from None
 
     def write(self, rows: Sequence[dict[str, Any]]) -> str:
-        """Write rows as one part and return its name, which follows from the images: written twice, it is one part.
-
-        The column `best_guess` is there with rejection, `top` with more than one class. Raise UserError if the folder
-        is not there, as on a machine that does not share it.
-        """
+        """Write rows as one part and return its name, which follows from the images: written twice, it is one part."""
         if not (is_address(self.folder) or Path(self.folder).is_dir()):
             raise UserError(f"{self.folder} is not there on {platform.node()}: give a folder that all machines share.")
         pyarrow = import_pyarrow()
@@ -204,10 +199,10 @@ class PartFiles:
 
         text, number = pyarrow.string(), pyarrow.float64()
         columns = {"file": text, "class": text, "probability": number}
-        columns |= {"best_guess": text} if self.reject != 0 else {}
-        columns |= (
-            {"top": pyarrow.list_(pyarrow.struct({"class": text, "probability": number}))} if self.top > 1 else {}
-        )
+        if self.reject != 0:
+            columns["best_guess"] = text
+        if self.top > 1:
+            columns["top"] = pyarrow.list_(pyarrow.struct({"class": text, "probability": number}))
         columns |= {"reason": text, "sha256": text, "task": text}
         schema = pyarrow.schema(list(columns.items()), metadata={METADATA: json.dumps(self.settings)})
         buffer = pyarrow.BufferOutputStream()
@@ -218,11 +213,7 @@ class PartFiles:
         return name
 
     def done(self, retry_unreadable: bool = False) -> set[str]:
-        """Return the names of the images that the parts hold already.
-
-        With `retry_unreadable`, rows of images that could not be read are removed first. Raise UserError if a part is
-        damaged, or of another task or other options.
-        """
+        """Return the names of the images that the parts hold; `retry_unreadable` removes the unreadable ones first."""
         for part in self._paths() if retry_unreadable else ():
             table = self._read(part)
             readable = [row for row in table.to_pylist() if row["reason"] is None]

@@ -23,15 +23,8 @@ from typing import Any
 from tapnet.data.preprocessing import Preprocessing
 from tapnet.errors import UserError
 from tapnet.inference.predictor import Predictor
-from tapnet.jobs.batch import (
-    BatchPrediction,
-    PartFiles,
-    PredictorFiles,
-    ReadImage,
-    WrittenPart,
-    predict_part,
-    read_chunk,
-)
+from tapnet.jobs import batch
+from tapnet.jobs.batch import BatchPrediction, PartFiles, PredictorFiles, ReadImage, WrittenPart
 from tapnet.jobs.sources import Chunk, absolute
 from tapnet.jobs.sweep import Outcome, can_resume
 from tapnet.recipe import Recipe, recipe_from
@@ -61,7 +54,6 @@ def ray_session(address: str | None = None) -> Iterator[Any]:
     """Inside, Ray is connected to the cluster at `address`: host:port, "auto" (this machine's) or "local" (its cores).
 
     Without an address it is RAY_ADDRESS, else the cluster of this machine, else its cores, as for every Ray program.
-    Raise UserError if there is no such cluster.
     """
     ray = import_ray()
     if ray.is_initialized():
@@ -123,7 +115,7 @@ def predict_on_ray(
     """Yield each missing part of a batch prediction once it is written, in the order in which they are finished.
 
     `workers` actors predict, by default one per GPU of the cluster or, if it has none, one per core. A worker that dies
-    is replaced and its chunks done again. Raise UserError if there is no such cluster, or if a chunk cannot be done.
+    is replaced and its chunks done again.
     """
     chunks, files = job.missing, job.files
     if not chunks:
@@ -162,7 +154,7 @@ def predict_on_ray(
 
 def _read(chunk: Chunk, preprocessing: Preprocessing) -> list[ReadImage]:
     """Return the images of a chunk, decoded for an actor that has a GPU."""
-    return list(read_chunk(chunk, preprocessing))
+    return list(batch.read_chunk(chunk, preprocessing))
 
 
 class _PartWriter:
@@ -176,8 +168,8 @@ class _PartWriter:
         return self.files.open(self.device)
 
     def write(self, images: Chunk | list[ReadImage]) -> WrittenPart:
-        read = read_chunk(images, self.predictor.preprocessing) if isinstance(images, Chunk) else images
-        return predict_part(read, self.predictor, self.parts)
+        read = batch.read_chunk(images, self.predictor.preprocessing) if isinstance(images, Chunk) else images
+        return batch.predict_part(read, self.predictor, self.parts)
 
 
 def train_on_ray(

@@ -119,8 +119,7 @@ def read_chunks(
     """Yield the images of all sources in chunks, in the order of the sources and of the names in them.
 
     A source is a folder of images or of Parquet files, an image, a list file (one path or address per line), a Parquet
-    file, or the address of any of these. `column` names the column of the images in Parquet files. Raise UserError if a
-    source does not exist or holds nothing of the kind.
+    file, or the address of any of these. `column` names the column of the images in Parquet files.
     """
     skipped = Skipped() if skipped is None else skipped
     for source in map(str, sources):
@@ -132,7 +131,9 @@ def read_chunks(
             files = list_files(source)
             top = (file for file in files if file == source or parent(file) == source.rstrip("/"))
             if not (tables := [file for file in top if file.lower().endswith(TABLE)]):
-                names = _images(files, source, skipped)
+                names = [file for file in files if file == source or is_image_name(file)]
+                for file in sorted({*files} - {*names}):
+                    skipped.add(file, "not an image file extension")
         elif not (tables := _local_tables(source)):
             names, base = map(str, find_images([source], skipped)), str(Path.cwd())
         yield from (Chunk(tuple(batch), base) for batch in in_batches(names, size))
@@ -141,7 +142,7 @@ def read_chunks(
 
 
 def _listed(source: str) -> list[str]:
-    """Return the lines of a list file; empty ones and those that begin with # are left out."""
+    """Return the lines of a list file without those that are empty or begin with #."""
     try:
         text = read_file(source).decode("utf-8-sig")
     except FileNotFoundError:
@@ -150,15 +151,6 @@ def _listed(source: str) -> list[str]:
         raise UserError(f"{source} is not a text file in UTF-8: expected one path or address per line.") from None
     lines = (line.strip() for line in text.splitlines())
     return [line for line in lines if line and not line.startswith("#")]
-
-
-def _images(files: Iterable[str], source: str, skipped: Skipped) -> Iterator[str]:
-    """Yield the files that are images by their names, and the one that is named itself."""
-    for file in files:
-        if file == source or is_image_name(file):
-            yield file
-        else:
-            skipped.add(file, "not an image file extension")
 
 
 def _local_tables(source: str) -> list[str]:
@@ -273,19 +265,15 @@ def import_pyarrow() -> Any:
 
 
 def open_storage(path: str) -> tuple[Any, str]:
-    """Return pyarrow's file system for a path or address, and the path inside it.
-
-    Raise UserError if pyarrow, or what the address needs, is not installed.
-    """
-    scheme, separator, inside = path.partition("://")
-    bucket = inside.partition("/")[0]
+    """Return pyarrow's file system for a path or address, and the path inside it."""
     if not is_address(path):
         return _filesystem(""), absolute(path)
+    scheme, _, inside = path.partition("://")
     if scheme in ("http", "https", "ftp"):
         raise UserError(f"Expected a path or the address of a bucket, got {path}: to read it, download it first.")
-    if not bucket:
+    if not (bucket := inside.partition("/")[0]):
         raise UserError(f"{path} names no bucket: expected an address such as {scheme}://bucket/folder.")
-    return _filesystem(f"{scheme}{separator}{bucket}"), inside.rstrip("/")
+    return _filesystem(f"{scheme}://{bucket}"), inside.rstrip("/")
 
 
 @cache
@@ -330,10 +318,7 @@ def write_file(path: str, content: bytes) -> None:
 
 
 def list_files(address: str, recursive: bool = True) -> list[str]:
-    """Return the files in a folder of a bucket, sorted by name, or the one that the address names.
-
-    Raise UserError if there is neither.
-    """
+    """Return the files in a folder of a bucket, sorted by name, or the one that the address names."""
     filesystem, inside = open_storage(address)
     from pyarrow import fs
 

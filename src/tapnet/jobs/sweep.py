@@ -118,10 +118,7 @@ def check_trainable(recipes: Mapping[str, Recipe]) -> None:
 
 
 def unfinished(recipes: Mapping[str, Recipe], out: Path, test: bool = False) -> dict[str, Recipe]:
-    """Return the runs that are not finished in their folders in `out`.
-
-    Raise UserError if a folder holds a finished run of another recipe.
-    """
+    """Return the runs that are not finished; raise UserError if a folder in `out` has one of another recipe."""
     todo = dict(recipes)
     for name, recipe in recipes.items():
         folder, metadata = out / name, RunFolder(out / name).metadata()
