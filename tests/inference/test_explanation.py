@@ -5,7 +5,7 @@ from PIL import Image
 
 from tapnet.inference import explanation as figures
 from tapnet.inference import fit_task
-from tapnet.inference.explanation import class_color, explain_features
+from tapnet.inference.explanation import class_color, draw_picture, explain_features, hardest_classes
 from tapnet.inference.networks import vector_model
 from tapnet.inference.predictor import TaskPredictor
 from tapnet.inference.task import Examples
@@ -74,14 +74,6 @@ def test_figure_leaves_classes_out_only_beyond_three_and_says_so(features, monke
     assert titles == ["how the task decides", "how the task decides (the other 2 classes left out)"]
 
 
-@pytest.mark.parametrize("query", range(0, 18, 5))
-def test_image_lies_nearest_to_the_class_of_the_answer(query, features):
-    explanation = explanation_of(features[query], features, np.repeat(np.arange(9), 2))
-    picture = explanation.picture
-    nearest = np.square(picture.centers - picture.query).sum(axis=1).argmin()
-    assert NAMES[picture.classes[nearest]] == explanation.label
-
-
 def test_colors_of_many_classes_differ():
     assert len({class_color(k) for k in range(100)}) == 100
 
@@ -105,3 +97,38 @@ def test_explanation_says_why_the_nearest_example_is_of_another_class():
 def test_explanation_has_nothing_to_add_if_the_nearest_example_is_of_the_answer():
     features = np.array([[1, 0.0], [1, 0.1], [0, 1], [0.1, 1]], np.float32)
     assert explanation_of(features[0], features, np.array([0, 0, 1, 1]), ["robin", "wren"]).reason == ""
+
+
+def squared_distances(points, centers):
+    return np.square(points[..., None, :] - centers).sum(axis=-1)
+
+
+@pytest.mark.parametrize("classes", [[0, 1], [4, 0, 2]])
+def test_differences_of_squared_distances_are_those_of_logits(classes):
+    generator = np.random.default_rng(0)
+    logits, query = generator.normal(size=(30, 5)), generator.normal(size=5)
+    picture = draw_picture(logits, np.arange(30) % 5, classes, query)
+    seen = -squared_distances(picture.query, picture.centers)
+    truth = query[list(picture.classes)]
+    factor = (seen[0] - seen[1]) / (truth[0] - truth[1])
+    assert factor > 0
+    np.testing.assert_allclose(seen - seen[0], factor * (truth - truth[0]))
+    examples = -squared_distances(picture.points, picture.centers)
+    np.testing.assert_array_equal(examples.argmax(axis=1), logits[picture.examples][:, classes].argmax(axis=1))
+
+
+def test_examples_are_those_of_the_classes():
+    labels = np.array([0, 1, 2, 3, 3, 1])
+    picture = draw_picture(np.eye(4)[labels], labels, [3, 1, 0], None)
+    assert picture.examples.tolist() == [0, 1, 3, 4, 5]
+    assert picture.query is None
+
+
+def test_hardest_classes_share_probability():
+    labels = np.arange(12) % 4
+    logits = 10 * np.eye(4)[labels]
+    logits[labels == 3, 1] = 9
+    logits[labels == 1, 3] = 9
+    logits[labels == 0, 3] = 5
+    assert hardest_classes(logits, labels) == [0, 1, 3]
+    assert hardest_classes(logits[:, :2], labels % 2) == [0, 1]

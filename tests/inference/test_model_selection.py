@@ -193,7 +193,7 @@ def test_leave_one_out_counts_what_the_other_examples_get_right():
 def test_leave_one_out_counts_copies_of_an_image_once():
     model = vector_model(64)
     once, twice = (leave_one_out(fit_task("abcdefgh", noise(8, 4, copies=n), model), model) for n in (1, 2))
-    assert once == twice
+    np.testing.assert_array_equal(once.counts, twice.counts)
     assert once.total == 32
 
 

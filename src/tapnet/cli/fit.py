@@ -14,7 +14,7 @@ from tapnet.paths import locked
 from tapnet.text import did_you_mean, pluralize
 
 if TYPE_CHECKING:
-    from tapnet.inference import LabeledFolder, LeaveOneOut
+    from tapnet.inference import Confusion, LabeledFolder
 
 _OPTIONS = ("selection", "projection_dim", "basis", "reference_shots")
 _LOCK_SECONDS = 60  # to wait for another process that changes the same task
@@ -96,7 +96,7 @@ def run_fit(args: argparse.Namespace) -> None:
     shown.finish(folder)
 
 
-def _print_methods(accuracies: dict[str, LeaveOneOut], args: argparse.Namespace) -> None:
+def _print_methods(accuracies: dict[str, Confusion], args: argparse.Namespace) -> None:
     """Print the accuracy of every method, that of the task first, and the command that fits a better one."""
     if not accuracies:
         OUT.print("No leave-one-out accuracy: it needs at least two different images of every class.")

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from tapnet.inference.folders import find_images as find_images
     from tapnet.inference.folders import read_labels as read_labels
     from tapnet.inference.images import ImageInput as ImageInput
-    from tapnet.inference.model_selection import LeaveOneOut as LeaveOneOut
     from tapnet.inference.model_selection import leave_one_out as leave_one_out
     from tapnet.inference.networks import load_network as load_network
     from tapnet.inference.predictor import UNKNOWN as UNKNOWN
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from tapnet.inference.predictor import Predictor as Predictor
     from tapnet.inference.predictor import check_task_path as check_task_path
     from tapnet.inference.predictor import open_predictor as open_predictor
+    from tapnet.inference.scoring import Confusion as Confusion
     from tapnet.inference.scoring import Score as Score
     from tapnet.inference.scoring import confusion_figure as confusion_figure
     from tapnet.inference.scoring import score as score
@@ -62,10 +62,10 @@ _NAMES = {
     "remove",
     "folders": "LabeledFolder Skipped class_folders find_images read_labels",
     "images": "ImageInput",
-    "model_selection": "LeaveOneOut leave_one_out",
+    "model_selection": "leave_one_out",
     "networks": "load_network",
     "predictor": "UNKNOWN Prediction Predictor check_task_path open_predictor",
-    "scoring": "Score confusion_figure score",
+    "scoring": "Confusion Score confusion_figure score",
     "task": "Task read_task write_task",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -24,11 +24,9 @@ from tapnet.inference.content import choose_network
 from tapnet.inference.fitting import fit_task, with_examples
 from tapnet.inference.images import read_images, readable
 from tapnet.inference.networks import FEATURES, EmbeddingModel, load_network, vector_model
-from tapnet.inference.predictor import TaskPredictor
+from tapnet.inference.predictor import AUTO, TaskPredictor
 from tapnet.inference.task import Examples, Task, network_of, read_task, write_task
 from tapnet.text import pluralize
-
-AUTO = "auto"
 
 
 class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]

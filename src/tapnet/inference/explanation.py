@@ -1,9 +1,16 @@
-"""Why a task classifies an image as it does: probabilities, the most similar examples, and a picture of both."""
+r"""Why a task classifies an image as it does: probabilities, the most similar examples, and a picture of both.
+
+In the picture of up to three classes the nearest class wins, exactly and by any method. An image with the logits $l_k$
+lies at $p = \sum_k l_k u_k$, with unit vectors $u_k$ at equal angles. As these add up to zero, $p \cdot (u_k - u_j)$
+is proportional to $l_k - l_j$: whichever of the points $r u_k$ is nearest to $p$ has the largest logit, and
+differences of squared distances are differences of logits.
+"""
 
 from __future__ import annotations
 
 import colorsys
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,20 +19,33 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from scipy.special import softmax
+from torch.nn import functional as F
 
 from tapnet.data.preprocessing import Unreadable
 from tapnet.evaluation.plotting import COLORS, MARKERS, new_canvas, save, shade_regions
 from tapnet.inference.images import ImageInput, read_image, unreadable_error, with_input
-from tapnet.inference.picture import MOST, Picture, Points, draw_picture
 from tapnet.inference.predictor import TaskPredictor
 from tapnet.inference.task import Task
-from tapnet.methods import Head
 from tapnet.text import shorten
 
+MOST = 3  # classes of a picture
 NEAREST = 4  # examples shown beside the image
 SHOWN = 6  # classes in the figure
 _PALETTE = tuple(color for color in COLORS if color != "#000000")  # black is the image's
 _GOLDEN = 0.618034  # turns of the color wheel between classes beyond the palette
+Points = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Where classes, their examples and an image lie; the centers have distance 1 from the origin."""
+
+    classes: tuple[int, ...]  # of the task
+    centers: Points  # (k, 2)
+    examples: NDArray[np.intp]  # rows of the task's examples
+    points: Points  # (n, 2), of these examples
+    query: Points | None  # (2,), of the image
 
 
 @dataclass(frozen=True)
@@ -104,21 +124,55 @@ def explain(task: Task, image: ImageInput, network: str | None = None, device: s
 
 def explain_features(predictor: TaskPredictor, features: NDArray[np.float32], image: ImageInput) -> Explanation:
     """Return the explanation of one image from its features (1, *feature_shape)."""
-    task, network, head = predictor.task, predictor.network, predictor.adapted
-    vectors = _projected(head, features), _projected(head, task.examples.features)
-    query, examples = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in vectors)
+    task, network = predictor.task, predictor.network
+
+    def directions(features: NDArray[np.float32]) -> Points:
+        inside = predictor.adapted.project(torch.from_numpy(features).to(network.device).float())
+        return F.normalize(inside.flatten(1).double(), dim=1).detach().cpu().numpy()
+
     logits = network.logits(predictor.head, features)
     probabilities = task.probabilities(logits)[0]
     best = [int(k) for k in np.argsort(-probabilities, kind="stable")[:MOST]]
     picture = draw_picture(predictor.example_logits, task.examples.labels, best, logits[0])
-    return Explanation(task, image, probabilities, query[0], examples, picture)
+    return Explanation(task, image, probabilities, directions(features)[0], directions(task.examples.features), picture)
 
 
-def _projected(head: Head, features: NDArray[np.float32]) -> Points:
-    """Return features as the head compares them, (n, dim)."""
-    device = torch.device("cpu") if head.centers is None else head.centers.device
-    inside = head.project(torch.from_numpy(features).to(device).float())
-    return inside.flatten(1).double().detach().cpu().numpy()
+def draw_picture(logits: Points, labels: NDArray[np.int64], classes: Sequence[int], query: Points | None) -> Picture:
+    """Return the picture of these two or three classes.
+
+    `logits` (n, way) and `labels` (n,) are of the task's examples, `query` (way,) is of the image to explain.
+    """
+    chosen = list(classes)
+    angles = np.pi / 2 + 2 * np.pi * np.arange(len(chosen)) / len(chosen)
+    if len(chosen) == 2:
+        angles = angles - np.pi / 2  # side by side
+    directions = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    rows = np.flatnonzero(np.isin(labels, chosen))
+    points = logits[rows][:, chosen] @ directions
+    own = directions[[chosen.index(label) for label in labels[rows]]]
+    radius = float(np.maximum((points * own).sum(axis=1), 0).mean()) or 1.0  # of the examples, towards their classes
+    points = points / radius
+    if len(chosen) == 2:  # only left and right decide: up and down keep the examples apart
+        for label in chosen:
+            members = labels[rows] == label
+            points[members, 1] = np.linspace(-0.5, 0.5, members.sum() + 2)[1:-1]
+    place = None if query is None else query[chosen] @ directions / radius
+    return Picture(tuple(chosen), directions, rows, points, place)
+
+
+def hardest_classes(logits: Points, labels: NDArray[np.int64]) -> list[int]:
+    """Return the classes, at most three, whose examples are told apart least clearly."""
+    way = logits.shape[1]
+    if way <= MOST:
+        return list(range(way))
+    shares = softmax(logits, axis=1)
+    mixed = np.stack([shares[labels == k].mean(axis=0) for k in range(way)])
+    mixed = mixed + mixed.T
+    np.fill_diagonal(mixed, -1)
+    first, second = divmod(int(mixed.argmax()), way)
+    rest = mixed[first] + mixed[second]
+    rest[[first, second]] = -np.inf
+    return sorted([first, second, int(rest.argmax())])
 
 
 def class_color(index: int) -> str:

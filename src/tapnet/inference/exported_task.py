@@ -20,6 +20,7 @@ from tapnet.data.preprocessing import Preprocessing
 from tapnet.errors import NotFoundError, UserError
 from tapnet.inference.predictor import LOSE, Answers, Predictor, Reject, TaskPredictor
 from tapnet.paths import write_atomically
+from tapnet.text import install_hint
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,7 +42,7 @@ class OnnxPredictor(Predictor):
             import onnx
             import onnxruntime
         except ModuleNotFoundError as error:
-            raise UserError(f"ONNX files need {error.name}: pip install 'tapnet[onnx]'.") from None
+            raise UserError(f"ONNX files need {error.name}: {install_hint('onnx')}.") from None
         content = path.read_bytes()
         try:
             model = onnx.load_model_from_string(content)
@@ -131,7 +132,7 @@ def _onnx_model(predictor: TaskPredictor) -> Any:
     try:
         import onnxscript  # noqa: F401
     except ModuleNotFoundError as error:
-        raise UserError(f"Exporting needs {error.name}: pip install 'tapnet[onnx]'.") from None
+        raise UserError(f"Exporting needs {error.name}: {install_hint('onnx')}.") from None
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # what it says of packages that we do not use
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's, about itself

@@ -27,7 +27,6 @@ from tapnet.inference.images import (
     read_labeled,
 )
 from tapnet.inference.model_selection import (
-    LeaveOneOut,
     MethodChoice,
     choose_method,
     choose_temperature,
@@ -35,6 +34,7 @@ from tapnet.inference.model_selection import (
     resolve_method,
 )
 from tapnet.inference.networks import EmbeddingModel, load_network
+from tapnet.inference.scoring import Confusion
 from tapnet.inference.task import LABEL_KINDS, Examples, Task, check_names_differ, network_of
 
 Progress = Callable[[int, int], None]  # called with what is done, and of how much
@@ -67,7 +67,7 @@ def fit(
         raise UserError(f"A classifier needs at least 2 classes, got {len(classes)}: {', '.join(classes) or 'none'}.")
     model = load_network(network or propose_network(classes).name, device)
     name, options = resolve_method(model, method, options)
-    model.method_named(name, options, len(classes))  # what cannot be fitted is refused before any image is read
+    model.method_named(name, options, len(classes))  # refuse what cannot be fitted before reading any image
     examples = _read_examples(classes, model, on_unreadable, on_read)
     return fit_task(list(classes), examples, model, name, options)
 
@@ -185,20 +185,20 @@ def remove(
 
 def estimate_accuracy(
     task: Task, network: str | None = None, device: str = "cpu", progress: Progress | None = None
-) -> LeaveOneOut | None:
+) -> Confusion | None:
     """Return the accuracy on examples that are left out, as `leave_one_out` does with the network of the task."""
     return leave_one_out(task, network_of(task, network, device), progress)
 
 
 def compare_methods(
     task: Task, network: str | None = None, device: str = "cpu", progress: Progress | None = None
-) -> dict[str, LeaveOneOut]:
+) -> dict[str, Confusion]:
     """Return what `estimate_accuracy` returns for every method that the network offers, that of the task first.
 
     That of the task has its name with its options (`Task.method_label`). Empty if a class has one image only.
     `progress` is called with the number of rounds done, over all methods, and of all rounds.
     """
-    model, estimates = network_of(task, network, device), dict[str, LeaveOneOut]()
+    model, estimates = network_of(task, network, device), dict[str, Confusion]()
     others = [name for name in model.offered_methods(len(task.classes)) if name != task.method_label]
 
     def advance(done: int, rounds: int) -> None:

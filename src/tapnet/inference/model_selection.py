@@ -6,23 +6,22 @@ One example of every class is left out at a time, so that all classes lose as mu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
-from scipy.stats import binomtest
 
 from tapnet.evaluation.calibration import Calibration
 from tapnet.inference.networks import EmbeddingModel, exact_head
+from tapnet.inference.predictor import AUTO
+from tapnet.inference.scoring import Confusion
 from tapnet.methods import PARAMETER_FREE
 
 if TYPE_CHECKING:
     from tapnet.inference.task import Examples, Task
 
-AUTO = "auto"  # the method by the rule below
 LOGISTIC = "logistic"
 REFERENCE_SHOTS = 2  # how many examples a reference counts for
 ROUNDS, _TEMPERATURE_ROUNDS = 20, 5  # at most, for the accuracy and the temperature
@@ -75,29 +74,10 @@ def resolve_method(
     return (model.default_method, options) if options else choose_method(model)[:2]
 
 
-@dataclass(frozen=True)
-class LeaveOneOut:
-    """How many of the examples that were left out were classified correctly."""
-
-    hits: int
-    total: int
-    pairs: tuple[tuple[int, int], ...] = field(default=(), repr=False, compare=False)  # (true, predicted) labels
-
-    @property
-    def accuracy(self) -> float:
-        return self.hits / self.total
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Wilson's 95% interval of the accuracy."""
-        bounds = binomtest(self.hits, self.total).proportion_ci(method="wilson")
-        return float(bounds.low), float(bounds.high)
-
-
 def leave_one_out(
     task: Task, model: EmbeddingModel, progress: Callable[[int, int], None] | None = None, method: str | None = None
-) -> LeaveOneOut | None:
-    """Return how many examples a head fitted without them gets right; `None` where a class has one image only.
+) -> Confusion | None:
+    """Return how heads fitted without them classify the examples; `None` where a class has one image only.
 
     Copies of an image count once. `method` is another one than the task's, with its default options. `progress` is
     called with the number of rounds done and of all rounds.
@@ -107,8 +87,8 @@ def leave_one_out(
     if held is None:
         return None
     logits, answers = held
-    pairs = tuple(zip(answers.tolist(), logits.argmax(axis=1).tolist(), strict=True))
-    return LeaveOneOut(sum(truth == guess for truth, guess in pairs), len(pairs), pairs)
+    pairs = zip(answers, logits.argmax(axis=1), strict=True)
+    return Confusion.of(task.classes, ((task.classes[truth], task.classes[guess]) for truth, guess in pairs))
 
 
 def held_out_logits(

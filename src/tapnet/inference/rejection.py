@@ -80,8 +80,8 @@ def fit_rejection(task: Task, model: EmbeddingModel, lose: float = LOSE) -> Reje
 
     The examples are divided into up to 5 folds, and each fold is scored by a head fitted to the others. The threshold
     is the lower bound of one more such score (`lower_bound`): an image is scored by the head of all examples, which
-    favors it a little. Which score it is, the classes tell: each in turn plays the unknown for a head fitted to the
-    others. Raise UserError if a class has fewer than 2 different examples.
+    favors it a little. The score is chosen by leaving one class out at a time. Raise UserError if a class has fewer
+    than 2 different examples.
     """
     if not 0 < lose < 1:
         raise UserError(f"Expected `lose` to be a share between 0 and 1, got {lose:g}.", parameter="lose")

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binomtest
-from sklearn.metrics import confusion_matrix
 
 from tapnet.errors import UserError
 from tapnet.evaluation.plotting import new_figure, save
@@ -41,8 +40,14 @@ class Confusion:
     @classmethod
     def of(cls, classes: tuple[str, ...], pairs: Iterable[tuple[str, str]]) -> Confusion:
         """Return the counts of pairs (true class, predicted class)."""
-        truths, predicted = zip(*pairs, strict=True)
-        return cls(classes, confusion_matrix(truths, predicted, labels=classes))
+        counts, rows = np.zeros((len(classes), len(classes)), np.int64), {name: k for k, name in enumerate(classes)}
+        for truth, predicted in pairs:
+            counts[rows[truth], rows[predicted]] += 1
+        return cls(classes, counts)
+
+    @property
+    def hits(self) -> int:
+        return int(np.trace(self.counts))
 
     @property
     def total(self) -> int:
@@ -50,12 +55,12 @@ class Confusion:
 
     @property
     def accuracy(self) -> float:
-        return float(np.trace(self.counts)) / self.total
+        return self.hits / self.total
 
     @property
     def interval(self) -> tuple[float, float]:
         """Wilson's 95% interval of the accuracy."""
-        bounds = binomtest(int(np.trace(self.counts)), self.total).proportion_ci(method="wilson")
+        bounds = binomtest(self.hits, self.total).proportion_ci(method="wilson")
         return float(bounds.low), float(bounds.high)
 
     def worst(self, most: int = SHOWN) -> Confusion:

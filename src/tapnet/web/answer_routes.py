@@ -13,9 +13,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import PlainValidator, WithJsonSchema
 
 from tapnet.inference import export, write_task
-from tapnet.inference.explanation import explain_features
-from tapnet.inference.model_selection import LeaveOneOut
-from tapnet.inference.picture import Picture, draw_picture, hardest_classes
+from tapnet.inference.explanation import Picture, draw_picture, explain_features, hardest_classes
 from tapnet.inference.predictor import AUTO, Reject
 from tapnet.inference.scoring import Confusion
 from tapnet.web import bodies
@@ -104,7 +102,7 @@ def _map(engine: Engine, task_id: str) -> bodies.MapBody:
         projection_dim=loaded.stored.projection_dim,
         dimensions=network.method_named(task.method).max_projection_dim,
         picture=_picture(loaded, draw_picture(logits, labels, hardest_classes(logits, labels), None)),
-        leave_one_out=None if left_out is None else _leave_one_out(left_out, task.classes),
+        leave_one_out=None if left_out is None else _leave_one_out(left_out),
     )
 
 
@@ -121,10 +119,14 @@ def _picture(loaded: LoadedTask, picture: Picture) -> bodies.PictureBody:
     )
 
 
-def _leave_one_out(left_out: LeaveOneOut, classes: tuple[str, ...]) -> bodies.LeaveOneOutBody:
-    confusion = Confusion.of(classes, [(classes[truth], classes[guess]) for truth, guess in left_out.pairs])
-    values = {name: getattr(left_out, name) for name in ("hits", "total", "accuracy", "interval")}
-    return bodies.LeaveOneOutBody(**values, confusion=confusion.counts.tolist())
+def _leave_one_out(left_out: Confusion) -> bodies.LeaveOneOutBody:
+    return bodies.LeaveOneOutBody(
+        hits=left_out.hits,
+        total=left_out.total,
+        accuracy=left_out.accuracy,
+        interval=left_out.interval,
+        confusion=left_out.counts.tolist(),
+    )
 
 
 @router.get("/{task}/file", response_class=Response, responses=BINARY)

@@ -22,9 +22,10 @@ from tapnet.data.preprocessing import Pixels, TooLarge, Unreadable, image_size
 from tapnet.errors import UserError
 from tapnet.inference import choose_network, fit_task, load_network
 from tapnet.inference.images import Example, read_images
-from tapnet.inference.model_selection import LeaveOneOut, leave_one_out
+from tapnet.inference.model_selection import leave_one_out
 from tapnet.inference.networks import EmbeddingModel
 from tapnet.inference.predictor import UNKNOWN, Reject, TaskPredictor, rank_classes
+from tapnet.inference.scoring import Confusion
 from tapnet.inference.task import Examples
 from tapnet.paths import bundled_checkpoints
 from tapnet.web import metrics
@@ -57,7 +58,7 @@ class LoadedTask:
     example_ids: tuple[str, ...]
 
     @cached_property
-    def left_out(self) -> LeaveOneOut | None:
+    def left_out(self) -> Confusion | None:
         return leave_one_out(self.predictor.task, self.predictor.network)
 
 
