@@ -50,22 +50,13 @@ def noise(classes, shot, dim=64, copies=1):
     return once.take(np.repeat(np.arange(len(once)), copies))
 
 
-def test_network_with_references_takes_tapnet_with_references_worth_two_images():
-    choice = choose_method(load_network("drawings"))
-    assert (choice.name, choice.options) == ("tapnet", {"reference_shots": 2})
-
-
-def test_network_without_references_takes_logistic_regression():
+def test_method_is_tapnet_with_references_logistic_without_and_the_centroid_for_vectors():
+    drawings = load_network("drawings")
+    assert choose_method(drawings)[:2] == ("tapnet", {"reference_shots": 2})
     assert choose_method(replace(vector_model(8), preprocessing=Preprocessing(28, 28, 1))).name == "logistic"
-
-
-def test_feature_vectors_take_the_cosine_centroid():
     assert choose_method(vector_model(8)).name == "centroid"
-
-
-def test_other_method_that_a_network_was_trained_for_stays():
-    trained = METHODS["tadam-alpha"](PrecomputedFeatures(8)).eval()
-    assert choose_method(replace(load_network("drawings"), method=trained)).name == "tadam-alpha"
+    other = METHODS["tadam-alpha"](PrecomputedFeatures(8)).eval()  # what a network was trained for stays
+    assert choose_method(replace(drawings, method=other)).name == "tadam-alpha"
 
 
 @pytest.mark.parametrize(

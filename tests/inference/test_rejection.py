@@ -56,12 +56,6 @@ def test_rejection_by_the_examples_catches_most_images_of_other_classes():
     assert rejected(task_of(10), strange).mean() > 0.8
 
 
-def test_rejection_by_the_examples_loses_more_if_it_may():
-    known, _ = scattered(200, seed=3)
-    few, many = (rejected(task_of(10), known, lose).sum() for lose in (0.02, 0.3))
-    assert few < many
-
-
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_rejection_by_few_examples_loses_about_what_was_asked_for(count):
     known, _ = scattered(100, seed=1)
@@ -76,20 +70,16 @@ def test_lower_bound_of_normal_scores_has_the_share_below_it(count):
     assert np.mean(below) == pytest.approx(0.05, abs=0.005)
 
 
-def test_rejection_by_a_single_example_is_refused_in_one_sentence():
+@pytest.mark.parametrize("count", [1, 2])
+def test_rejection_by_a_single_example_or_copies_of_it_is_refused(count):
+    task = task_of(count)
+    copies = replace(task.examples, hashes=("0",) * count + task.examples.hashes[count:])
     with pytest.raises(UserError, match="needs 2 different images of every class, got 1 of 'a'") as refusal:
-        fit_rejection(task_of(1), vector_model(DIM))
+        fit_rejection(replace(task, examples=copies), vector_model(DIM))
     assert refusal.value.parameter == "reject"
 
 
-def test_rejection_counts_copies_of_an_image_once():
-    task = task_of(2)
-    copies = replace(task.examples, hashes=("0", "0", *task.examples.hashes[2:]))
-    with pytest.raises(UserError, match="got 1 of 'a'"):
-        fit_rejection(replace(task, examples=copies), vector_model(DIM))
-
-
-@pytest.mark.parametrize("lose", [0, 1, -0.1, 5])
+@pytest.mark.parametrize("lose", [0, 1])
 def test_rejection_of_no_share_is_refused(lose):
     with pytest.raises(UserError, match="Expected `lose` to be a share between 0 and 1"):
         fit_rejection(task_of(5), vector_model(DIM), lose)
@@ -111,10 +101,7 @@ def test_image_closer_to_public_classes_than_another_has_the_lower_score():
     assert next(iter(scores)) == "background"
     assert scores["similarity"][0] == pytest.approx(scores["similarity"][1], abs=0.05)
     assert scores["background"][0] < scores["background"][1] - 0.05
-
-
-def test_scores_without_public_classes_are_similarity_and_probability():
-    assert list(known_scores(scattered(1, 0)[0])) == ["similarity", "probability"]
+    assert list(known_scores(queries)) == ["similarity", "probability"]
 
 
 def test_class_centers_are_mean_directions():
@@ -172,11 +159,8 @@ def test_background_goes_through_the_metric_of_the_network(folder):
     np.testing.assert_allclose(directions, [[0, 0, 0, 1], [0, 0.5**0.5, 0.5**0.5, 0]], atol=1e-6)
 
 
-def test_background_of_another_network_is_not_taken(folder):
+def test_background_is_that_of_the_network_or_none(folder):
     write_background(folder / "net.safetensors", np.ones((2, 4)), "abc", "two classes")
     assert read_background(network(Metric(), "def")) is None
-
-
-@pytest.mark.usefixtures("folder")
-def test_network_without_background_has_none():
+    (folder / "net.safetensors").unlink()
     assert read_background(network(Metric())) is None

@@ -31,6 +31,8 @@ def test_interval_is_that_of_wilson():
 
 
 def test_worst_classes_are_those_with_mistakes_from_or_to_them(many):
+    few = Confusion(("a", "b"), np.eye(2, dtype=np.int64))
+    assert few.worst() is few
     worst = many.worst()
     assert len(worst.classes) == SHOWN
     assert {f"class {k}" for k in (*range(90, 100), 0)} <= set(worst.classes)
@@ -43,12 +45,7 @@ def test_figure_of_many_classes_says_that_it_shows_the_worst(many, monkeypatch, 
     assert len(axis.get_xticklabels()) == 25
 
 
-def test_few_classes_are_all_shown():
-    few = Confusion(("a", "b"), np.eye(2, dtype=np.int64))
-    assert few.worst() is few
-
-
-def test_score_names_mistakes_and_accuracies_and_takes_other_classes_as_unknown(drawing_task, new):
+def test_score_counts_mistakes_accuracies_rejections_and_other_classes_as_unknown(drawing_task, new):
     drawings = load_dataset("quickdraw", "test")
     strange = [255 - pixels for pixels in drawings.gather(np.arange(6))]
     found = score(open_predictor(drawing_task), {**new, "something else": strange})
@@ -57,11 +54,7 @@ def test_score_names_mistakes_and_accuracies_and_takes_other_classes_as_unknown(
     assert len(found.mistakes()) == 8 - np.trace(found.confusion.counts)
     assert np.mean(list(found.class_accuracies().values())) == pytest.approx(found.confusion.accuracy)
     assert found.fitted == 0
-
-
-def test_thresholds_reject_more_the_higher_they_are(drawing_task, new):
-    strange = [255 - pixels for pixels in load_dataset("quickdraw", "test").gather(np.arange(6))]
-    nothing, *_, everything = score(open_predictor(drawing_task), {**new, "else": strange}).thresholds((0.0, 0.5, 1.1))
+    nothing, *_, everything = found.thresholds((0.0, 0.5, 1.1))
     assert (nothing.correct_rejected, nothing.unknown_rejected) == (0, 0)
     assert (everything.correct_rejected, everything.unknown_rejected) == (1, 1)
 

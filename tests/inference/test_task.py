@@ -54,11 +54,8 @@ def test_task_keeps_two_classes_at_least(task):
         remove(task, ["ant", "bee", "cat"])
 
 
-def test_task_leaves_out_an_image_it_has(task, model):
+def test_task_leaves_out_an_image_it_has_and_refuses_one_of_another_class(task, model):
     assert len(with_examples(task, ["ant"], one_more(task), model).examples) == 10
-
-
-def test_task_refuses_an_image_of_two_classes(task, model):
     with pytest.raises(UserError, match="already an example of 'ant'"):
         with_examples(task, ["bee"], one_more(task), model)
 

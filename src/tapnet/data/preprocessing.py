@@ -327,7 +327,7 @@ def _in_square(ink: Pixels) -> Pixels:
     A box longer than LARGEST_SIDE is reduced to it first, so that the square has a bounded size.
     """
     marked = ink > _PAPER
-    (rows,), (columns,) = marked.any(axis=1).nonzero(), marked.any(axis=0).nonzero()
+    (rows,), (columns,) = np.nonzero(marked.any(axis=1)), np.nonzero(marked.any(axis=0))
     if not len(rows):
         return ink
     box = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]

@@ -82,8 +82,10 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         options: dict[str, Any] = {"projection_dim": self.projection_dim, "basis": self.basis}
         if self.selection != "optimal":  # what every method does that has a choice
             options["selection"] = self.selection
-        names, model = [str(name) for name in classes], self._model()
-        self._keep(fit_task(names, examples, model, self.method, options, _kind(classes)), model)
+        model = self._model()
+        self._keep(
+            fit_task([str(name) for name in classes], examples, model, self.method, options, _kind(classes)), model
+        )
         self.classes_ = classes  # of the type that was given
         return self
 
@@ -113,8 +115,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Calibrated probabilities (n, classes)."""
-        logits = self._logits(X)
-        return self.task_.probabilities(logits)
+        return self.task_.probabilities(self._logits(X))
 
     def _logits(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
@@ -125,8 +126,7 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of each image."""
-        best = self.predict_proba(X).argmax(axis=1)
-        return self.classes_[best]  # type: ignore[no-any-return]
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]  # type: ignore[no-any-return]
 
     def save(self, path: str | Path) -> None:
         """Write the fitted task to a file that `tapnet predict` and `TapNetClassifier.load` read."""

@@ -84,19 +84,13 @@ def _messages(message: Any) -> Iterator[Any]:
 def export(task: Task, path: str | Path, network: str | None = None) -> None:
     """Write a task as an ONNX file, whole or not at all; its metadata hold the class names and the preprocessing.
 
-    `network` is the path to the task's checkpoint, if it moved. Raise UserError if the task's method cannot be
-    exported, or if its network is missing.
+    `network` is the path to the task's checkpoint, if it moved. Raise UserError if the task's head is not linear.
     """
     predictor = TaskPredictor.open(task, network)
     with _one_at_a_time:
         model = _onnx_model(predictor)
-    described = {
-        "classes": task.classes,
-        "preprocessing": predictor.preprocessing.as_dict(),
-        "network": task.network,
-        "network_sha256": task.network_sha256,
-        "method": task.method,
-    }
+    described = {name: getattr(task, name) for name in ("classes", "network", "network_sha256", "method")}
+    described["preprocessing"] = predictor.preprocessing.as_dict()
     entry = model.metadata_props.add()
     entry.key, entry.value = METADATA, json.dumps(described, sort_keys=True, ensure_ascii=False)
     write_atomically(Path(path), model.SerializeToString(deterministic=True))

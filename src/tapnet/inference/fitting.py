@@ -80,10 +80,7 @@ def fit_task(
     options: Mapping[str, Any] | None = None,
     label_kind: str = "str",
 ) -> Task:
-    """Return the task of these examples, whose labels count the classes; `fit` has read and embedded the images.
-
-    Without a method, or by "auto", `choose_method` names it; with options and no name it is the network's own.
-    """
+    """Return the task of these examples, whose labels count the classes; `resolve_method` chooses the method."""
     if len(classes) < 2:
         raise UserError(f"A classifier needs at least 2 classes, got {len(classes)} class.")
     name, options = resolve_method(model, method, options)
@@ -103,9 +100,8 @@ def propose_network(images: ImagesByClass) -> NetworkChoice:
 def network_warning(images: ImagesByClass, network: str, device: str = "cpu") -> str | None:
     """Return a sentence if these are photographs in color and the network is one for drawings, else `None`."""
     preprocessing = load_network(network, device).preprocessing
-    if preprocessing is None or preprocessing.ink is None:
-        return None
-    if not are_color_photographs(list(chain.from_iterable(images.values()))):
+    for_drawings = preprocessing is not None and preprocessing.ink is not None
+    if not for_drawings or not are_color_photographs(list(chain.from_iterable(images.values()))):
         return None
     return (
         f"These look like photographs, and {network} is a network for drawings: {PHOTOGRAPHS} is one for photographs."
@@ -134,10 +130,7 @@ def add(
 
 
 def with_examples(task: Task, names: Sequence[str], more: Examples, model: EmbeddingModel) -> Task:
-    """Return the task with further examples, `more.labels` counting `names`; new names become classes, in order.
-
-    An image that its class has already is left out. Raise UserError if another class has it.
-    """
+    """Return the task as `add` does, `more.labels` counting `names`; new names become classes, in order."""
     task.check_network(model)
     classes = tuple(sorted({*task.classes, *names}, key=LABEL_KINDS[task.label_kind]))
     check_names_differ(classes)
@@ -164,8 +157,7 @@ def remove(
 ) -> Task:
     """Return the task without these classes and without these examples, which are recognized by their content.
 
-    A class whose last example is removed goes, too. Raise UserError if a class or an example is not of the task, or if
-    fewer than two classes would be left.
+    A class whose last example is removed goes, too. Raise UserError if fewer than two classes would be left.
     """
     gone, digests = set(classes), {image_sha256(image): name_of(image) for image in images}
     if missing := sorted(gone - set(task.classes)):
@@ -195,8 +187,7 @@ def compare_methods(
 ) -> dict[str, Confusion]:
     """Return what `estimate_accuracy` returns for every method that the network offers, that of the task first.
 
-    That of the task has its name with its options (`Task.method_label`). Empty if a class has one image only.
-    `progress` is called with the number of rounds done, over all methods, and of all rounds.
+    It has the name `Task.method_label`. Empty if a class has one image only. `progress` counts rounds of all methods.
     """
     model, estimates = network_of(task, network, device), dict[str, Confusion]()
     others = [name for name in model.offered_methods(len(task.classes)) if name != task.method_label]
@@ -206,8 +197,7 @@ def compare_methods(
             progress(len(estimates) * rounds + done, (1 + len(others)) * rounds)
 
     for name in (None, *others):
-        estimate = leave_one_out(task, model, advance, name)
-        if estimate is None:
+        if (estimate := leave_one_out(task, model, advance, name)) is None:
             return {}
         estimates[name or task.method_label] = estimate
     return estimates

@@ -81,10 +81,7 @@ class LabeledFolder:
 
 
 def class_folders(root: str | Path) -> LabeledFolder:
-    """Return the images of every class, a class being a folder directly below `root`.
-
-    Raise UserError if there is no folder with an image, or if the folders are splits (train, test), not classes.
-    """
+    """Return the images of every class, a class being a folder directly below `root`."""
     root, skipped = Path(root), Skipped()
     if root.is_file():
         raise UserError(
@@ -123,8 +120,7 @@ def class_folders(root: str | Path) -> LabeledFolder:
 def find_images(paths: Iterable[str | Path], skipped: Skipped | None = None) -> Iterator[Path]:
     """Yield every image file among files and below folders, folder after folder, without listing them all first.
 
-    A file that is named is taken whatever its ending; in a folder the ending decides. Raise UserError if a path does
-    not exist.
+    A file that is named is taken whatever its ending; in a folder the ending decides.
     """
     skipped = Skipped() if skipped is None else skipped
     for path in map(Path, paths):

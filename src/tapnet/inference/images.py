@@ -35,7 +35,7 @@ from tapnet.errors import UserError
 
 T = TypeVar("T")
 
-THUMBNAIL = 96
+THUMBNAIL = 96  # pixels
 GROUP, _AT_A_TIME = 64, 8  # images that are read before the first is used, and that a thread takes
 WORKERS = max(2, min(os.cpu_count() or 1, GROUP // _AT_A_TIME))  # threads that decode
 
@@ -91,9 +91,8 @@ def read_images(
 ) -> Iterator[tuple[ImageInput, Example | Unreadable]]:
     """Yield each image with what `read_image` returns, in order; `workers` threads read a group of images at a time.
 
-    They take several images each, because to hand one over may take as long as to read it. Few images, and all if
-    `workers` is 0, are read by the caller. With `ahead` they read the next group while the caller uses this one, which
-    pays if they wait for files elsewhere; on this machine they would take its cores from the network.
+    Few images, and all if `workers` is 0, are read by the caller. With `ahead` the next group is read while the caller
+    uses this one, which pays for files elsewhere; on this machine the threads would take its cores from the network.
     """
 
     def read(batch: list[ImageInput]) -> list[tuple[ImageInput, Example | Unreadable]]:
@@ -238,8 +237,7 @@ def _eight_bits(array: NDArray[Any]) -> Pixels | Unreadable:
 
 
 def _thumbnail(image: LoadedImage) -> bytes:
-    stream = io.BytesIO()
-    small = image.thumbnail(THUMBNAIL)
+    stream, small = io.BytesIO(), image.thumbnail(THUMBNAIL)
     small.info.clear()  # a comment of the file would be saved, too
     small.save(stream, "JPEG", quality=85)
     return stream.getvalue()

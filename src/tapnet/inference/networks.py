@@ -168,10 +168,7 @@ class EmbeddingModel:
 
 
 def exact_head(head: Head) -> Head:
-    """Return the linear layer of a head in float64, by which an image's scores do not depend on the others given.
-
-    A head that is not linear is returned as it is.
-    """
+    """Return a head as a linear layer in float64, whose scores do not depend on other images, if it is linear."""
     linear = head.linear()
     if linear is None:
         return head
@@ -188,7 +185,6 @@ def load_network(name: str, device: str = "cpu") -> EmbeddingModel:
     """Return the network of that name in eval mode: a bundled one, a checkpoint, the folder of a run or "hf:MODEL".
 
     Networks are kept in memory, checkpoints by the digest of their content: one that was rewritten is loaded again.
-    Raise UserError if there is none of that name.
     """
     if name == FEATURES:
         raise UserError(NO_IMAGES)
@@ -211,8 +207,7 @@ _loading = threading.Lock()
 
 
 def _cached(key: tuple[str, ...], load: Callable[[], EmbeddingModel]) -> EmbeddingModel:
-    """Return the network of this key, loaded once however many threads ask for it."""
-    with _loading:
+    with _loading:  # once, however many threads ask for it
         if key not in _networks:
             _networks[key] = load()
         _networks.move_to_end(key)
@@ -244,10 +239,7 @@ def _hugging_face(name: str, device: str) -> EmbeddingModel:
 
 
 def preprocessing_of(header: Header) -> Preprocessing:
-    """Return how the images that a checkpoint was trained on became pixels, or the usual way if that is not known.
-
-    Raise UserError if what is recorded is not of the network's image shape.
-    """
+    """Return how the images that a checkpoint was trained on became pixels, or the usual way if that is not known."""
     channels, height, width = header.image_shape
     if not header.preprocessing:
         fit = "crop" if header.recipe.backbone.name in PRETRAINED else "squash"

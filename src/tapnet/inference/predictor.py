@@ -160,10 +160,7 @@ class TaskPredictor(Predictor):
 
     @classmethod
     def open(cls, task: Task, network: str | None = None, device: str = "cpu") -> Self:
-        """Return the predictor of a task; its network is found by the name in the task, or given if it moved.
-
-        Raise UserError if the network is missing or another one, or if the task was fitted to feature vectors.
-        """
+        """Return the predictor of a task of images; its network is found by the name in it, or given if it moved."""
         from tapnet.inference.networks import NO_IMAGES
         from tapnet.inference.task import network_of
 
@@ -200,8 +197,7 @@ class TaskPredictor(Predictor):
 def open_predictor(path: str | Path, network: str | None = None, device: str = "cpu") -> Predictor:
     """Return what predicts by a task file, or by an ONNX file that `export` wrote.
 
-    `network` is the path to the task's checkpoint, if it moved. Raise UserError if the file or its network is missing,
-    damaged or another one than the task was fitted with.
+    `network` is the path to the task's checkpoint, if it moved.
     """
     path = Path(path)
     check_task_path(path, allow_onnx=True)  # before anything slow is imported

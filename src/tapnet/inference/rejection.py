@@ -154,8 +154,7 @@ def class_centers(examples: Examples) -> Directions:
 
 
 def _cosines(directions: torch.Tensor, others: Directions) -> Scores:
-    cosines: Scores = (directions @ torch.from_numpy(others).T).double().numpy()
-    return cosines
+    return (directions @ torch.from_numpy(others).T).double().numpy()
 
 
 def read_background(model: EmbeddingModel) -> Directions | None:
