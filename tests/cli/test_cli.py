@@ -41,12 +41,6 @@ def train(out, *options, changes=SMALL):
     return main(["train", "quickdraw", "--out", str(out), "--device", "cpu", *options, "--set", *changes])
 
 
-def in_process(code, *arguments, **options):
-    """Run Python in a process of its own."""
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _short_final_evaluation():
     """Few test episodes at the end of training: the accuracy itself is no claim here."""
@@ -263,13 +257,6 @@ def test_overlap_with_pretraining_stands_in_the_table(run_folder, monkeypatch, c
         assert "on which its backbone was pretrained" in capsys.readouterr().out
 
 
-def test_evaluate_refuses_images_of_another_size(blobs, monkeypatch, capsys):
-    monkeypatch.setattr("tapnet.recipe.load_dataset", lambda *_, **__: blobs)
-    assert main(["evaluate", "drawings", "--dataset", "blobs"]) == 2
-    error = capsys.readouterr().err
-    assert "drawings takes images of 28×28 with 1 channel, those of blobs are 8×8 with 1 channel:" in error
-
-
 @pytest.mark.parametrize("command", ["compare", "evaluate"])
 def test_every_checkpoint_is_read_before_the_first_is_evaluated(command, monkeypatch, capsys):
     monkeypatch.setattr(evaluate, "candidate", None)
@@ -335,25 +322,16 @@ def test_every_command_explains_itself(command, capsys):
     assert "usage: tapnet" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("error", [UserError("Give 2."), NotFoundError("Give 2."), OSError("Give 2.")])
-def test_a_mistake_of_the_user_is_one_sentence_and_for_debugging_a_traceback(error, monkeypatch, capsys):
+@pytest.mark.parametrize("error", [UserError("Give 2."), NotFoundError("Give 2."), OSError("Give 2."), KeyError(3)])
+def test_a_mistake_is_one_sentence_and_a_bug_or_debugging_shows_a_traceback(error, monkeypatch, capsys):
     def fail(_):
         raise error
 
     monkeypatch.setattr(runs, "run_recipes", fail)
-    assert main(["recipes"]) == 2
-    assert capsys.readouterr().err == "tapnet recipes: Give 2.\n"
-    monkeypatch.setenv("TAPNET_DEBUG", "1")
-    with pytest.raises(type(error)):
-        main(["recipes"])
-
-
-@pytest.mark.parametrize("error", [ValueError("operands could not be broadcast"), TypeError("'NoneType'"), KeyError(3)])
-def test_a_bug_is_not_shown_as_a_mistake_of_the_user(error, monkeypatch):
-    def fail(_):
-        raise error
-
-    monkeypatch.setattr(runs, "run_recipes", fail)
+    if not isinstance(error, KeyError):
+        assert main(["recipes"]) == 2
+        assert capsys.readouterr().err == "tapnet recipes: Give 2.\n"
+        monkeypatch.setenv("TAPNET_DEBUG", "1")
     with pytest.raises(type(error)):
         main(["recipes"])
 
@@ -387,7 +365,8 @@ def test_help_version_and_cheap_checks_come_before_pytorch(command, code, tmp_pa
         "except SystemExit as stop: done = stop.code\n"
         "print(done, 'torch' in sys.modules)"
     )
-    done = in_process(program, *command.split(), cwd=tmp_path)
+    words = [sys.executable, "-c", program, *command.split()]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path)
     lines = done.stdout.splitlines()
     assert lines[-1] == f"{code} False", done.stderr
     assert lines[:-1] == ([f"tapnet {__version__}"] if code == 0 else [])

@@ -78,7 +78,7 @@ def test_a_trained_ablation_leaves_a_run_a_variant_and_does_not_train_it_again(t
     assert train("gradient", trained) == 0
     printed = capsys.readouterr()
     assert "trained once, for 2 episodes" in printed.out
-    assert f"constant: trained already, in {trained / 'constant'}\n" in printed.err
+    assert f"2 of 2 runs trained already, in {trained}\n" in printed.err
     assert train("gradient", trained, "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert result["recipe"]["name"] == "quickdraw"

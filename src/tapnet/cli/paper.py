@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tapnet.cli.evaluate import candidate, evaluation_data
 from tapnet.cli.options import ENGINE, TASK, add_shared, check_engine, episode_spec, listing, output_folder
 from tapnet.cli.output import ERRORS, OUT, print_prose, print_table
-from tapnet.cli.runs import train_all
+from tapnet.cli.runs import train_runs
 from tapnet.errors import NotFoundError, UserError
 from tapnet.paths import find_checkpoint
 
@@ -142,7 +142,9 @@ def _train_and_measure(ablation: Ablation, args: argparse.Namespace, task: Episo
     recipes = ablation.recipes(recipe)
     check_measurable(recipes, evaluation_data(args).load(recipe.data), task)
     out = args.out or Path("runs") / f"ablate-{args.name}"
-    train_all({folder_name(variant): recipes[variant] for variant in recipes}, out, args)
+    for name, reason in train_runs({folder_name(key): recipes[key] for key in recipes}, out, args, test=False):
+        if reason:
+            raise UserError(f"{name} failed: {reason}")
     candidates = {variant: candidate(str(out / folder_name(variant)), args, "float32") for variant in recipes}
     evaluators = {variant: opened.evaluator for variant, opened in candidates.items()}
     first = next(iter(candidates.values()))

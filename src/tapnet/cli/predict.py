@@ -134,14 +134,13 @@ def _find_images(args: argparse.Namespace, skipped: Skipped) -> tuple[int, Itera
 def _form(args: argparse.Namespace) -> str:
     """Return the form by the options or the ending of the file; raise UserError if they differ."""
     by_ending = _FORMS[args.out.suffix.lower()] if args.out else None
-    if args.format is None or by_ending is None:
-        return args.format or by_ending or "table"
-    if by_ending == "json" and args.format == "jsonl":
+    form = args.format or by_ending or "table"
+    if by_ending == "json" and form == "jsonl":
         return by_ending
-    if by_ending not in ("table", args.format):
-        name = {"jsonl": "json"}.get(args.format, args.format)
+    if by_ending not in (None, "table", form):
+        name = {"jsonl": "json"}.get(form, form)
         raise UserError(f"{args.out} would hold {name.upper()}: give it that ending, or leave out --{name}.")
-    return str(args.format)
+    return str(form)
 
 
 def _write_parts(args: argparse.Namespace) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tapnet.cli import options
 from tapnet.cli.output import ERRORS, OUT, percent, print_json, print_table, progress_bar
 from tapnet.cli.train import train_with_progress
-from tapnet.errors import NotFoundError, UserError
+from tapnet.errors import NotFoundError
 from tapnet.text import half_width, pluralize
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_sweep(args: argparse.Namespace) -> None:
-    from tapnet.jobs.sweep import check_trainable, read_sweep, unfinished
+    from tapnet.jobs.sweep import read_sweep
 
     options.check_engine(args)
     sweep = read_sweep(args.file)
@@ -52,11 +52,8 @@ def run_sweep(args: argparse.Namespace) -> None:
     if args.list:
         print(*(out / name for name in sweep.recipes), sep="\n")
         return
-    check_trainable(sweep.recipes)
-    todo = unfinished(sweep.recipes, out, sweep.test)
-    if done := len(sweep.recipes) - len(todo):
-        ERRORS.print(f"{done} of {pluralize(len(sweep.recipes), 'run')} trained already, in {out}")
-    failed = [f"{name} failed: {reason}" for name, reason in _train(todo, out, args, sweep.test) if reason]
+    outcomes = train_runs(sweep.recipes, out, args, sweep.test)
+    failed = [f"{name} failed: {reason}" for name, reason in outcomes if reason]
     folders = [out / name for name in sweep.recipes]
     if trained := _summaries(folders):
         _print_runs(trained)
@@ -67,27 +64,17 @@ def run_sweep(args: argparse.Namespace) -> None:
         OUT.print(f"Compare them: {options.command('compare', *folders)}")
 
 
-def train_all(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace) -> None:
-    """Train the unfinished runs by the options, without a test; raise UserError if one fails."""
-    from tapnet.jobs.sweep import check_trainable, unfinished
-
-    check_trainable(recipes)
-    todo = unfinished(recipes, out)
-    for name in recipes:
-        if name not in todo:
-            print(f"{name}: trained already, in {out / name}", file=sys.stderr)
-    for name, reason in _train(todo, out, args, test=False):
-        if reason:
-            raise UserError(f"{name} failed: {reason}")
-
-
-def _train(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace, test: bool) -> Iterator[Outcome]:
-    """Train one run after the other or, with --engine, on the cluster; yield how each ended.
+def train_runs(recipes: dict[str, Recipe], out: Path, args: argparse.Namespace, test: bool) -> Iterator[Outcome]:
+    """Train the unfinished runs one after the other or, with --engine, on the cluster; yield how each ended.
 
     On the cluster one bar shows the episodes of all runs; on Ctrl-C they save their state and end.
     """
-    from tapnet.jobs.sweep import train_one_by_one
+    from tapnet.jobs.sweep import check_trainable, train_one_by_one, unfinished
 
+    check_trainable(recipes)
+    count, recipes = len(recipes), unfinished(recipes, out, test)
+    if done := count - len(recipes):
+        ERRORS.print(f"{done} of {pluralize(count, 'run')} trained already, in {out}")
     if not args.engine:
         how = {"device": args.device, "precision": args.precision, "quiet": getattr(args, "json", False), "test": test}
         yield from train_one_by_one(recipes, out, partial(train_with_progress, **how, again="the same command"))
