@@ -88,28 +88,19 @@ def test_linear_head_has_the_softmax_of_the_distances(dim):
     torch.testing.assert_close(by_layer, by_distance)
 
 
-def test_gradients_of_queries_and_references_hold_the_projection_constant():
+def test_gradients_hold_the_projection_constant_unless_asked_which_changes_no_value():
     queries, references, errors = episode(3, 8, query=4, dtype=torch.float64)
     queries.requires_grad_()
     references.requires_grad_()
-    assert torch.autograd.gradcheck(lambda x, phi: projected_distances(x, phi, errors), (queries, references))
-    assert torch.autograd.gradcheck(lambda x, phi: projected_distances(x, phi, errors, 2), (queries, references))
-    projected_distances(queries, references, errors.requires_grad_()).sum().backward()
+    for dim in (None, 2):
+        distances = lambda x, phi, dim=dim: projected_distances(x, phi, errors, dim)  # noqa: E731
+        assert torch.autograd.gradcheck(distances, (queries, references))
+    constant = projected_distances(queries, references, errors.requires_grad_())
+    constant.sum().backward()
     assert errors.grad is None
-
-
-def test_gradients_reach_the_errors_when_asked():
-    queries, references, errors = episode(3, 8, query=4, dtype=torch.float64)
-    errors.requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda e: projected_distances(queries, references, e, differentiable=True), (errors,)
-    )
-
-
-def test_differentiable_distances_have_the_same_values():
-    queries, references, errors = episode(5, 32, batch=(2,), dtype=torch.float64)
-    constant, through = (projected_distances(queries, references, errors, differentiable=d) for d in (False, True))
-    torch.testing.assert_close(constant, through)
+    through = lambda e: projected_distances(queries.detach(), references.detach(), e, differentiable=True)  # noqa: E731
+    assert torch.autograd.gradcheck(through, (errors,))
+    torch.testing.assert_close(through(errors), constant)
 
 
 @given(way=st.integers(2, 12), more=st.integers(1, 20), seed=st.integers(0, 99))
@@ -131,17 +122,12 @@ def test_null_space_keeps_its_shape_when_errors_depend_on_each_other(rank):
     assert (errors @ basis).abs().max() < 1e-10
 
 
-def test_modified_references_are_those_worked_out_by_hand():
+def test_modified_references_are_those_worked_out_by_hand_and_point_as_the_authors_do():
     references = torch.tensor([[1.0, 0.0], [0.0, 2.0], [4.0, 0.0]])
     expected = torch.tensor([[-1.0, -1.0], [-2.5, 2.0], [3.5, -1.0]])
     torch.testing.assert_close(modified_references(references), expected)
-
-
-def test_modified_references_point_as_the_authors_code_does():
-    """Theirs is way · φ_k - Σ φ, the same direction at another length."""
-    references = torch.randn(5, 7)
-    theirs = 5 * references - references.sum(dim=0)
-    torch.testing.assert_close(F.normalize(modified_references(references), dim=-1), F.normalize(theirs, dim=-1))
+    authors = 3 * references - references.sum(dim=0)  # the same direction at another length
+    torch.testing.assert_close(F.normalize(authors, dim=-1), F.normalize(expected, dim=-1))
 
 
 def test_errors_of_original_references_have_the_null_space_of_a_float64_svd():
@@ -161,11 +147,12 @@ def test_prototypes_take_any_number_of_shots():
     torch.testing.assert_close(averages, torch.tensor([[2.0, 3.0], [10.0, 0.0]]))
 
 
-def test_select_closest_is_greedy_in_the_order_of_the_classes():
+def test_select_closest_and_farthest_are_greedy_in_the_order_of_the_classes():
     references = torch.tensor([[0.0], [10.0]])
-    first, second = torch.tensor([[4.0], [1.0]]), torch.tensor([[1.0], [4.0]])
-    assert select_references(first, references).tolist() == [0, 1]
-    assert select_references(second, references).tolist() == [0, 1]  # not the same pairs: it depends on the order
+    for prototypes in (torch.tensor([[4.0], [1.0]]), torch.tensor([[1.0], [4.0]])):
+        assert select_references(prototypes, references).tolist() == [0, 1]  # not the same pairs
+    prototypes, references = torch.tensor([[0.0], [1.0]]), torch.tensor([[0.0], [5.0], [9.0]])
+    assert select_references(prototypes, references, "farthest").tolist() == [2, 1]
 
 
 def test_select_optimal_has_the_least_total_distance():
@@ -181,11 +168,6 @@ def test_select_optimal_follows_the_order_of_the_classes(order, seed):
     prototypes, references = torch.randn(5, 8, generator=generator), torch.randn(9, 8, generator=generator)
     chosen = select_references(prototypes, references, "optimal")
     assert select_references(prototypes[list(order)], references, "optimal").tolist() == chosen[list(order)].tolist()
-
-
-def test_select_farthest_takes_the_farthest_that_is_free():
-    prototypes, references = torch.tensor([[0.0], [1.0]]), torch.tensor([[0.0], [5.0], [9.0]])
-    assert select_references(prototypes, references, "farthest").tolist() == [2, 1]
 
 
 @pytest.mark.parametrize("strategy", ["closest", "optimal", "random", "farthest"])
@@ -214,7 +196,7 @@ def test_autocast_does_not_reach_the_equations():
         assert class_prototypes(queries, torch.arange(6) % 3, 3).dtype == torch.float32
 
 
-NAN = torch.full((3, 8), torch.nan)
+NAN, FEATURES, LABELS = torch.full((3, 8), torch.nan), torch.randn(6, 8), torch.tensor([0, 1, 2, 0, 1, 0])
 
 
 @pytest.mark.parametrize(
@@ -235,19 +217,6 @@ NAN = torch.full((3, 8), torch.nan)
             "one label from 0 to way - 1 per feature",
         ),
         (lambda: projection_errors(torch.randn(3, 8), torch.randn(4, 8)), "one reference per prototype"),
-    ],
-)
-def test_mistakes_get_a_sentence_with_the_numbers(call, words):
-    with pytest.raises(ValueError, match=words):
-        call()
-
-
-FEATURES, LABELS = torch.randn(6, 8), torch.tensor([0, 1, 2, 0, 1, 0])
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
         (lambda: class_prototypes(FEATURES, [0, 1, 2, 0, 1, 0], 3), "tensor of int64, got list"),
         (lambda: class_prototypes(FEATURES, LABELS.numpy(), 3), "tensor of int64, got ndarray"),
         (lambda: class_prototypes(FEATURES, LABELS.float(), 3), "tensor of int64, got float32"),
@@ -259,7 +228,7 @@ FEATURES, LABELS = torch.randn(6, 8), torch.tensor([0, 1, 2, 0, 1, 0])
         (lambda: select_references(FEATURES[:2].double(), FEATURES), "got float64 and float32"),
     ],
 )
-def test_what_is_no_tensor_of_the_right_kind_is_refused_by_name(call, words):
+def test_mistakes_get_a_sentence_with_the_numbers_and_names(call, words):
     with pytest.raises(ValueError, match=words):
         call()
 

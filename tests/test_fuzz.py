@@ -85,19 +85,19 @@ def test_a_header_nested_beyond_reason_ends_in_a_sentence(tmp_path):
         read_checkpoint(path)
 
 
-@pytest.mark.parametrize("length", [0, 8, 2**32, 2**63 - 1, 2**64 - 1])
-def test_a_length_that_promises_more_than_the_file_holds_takes_no_memory(tmp_path, length):
-    path = tmp_path / "m.safetensors"
-    path.write_bytes(struct.pack("<Q", length) + b"{}")
-    with pytest.raises(ValueError, match="damaged"):
-        read_checkpoint(path)
+TABLE = json.dumps({"x": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}).encode()
 
 
-def test_tensors_that_promise_more_than_the_file_holds_take_no_memory(tmp_path):
-    table = {"x": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}
-    text = json.dumps(table).encode()
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(struct.pack("<Q", length) + b"{}" for length in (0, 8, 2**32, 2**63 - 1, 2**64 - 1)),
+        struct.pack("<Q", len(TABLE)) + TABLE,
+    ],
+)
+def test_lengths_and_tensors_that_promise_more_than_the_file_holds_take_no_memory(tmp_path, content):
     path = tmp_path / "m.safetensors"
-    path.write_bytes(struct.pack("<Q", len(text)) + text)
+    path.write_bytes(content)
     with pytest.raises(ValueError, match="damaged"):
         read_checkpoint(path)
 

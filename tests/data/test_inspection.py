@@ -24,14 +24,17 @@ def mini(make, tmp_path):
     return make.tree(tmp_path / "mini", {f"{c}/{v}.png": make.png(v) for c, values in names.items() for v in values})
 
 
-def test_check_counts_and_says_what_is_missing_and_what_that_means(findings, mini):
-    checked = findings("mini-imagenet", mini)
+def test_check_counts_and_says_what_is_missing_or_resized_and_what_that_means(findings, mini):
+    checked = findings("mini-imagenet", mini, size=42)
     assert checked["classes"].words == "3"
-    assert checked["images"].words == "6 of 84×84×3"
+    assert checked["images"].words == "6 of 42×42×3"
+    assert checked["resized"].words == "6 images by lanczos, squash"
+    assert not checked["published size"].good
     assert checked["split train"].words == "2 classes, 4 images"
     assert checked["published classes"].words.startswith("97 of 100 classes are missing (n01704323, ")
     assert "not comparable" in checked["published classes"].words
     assert all(checked[f"same image in {where}"].good for where in ("one class", "two classes", "two splits"))
+    assert not any(subject.startswith("published") for subject in findings("folder", mini))
 
 
 @pytest.mark.parametrize(
@@ -42,13 +45,6 @@ def test_check_finds_a_copied_image_and_names_it(findings, mini, make, copy, whe
     make.file(mini / copy, make.png(1))
     words = findings("mini-imagenet", mini)[f"same image in {where}"].words
     assert words.startswith(f"1 (n01532829/1.png = {copy})")
-
-
-def test_check_tells_another_size_than_published_and_the_filter_but_not_of_own_images(findings, mini):
-    checked = findings("mini-imagenet", mini, size=42)
-    assert checked["resized"].words == "6 images by lanczos, squash"
-    assert not checked["published size"].good
-    assert not any(subject.startswith("published") for subject in findings("folder", mini))
 
 
 def test_check_lists_what_was_left_out_and_counts_no_class_without_a_readable_image(findings, mini, make):

@@ -103,16 +103,12 @@ def test_statistics_of_the_support_set_equal_those_of_one_batch_with_it():
     torch.testing.assert_close(head.logits(images(6)), method.run(images(6), dict(method.named_parameters())))
 
 
-def test_steps_at_test_are_apart_from_those_of_training():
+def test_steps_at_test_are_apart_from_those_of_training_and_need_no_gradients_switched_on():
     method, same = make(steps=1, test_steps=3).eval(), make(steps=3).eval()
-    torch.testing.assert_close(method(images(6), LABELS, images(5, 2)), same(images(6), LABELS, images(5, 2)))
-
-
-def test_maml_adapts_where_gradients_are_switched_off():
     with torch.no_grad():
-        logits = make().eval()(images(6), LABELS, images(5, 2))
+        logits = method(images(6), LABELS, images(5, 2))
     assert not logits.requires_grad
-    torch.testing.assert_close(logits, make().eval()(images(6), LABELS, images(5, 2)))
+    torch.testing.assert_close(logits, same(images(6), LABELS, images(5, 2)))
 
 
 def test_a_classifier_of_zeros_prefers_no_class_before_it_adapts():

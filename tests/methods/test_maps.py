@@ -62,12 +62,6 @@ def test_relation_module_has_the_weights_of_the_paper_and_of_the_authors_code(si
     assert module(torch.rand(2, 64, size, size), torch.rand(3, 64, size, size)).shape == (3, 2)
 
 
-def test_propagation_equals_the_closed_form_on_a_graph_done_by_hand():
-    """Two nodes joined by 1 with self-loops: S = ½ everywhere, so (I - S/2)⁻¹ = [[3, 1], [1, 3]] / 2."""
-    spread = propagate(torch.ones(2, 2), torch.tensor([[1.0], [0.0]]), alpha=0.5)
-    torch.testing.assert_close(spread, torch.tensor([[1.5], [0.5]]))
-
-
 def test_propagation_is_the_limit_of_spreading_step_by_step():
     weights = similarities(torch.randn(12, 6).double(), 0.5 + torch.rand(12).double(), 4)
     labels, alpha, degrees = torch.eye(12)[:, :3].double(), 0.9, weights.sum(dim=-1)
@@ -77,13 +71,10 @@ def test_propagation_is_the_limit_of_spreading_step_by_step():
     torch.testing.assert_close((1 - alpha) * propagate(weights, labels, alpha), spread)
 
 
-def test_graph_gives_the_weights_worked_out_by_hand():
+def test_graph_gives_the_weights_worked_out_by_hand_and_keeps_an_edge_that_one_of_its_ends_chose():
     features, scales = torch.tensor([[0.0, 0.0], [2.0, 0.0]]), torch.tensor([1.0, 2.0]) - EPSILON
     weight = torch.exp(torch.tensor(-0.25))  # half the mean of 1 and 0
     torch.testing.assert_close(similarities(features, scales, 2), torch.tensor([[1.0, weight], [weight, 1.0]]))
-
-
-def test_graph_keeps_an_edge_that_one_of_its_ends_chose():
     kept = similarities(torch.tensor([[0.0], [1.0], [1.5]]), torch.ones(3), neighbors=2) > 0
     assert kept.tolist() == [[True, True, False], [True, True, True], [False, True, True]]
 

@@ -43,12 +43,17 @@ def test_tapnet_follows_the_order_of_the_classes_under_optimal_selection(order, 
     torch.testing.assert_close(method.logits(support, renamed, queries, 5), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_tapnet_in_training_keeps_reference_k_for_class_k():
+def test_tapnet_trains_reference_k_for_class_k_and_features_but_not_through_the_projection():
     method, (support, queries) = make().train(), draw()
-    head = method.adapt(support, ALL, 8)
+    head = method.adapt(support.requires_grad_(), ALL, 8)
     assert torch.equal(head.references, method.references)
-    expected = -projected_distances(queries, method.references, head.errors)
-    torch.testing.assert_close(head.logits(queries), expected)
+    logits = head.logits(queries.requires_grad_())
+    torch.testing.assert_close(logits, -projected_distances(queries, method.references, head.errors))
+    assert torch.equal(variant().train().logits(support, ALL, queries, 8), logits), "without options it is TapNet"
+    logits.sum().backward()
+    assert support.grad is None
+    assert queries.grad is not None
+    assert method.references.grad is not None
 
 
 @pytest.mark.parametrize("references", ["modified", "original"])
@@ -71,23 +76,18 @@ def test_reference_basis_loses_nothing_at_way_minus_one_dimensions(way, seed):
     assert torch.equal(actual.argmax(-1), expected.argmax(-1))
 
 
-def test_tapnet_trains_references_and_backbone_but_not_through_the_projection():
-    method, (support, queries) = make().train(), draw()
-    method.logits(support.requires_grad_(), ALL, queries.requires_grad_(), 8).sum().backward()
-    assert support.grad is None
-    assert queries.grad is not None
-    assert method.references.grad is not None
-
-
 @pytest.mark.parametrize("distance", ["squared", "euclidean", "inner", "cosine"])
-def test_gradient_passes_the_projection_if_it_is_differentiable(distance):
-    """Every score: the gradient of the references differs from that with the projection held constant."""
+def test_every_score_is_divided_by_the_temperature_and_passes_gradients_if_differentiable(distance):
+    """The gradient of the references differs from that with the projection held constant."""
     gradients, (support, queries) = [], draw()
     for differentiable in (False, True):
         method = variant(distance=distance, differentiable=differentiable)
-        method.logits(support, ALL, queries, 8).square().sum().backward()
+        logits = method.logits(support, ALL, queries, 8)
+        logits.square().sum().backward()
         gradients.append(method.references.grad)
     assert not torch.allclose(*gradients)
+    colder = variant(distance=distance, temperature=4.0).logits(support, ALL, queries, 8)
+    torch.testing.assert_close(colder, logits / 4)
 
 
 @pytest.mark.parametrize(
@@ -111,33 +111,14 @@ def test_linear_head_has_the_softmax_of_the_logits(options):
     torch.testing.assert_close(linear, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_reference_that_counts_for_no_image_leaves_the_prototypes_inside_the_projection():
-    support, queries = draw(6)
-    head = make().adapt(support, LABELS, 3)
-    expected = -projected_distances(queries, class_prototypes(support, LABELS, 3), head.errors)
-    torch.testing.assert_close(make(reference_shots=0).logits(support, LABELS, queries, 3), expected)
-
-
 def test_reference_counts_for_less_where_a_class_has_more_images():
     """Three, two and one image beside a reference that counts for one: a quarter, a third and a half of it is left."""
     support, _ = draw(6)
-    paper, blended = (make(reference_shots=shots).adapt(support, LABELS, 3) for shots in (None, 1))
+    paper, blended, none = (make(reference_shots=shots).adapt(support, LABELS, 3) for shots in (None, 1, 0))
     prototypes, shares = class_prototypes(support, LABELS, 3), torch.tensor([[1 / 4], [1 / 3], [1 / 2]])
     torch.testing.assert_close(blended.references, shares * paper.references + (1 - shares) * prototypes)
+    torch.testing.assert_close(none.references, prototypes)
     assert torch.equal(blended.errors, paper.errors)
-
-
-@pytest.mark.parametrize("distance", ["squared", "euclidean", "inner", "cosine"])
-def test_every_score_is_divided_by_the_temperature(distance):
-    support, queries = draw()
-    expected = variant(distance=distance).logits(support, ALL, queries, 8) / 4
-    actual = variant(distance=distance, temperature=4.0).logits(support, ALL, queries, 8)
-    torch.testing.assert_close(actual, expected)
-
-
-def test_variant_without_options_is_tapnet():
-    support, queries = draw()
-    assert torch.equal(variant().logits(support, ALL, queries, 8), make().logits(support, ALL, queries, 8))
 
 
 @pytest.mark.parametrize("dim", [None, 3])
@@ -156,12 +137,13 @@ def test_inner_product_is_the_read_out_of_memory_augmented_networks(dim):
 def test_squared_distance_is_the_inner_product_less_the_lengths():
     """-‖xM - φM‖² = 2 φ M Mᵀ xᵀ - ‖φM‖² - ‖xM‖²; the printed distance is its root."""
     support, queries = draw()
-    heads = (variant(distance=name).adapt(support, ALL, 8) for name in ("squared", "euclidean", "inner"))
-    squared, euclidean, inner = heads
+    squared, euclidean, inner = (
+        variant(distance=name).adapt(support, ALL, 8) for name in ("squared", "euclidean", "inner")
+    )
     lengths = [inner.project(vectors).square().sum(dim=-1) for vectors in (queries, inner.references)]
     expected = 2 * inner.logits(queries) - lengths[0][:, None] - lengths[1]
-    torch.testing.assert_close(squared.logits(queries), expected, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(-euclidean.logits(queries).square(), expected, rtol=1e-4, atol=1e-4)
+    for actual in (squared.logits(queries), -euclidean.logits(queries).square()):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_variant_classifies_by_modified_references_when_asked():

@@ -40,33 +40,27 @@ def ask_all(questions, sizes, first=batcher.BATCHES):
     return answers, [batch for batch in batches if not batch[0].startswith("first")], begun
 
 
-def test_questions_that_wait_are_answered_together():
+def test_questions_that_wait_are_answered_together_and_a_bad_one_spoils_no_other():
     assert ask_all(["a", "b", "c"], [1, 1, 1])[:2] == (["a!", "b!", "c!"], [["a", "b", "c"]])
-
-
-def test_bad_question_spoils_no_other():
     answers, _, _ = ask_all(["a", "bad", "c"], [1, 1, 1])
     assert (answers[0], answers[2]) == ("a!", "c!")
     assert isinstance(answers[1], ValueError)
 
 
-def test_batches_are_bounded():
+def test_batches_are_bounded_and_a_large_question_does_not_wait_for_them():
     _, batches, _ = ask_all(["a", "b", "c"], [batcher.MOST_BYTES // 2, batcher.MOST_BYTES, 1])
     assert sorted(batches) == [["a"], ["b"], ["c"]] or sorted(batches) == [["a"], ["b", "c"]]
     count = 2 * batcher.MOST_REQUESTS
     assert {len(batch) for batch in ask_all(list(map(str, range(count))), [1] * count)[1]} == {batcher.MOST_REQUESTS}
+    answers, batches, _ = ask_all(["large", "a"], [batcher.MOST_BYTES + 1, 1])
+    assert answers == ["large!", "a!"]
+    assert ["large"] in batches
 
 
 @pytest.mark.parametrize(("size", "begun"), [(1, 1), (batcher.SECOND_BYTES // 2, 2)])
 def test_second_batch_starts_beside_the_first_only_for_many_bytes(size, begun):
     answers, batches, at_once = ask_all(["a", "b"], [size] * 2, first=1)
     assert (answers, batches, at_once) == (["a!", "b!"], [["a", "b"]], begun)
-
-
-def test_large_question_does_not_wait_for_the_batches():
-    answers, batches, _ = ask_all(["large", "a"], [batcher.MOST_BYTES + 1, 1])
-    assert answers == ["large!", "a!"]
-    assert ["large"] in batches
 
 
 def test_failure_of_a_batch_reaches_everybody_in_it():

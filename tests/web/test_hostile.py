@@ -39,12 +39,8 @@ def bomb():
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
 
 
-def as_format(name):
-    stream = io.BytesIO()
-    Image.new("RGB", (8, 8)).save(stream, name)
-    return stream.getvalue()
-
-
+icon = io.BytesIO()
+Image.new("RGB", (8, 8)).save(icon, "ICO")
 BROKEN = {
     "nothing": b"",
     "text": b"not an image",
@@ -52,8 +48,9 @@ BROKEN = {
     "svg": b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>',
     "pdf": b"%PDF-1.4\n%\xe2\xe3",
     "eps": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
-    "format outside of the list": as_format("ICO"),
+    "format outside of the list": icon.getvalue(),
     "polyglot": b"GIF89a/*<script>*/=1;" + bytes(40),
+    "bomb": bomb(),
 }
 
 
@@ -62,13 +59,9 @@ def test_file_that_is_no_image_is_refused(client, ready, kind):
     class_id = client.get(ready).json()["classes"][0]["id"]
     for address in (f"{ready}/predict", f"{ready}/classes/{class_id}/examples"):
         answer = client.post(address, files=files(BROKEN[kind]))
-        assert answer.status_code == 422, answer.text
+        assert answer.status_code in ((413, 422) if kind == "bomb" else (422,)), answer.text
         assert answer.headers["content-type"] == "application/problem+json"
     assert client.get("/v1/ready").status_code == 200
-
-
-def test_bomb_is_refused_before_it_is_decoded(client, ready):
-    assert client.post(f"{ready}/predict", files=files(bomb())).status_code in (413, 422)
 
 
 def test_image_with_a_page_behind_it_is_kept_as_a_jpeg_only(client, taught):
@@ -77,6 +70,7 @@ def test_image_with_a_page_behind_it_is_kept_as_a_jpeg_only(client, taught):
     added = client.post(f"{taught}/classes/{class_id}/examples", files=sent).json()["added"]
     answer = client.get(f"{taught}/examples/{added[0]}/thumbnail")
     assert b"script" not in answer.content
+    assert Image.open(io.BytesIO(answer.content)).format == "JPEG"
     assert answer.headers["content-type"] == "image/jpeg"
     assert answer.headers["x-content-type-options"] == "nosniff"
 
@@ -159,12 +153,18 @@ def test_store_that_does_not_answer_is_said_so(client, monkeypatch):
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
 
 
-def test_oversized_body_is_refused_by_its_length_and_by_what_comes(tmp_path):
-    with application(tmp_path, limits=Limits(upload_bytes=10_000)) as client:
+def test_uploads_beyond_a_limit_are_refused(tmp_path):
+    """Bodies by their length and by what comes, images by their number and by their pixels."""
+    with application(tmp_path, limits=Limits(upload_bytes=10_000, images=2, pixels=100)) as client:
         assert client.post("/v1/tasks/file", content=bytes(10_001)).status_code == 413
         parts = (bytes(1000) for _ in range(20))  # sent in chunks, without a length
         assert client.post("/v1/tasks/file", content=parts).status_code == 413
-        assert client.get("/v1/ready").status_code == 200
+        task = client.post("/v1/tasks", json={}).json()["id"]
+        class_id = client.post(f"/v1/tasks/{task}/classes", json={"name": "a"}).json()["classes"][0]["id"]
+        for width, count, status in ((10, 3, 413), (11, 1, 413), (10, 1, 201)):
+            sent = files(*(png(Image.new("L", (width, 10), number)) for number in range(count)))
+            answer = client.post(f"/v1/tasks/{task}/classes/{class_id}/examples", files=sent)
+            assert answer.status_code == status, answer.text
 
 
 @pytest.mark.parametrize("path", ["/login", "/v1/tasks"])
@@ -173,29 +173,16 @@ def test_requests_without_images_are_small(client, path):
     assert client.post(path, content=(bytes(1000) for _ in range(5))).status_code == 413
 
 
-def test_too_many_images_are_refused(tmp_path):
-    with application(tmp_path, limits=Limits(images=2)) as client:
-        task = client.post("/v1/tasks", json={"example": True}).json()["id"]
-        sent = files(*(drawing("circle", seed) for seed in range(3)))
-        assert client.post(f"/v1/tasks/{task}/predict", files=sent).status_code == 413
-
-
-def test_large_image_is_refused(tmp_path):
-    with application(tmp_path, limits=Limits(pixels=100)) as client:
-        task = client.post("/v1/tasks", json={}).json()["id"]
-        class_id = client.post(f"/v1/tasks/{task}/classes", json={"name": "a"}).json()["classes"][0]["id"]
-        sent = files(png(Image.new("L", (11, 10))))
-        assert client.post(f"/v1/tasks/{task}/classes/{class_id}/examples", files=sent).status_code == 413
-
-
-@pytest.mark.parametrize("host", ["evil.example:8000", "127.0.0.1.evil.example", "", "localhost.evil"])
-def test_forged_host_is_refused(client, host):
-    assert client.get("/v1/tasks", headers={"host": host}).status_code == 421
-
-
-def test_local_hosts_are_accepted(client):
-    for host in ("localhost:8000", "127.0.0.1", "[::1]:8000"):
-        assert client.get("/v1/tasks", headers={"host": host}).status_code == 200, host
+@pytest.mark.parametrize(
+    ("status", "hosts"),
+    [
+        (421, ["evil.example:8000", "127.0.0.1.evil.example", "", "localhost.evil"]),
+        (200, ["localhost:8000", "127.0.0.1", "[::1]:8000"]),
+    ],
+)
+def test_forged_hosts_are_refused_and_local_ones_accepted(client, status, hosts):
+    for host in hosts:
+        assert client.get("/v1/tasks", headers={"host": host}).status_code == status, host
 
 
 @pytest.mark.parametrize(
@@ -216,16 +203,13 @@ def guarded(tmp_path):
         yield client
 
 
-def test_token_is_asked_for_everywhere_but_health_and_login(guarded):
+def test_the_right_token_is_asked_for_everywhere_but_at_health_and_login(guarded):
     assert guarded.get("/v1/health").status_code == 200
     for path in ("/v1/tasks", "/v1/openapi.json", "/v1/metrics", "/static/app.js"):
         answer = guarded.get(path)
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"] == "Bearer"
     assert guarded.get("/", follow_redirects=False).headers["location"] == "/login"
-
-
-def test_wrong_token_is_refused(guarded):
     for given in ("Bearer wrong", "Bearer ", "Basic correct", "correct horse", "Bearer correct hors", "Bearer ä"):
         assert guarded.get("/v1/tasks", headers={"authorization": given.encode()}).status_code == 401, given
 
@@ -261,23 +245,20 @@ def test_guesses_of_one_address_do_not_shut_out_another_and_are_forgotten(monkey
     assert token.accepts("correct horse", "a")
 
 
-def test_listening_beyond_this_machine_needs_a_token():
-    with pytest.raises(UserError, match="token"):
-        Settings(host="0.0.0.0")
-
-
 @pytest.mark.parametrize(
-    ("settings", "words"), [({"port": 65536}, "port from 0 to 65535, got 65536"), ({"threads": 0}, "1 thread, got 0")]
+    ("make", "values", "words"),
+    [
+        (Settings, {"host": "0.0.0.0"}, "token"),
+        (Settings, {"port": 65536}, "port from 0 to 65535, got 65536"),
+        (Settings, {"threads": 0}, "1 thread, got 0"),
+        (Settings, {"store": "mysql://here"}, "postgresql://"),
+        (Limits, {"queue": -1}, "limit of queue above 0"),
+        (Limits, {"pixels": 0}, "limit of pixels above 0"),
+    ],
 )
-def test_settings_that_no_server_can_have_are_refused(settings, words):
+def test_settings_that_no_server_can_have_are_refused(make, values, words):
     with pytest.raises(UserError, match=words):
-        Settings(**settings)
-
-
-@pytest.mark.parametrize("limit", [{"queue": -1}, {"pixels": 0}])
-def test_limit_that_admits_nothing_is_refused_by_its_name(limit):
-    with pytest.raises(UserError, match=f"limit of {next(iter(limit))} above 0"):
-        Limits(**limit)
+        _ = make(**values).database
 
 
 def test_every_answer_carries_the_security_headers(client):

@@ -24,28 +24,15 @@ from tapnet.web.settings import Limits, Settings
 ALIVE = 0.4  # seconds of additions before a kill, and at least one
 
 
-def check(store, kills):
+@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.slow)])
+def test_acknowledged_examples_survive_kills(tmp_path, kills):
+    command = [sys.executable, __file__, str(tmp_path / "store"), str(kills)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, __file__, str(store), str(kills)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     acknowledged, there = json.loads(done.stdout)
     assert len(acknowledged) >= kills
     assert set(acknowledged) <= set(there)
-
-
-def test_acknowledged_examples_survive_five_kills(tmp_path):
-    check(tmp_path / "store", 5)
-
-
-@pytest.mark.slow
-def test_acknowledged_examples_survive_a_hundred_kills(tmp_path):
-    check(tmp_path / "store", 100)
 
 
 def start(store, port):

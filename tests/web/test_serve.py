@@ -73,6 +73,7 @@ def test_serve_on_a_port_in_use_names_it(refused, workers):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
+        (["--store", __file__], "is a file, expected a folder"),
         (["--device", "cuda:99"], "not on this machine"),
         (["--network", "nosuch"], "nosuch"),
         (["--host", "0.0.0.0"], "(--token)"),
@@ -82,11 +83,6 @@ def test_serve_on_a_port_in_use_names_it(refused, workers):
 def test_serve_that_cannot_start_says_why(refused, flags, words, monkeypatch):
     monkeypatch.delenv("TAPNET_TOKEN", raising=False)
     assert words in refused("--workers", "2", *flags)
-
-
-def test_serve_over_a_file_says_so_before_it_serves(refused, tmp_path):
-    (tmp_path / "store").write_text("no folder")
-    assert "is a file, expected a folder" in refused()
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

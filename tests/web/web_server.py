@@ -7,13 +7,18 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import numpy as np
+import uvicorn
 from PIL import Image, ImageDraw
+
+from tapnet.web.app import create_app
+from tapnet.web.settings import Settings
 
 BASE = "http://127.0.0.1:8000"
 CHROMIUM_FLAGS = [
@@ -80,6 +85,20 @@ def serving(store, *flags):
             process.kill()
             process.wait()
         process.stdout.close()
+
+
+@contextmanager
+def serving_here(**settings):
+    """The web server in a thread of this process, which starts sooner; yields its address."""
+    settings = Settings(port=free_port(), **settings)
+    server = uvicorn.Server(uvicorn.Config(create_app(settings), port=settings.port, log_level="critical"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while thread.is_alive() and not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{settings.port}"
+    server.should_exit = True
+    thread.join(20)
 
 
 def wait_until_up(address, process, seconds=180):

@@ -99,33 +99,20 @@ def test_zip_damaged_member_is_unreadable_and_the_others_are_not(tmp_path):
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_zip_member_that_unpacks_to_more_than_it_says_takes_little_memory(tmp_path, method):
+    """A list by a method without a limit is refused."""
     path, size = tmp_path / "bomb.zip", (10_000_000).to_bytes(4, "little")
     with zipfile.ZipFile(path, "w", method) as archive:
-        archive.writestr("bomb.png", bytes(10_000_000))
-    path.write_bytes(path.read_bytes().replace(size, (10).to_bytes(4, "little")))
-    tracemalloc.start()
-    try:
-        (content,) = dict(open_file_tree(path).read({"bomb.png"})).values()
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert isinstance(content, Unreadable)
-    assert peak < 1_000_000
-
-
-@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_list_in_a_zip_that_would_unpack_without_a_limit_is_refused(tmp_path, method):
-    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", method) as archive:
         archive.writestr("list.csv", bytes(10_000_000))
     tracemalloc.start()
-    try:
-        with pytest.raises(
-            UserError, match=rf"list.csv in .* cannot be read \(packed by method {method}, where stored"
-        ):
-            open_file_tree(tmp_path / "bomb.zip").read_text("list.csv")
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    if method != zipfile.ZIP_DEFLATED:
+        words = rf"list.csv in .* cannot be read \(packed by method {method}, where stored"
+        with pytest.raises(UserError, match=words):
+            open_file_tree(path).read_text("list.csv")
+    path.write_bytes(path.read_bytes().replace(size, (10).to_bytes(4, "little")))
+    (content,) = dict(open_file_tree(path).read({"list.csv"})).values()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert isinstance(content, Unreadable)
     assert peak < 1_000_000
 
 
@@ -153,17 +140,14 @@ def test_zip_encrypted_member_is_unreadable(tmp_path, make):
     assert "encrypted" in dict(open_file_tree(path).read({"one.x"}))["one.x"].reason
 
 
-def test_open_tree_says_what_to_give(tmp_path, make):
+def test_open_tree_says_what_to_give_and_does_not_wait_for_a_pipe(tmp_path, make):
     with pytest.raises(FileNotFoundError, match="folder or archive"):
         open_file_tree(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="folder, zip or tar"):
-        open_file_tree(make.file(tmp_path / "notes.txt", b"some notes"))
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-def test_a_named_pipe_is_refused_without_waiting_for_it(tmp_path):
-    os.mkfifo(tmp_path / "table.csv")
-    with pytest.raises(ValueError, match="folder, zip or tar"):
-        open_file_tree(tmp_path / "table.csv")
-    with pytest.raises(ValueError, match="not a regular file"):
-        open_file_tree(tmp_path).read_text("table.csv")
+    make.file(tmp_path / "notes.txt", b"some notes")
+    if hasattr(os, "mkfifo"):  # not on every system
+        os.mkfifo(tmp_path / "table.csv")
+        with pytest.raises(ValueError, match="not a regular file"):
+            open_file_tree(tmp_path).read_text("table.csv")
+    for path in tmp_path.iterdir():
+        with pytest.raises(ValueError, match="folder, zip or tar"):
+            open_file_tree(path)

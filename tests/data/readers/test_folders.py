@@ -34,26 +34,21 @@ def test_folder_classes_are_the_paths_below_what_all_images_share(pack, make, tm
     assert packed.pixels.shape[1:] == (8, 8, 1)
 
 
-def test_folder_of_splits_keeps_them(pack, make, tmp_path):
+def test_folder_of_splits_keeps_them_unless_they_share_classes(pack, make, tmp_path):
     packed = pack("folder", make.tree(tmp_path / "f", trees(make, ["train/a", "train/b", "valid/c", "test/d"])))
     assert dict(packed.manifest.splits) == {"train": ("a", "b"), "val": ("c",), "test": ("d",)}
-
-
-def test_folder_of_image_splits_is_joined_and_split_by_class(pack, make, tmp_path):
-    packed = pack("folder", make.tree(tmp_path / "f", trees(make, ["train/a", "train/b", "test/a", "test/b"])))
+    shared = make.tree(tmp_path / "shared", trees(make, ["train/a", "train/b", "test/a", "test/b"]))
+    packed = pack("folder", shared, name="shared")
     assert dict(packed.manifest.classes) == {"a": 4, "b": 4}
     assert any("split by class" in note for note in packed.manifest.notes)
 
 
-def test_folder_split_follows_the_seed(pack, make, tmp_path):
-    path = make.tree(tmp_path / "f", trees(make, [f"c{number:02d}" for number in range(25)], (1,)))
+def test_folder_split_follows_the_seed_and_not_the_order_of_the_classes(pack, make, tmp_path):
+    names = [f"c{number:02d}" for number in range(25)]
+    path = make.tree(tmp_path / "f", trees(make, names, (1,)))
     first, again, other = (pack("folder", path, size=1, name=f"s{n}", seed=n % 2).manifest for n in (0, 2, 1))
     assert first.splits == again.splits != other.splits
     assert [len(first.splits[split]) for split in ("train", "val", "test")] == [16, 4, 5]
-
-
-def test_drawn_splits_do_not_depend_on_the_order_of_the_classes():
-    names = [f"class {number}" for number in range(30)]
     assert random_splits(names, 3) == random_splits(names[::-1], 3)
 
 
@@ -95,16 +90,14 @@ def test_csv_table_is_read(pack, table, reds, kind):
     assert (reds(packed, "cat"), reds(packed, "dog")) == ([10, 30], [20])
 
 
-def test_csv_table_is_found_in_its_folder_and_takes_whole_paths_and_paths_with_dots(pack, table, tmp_path):
+def test_csv_table_is_found_in_its_folder_and_takes_whole_paths_paths_with_dots_and_splits(pack, table, tmp_path):
     text = TABLES["no header"].replace("images", str(tmp_path / "t" / "images"))
     packed = pack("folder", table(text + "images/../images/10.png,cat\n").parent)
     assert packed.manifest.source == "a CSV of paths and labels"
     assert len(packed.pixels) == 3
-
-
-def test_csv_table_column_of_splits_is_kept(pack, table):
     text = "path,label,split\nimages/10.png,cat,train\nimages/20.png,dog,Test\nimages/30.png,emu,val\n"
-    assert dict(pack("folder", table(text)).manifest.splits) == {"train": ("cat",), "val": ("emu",), "test": ("dog",)}
+    splits = pack("folder", table(text), name="splits").manifest.splits
+    assert dict(splits) == {"train": ("cat",), "val": ("emu",), "test": ("dog",)}
 
 
 @pytest.mark.parametrize(

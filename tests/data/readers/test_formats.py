@@ -109,16 +109,13 @@ def ilsvrc(make, tmp_path, name, images):
     return {f"{name}.tar": make.tar(tmp_path / f"{name}.inner", files).read_bytes()}
 
 
-def test_ilsvrc_tar_gives_the_600_images_that_were_published(pack, make, tmp_path, reds):
+def test_ilsvrc_classes_give_the_600_images_that_were_published_or_all_if_incomplete(pack, make, tmp_path, reds):
     path = make.tar(tmp_path / "ILSVRC2012_img_train.tar", ilsvrc(make, tmp_path, TRAIN, 1300))
     packed = pack("mini-imagenet", path, size=4)
     assert dict(packed.manifest.classes) == {TRAIN: 600}
     assert reds(packed, TRAIN) == [(number - 1) % 256 for number in mini_imagenet_numbers()[TRAIN]]
-
-
-def test_ilsvrc_folder_of_an_incomplete_class_is_taken_whole_and_says_so(pack, make, tmp_path):
-    files = {f"train/{TRAIN}/{TRAIN}_{number}.JPEG": make.png(number) for number in (5, 40, 300)}
-    packed = pack("mini-imagenet", make.tree(tmp_path / "ILSVRC", {k: make.png(1) for k in files}))
+    files = {f"train/{TRAIN}/{TRAIN}_{number}.JPEG": make.png(1) for number in (5, 40, 300)}
+    packed = pack("mini-imagenet", make.tree(tmp_path / "ILSVRC", files), name="incomplete")
     assert packed.manifest.classes[TRAIN] == 3
     assert "Incomplete ILSVRC classes" in packed.manifest.notes[0]
 
@@ -147,24 +144,22 @@ def tiered(make, folder, form):
     return folder
 
 
-@pytest.fixture
-def tiered_npz(make, tmp_path):
-    return tiered(make, tmp_path / "t", "npz")
-
-
 @pytest.mark.parametrize("form", ["png", "npz"])
-def test_tiered_label_pickles_are_read_with_their_images(pack, make, tmp_path, reds, form):
-    packed = pack("tiered-imagenet", tiered(make, tmp_path / "t", form))
+def test_tiered_label_pickles_are_read_with_their_images_and_words_as_class_ids(pack, make, tmp_path, reds, form):
+    folder = tiered(make, tmp_path / "t", form)
+    packed = pack("tiered-imagenet", folder)
     assert packed.manifest.splits["train"] == ("house finch", "junco")
     assert packed.manifest.splits["test"] == ("crane #0", "crane #1"), "namesakes stay two classes"
     assert reds(packed, "junco") == [30, 40]
     assert packed.pixels[0, 0, 0, 2] == 128
+    make.file(folder / "class_names.txt", b"house finch\njunco\n")
+    make.file(folder / "synsets.txt", b"n01532829\nn01534433\n")
+    assert pack("tiered-imagenet", folder, name="ids").manifest.splits["train"] == ("n01532829", "n01534433")
 
 
-def test_tiered_words_become_class_ids_where_the_lists_lie_beside(pack, make, tiered_npz):
-    make.file(tiered_npz / "class_names.txt", b"house finch\njunco\n")
-    make.file(tiered_npz / "synsets.txt", b"n01532829\nn01534433\n")
-    assert pack("tiered-imagenet", tiered_npz).manifest.splits["train"] == ("n01532829", "n01534433")
+@pytest.fixture
+def tiered_npz(make, tmp_path):
+    return tiered(make, tmp_path / "t", "npz")
 
 
 def test_tiered_labels_without_images_say_what_is_missing_and_are_not_taken_for_mini_imagenet(pack, tiered_npz):
@@ -197,19 +192,17 @@ def cifar_pickles(folder):
     return {f"{folder}/{name}": pickle.dumps(content, 2) for name, content in files.items()}
 
 
-def test_cifar_python_archive_is_read(pack, make, tmp_path, reds):
-    packed = pack("cifar-fs", make.tar(tmp_path / "cifar-100-python.tar.gz", cifar_pickles("cifar-100-python"), "w:gz"))
+def test_cifar_python_archive_and_folders_are_read(pack, make, tmp_path, reds):
+    files = cifar_pickles("cifar-100-python")
+    packed = pack("cifar-fs", make.tar(tmp_path / "cifar-100-python.tar.gz", files, "w:gz"))
     assert [packed.manifest.splits[split] for split in ("train", "val", "test")] == [("apple",), ("beaver",), ("baby",)]
     assert reds(packed, "baby") == [10, 20, 30]
     assert packed.pixels[0, 3, 3].tolist() == [10, 245, 128]
-
-
-def test_cifar_folders_give_the_same_pixels_as_the_archive(pack, make, tmp_path):
-    archive = make.tree(tmp_path, cifar_pickles("cifar-100-python")) / "cifar-100-python"
-    files = {f"train/{c}/{c}_s_{v:06d}.png": make.png(v, (32, 32)) for c in CIFAR for v in (10, 20)}
-    files |= {f"test/{c}/{c}_s_{v:06d}.png": make.png(v, (32, 32)) for c in CIFAR for v in (30,)}
-    folders = make.tree(tmp_path / "png", files)
-    assert pack("cifar-fs", archive).manifest.sha256 == pack("cifar-fs", folders, name="png").manifest.sha256
+    parts = {"train": (10, 20), "test": (30,)}
+    names = {f"{part}/{c}/{c}_s_{v:06d}.png": v for part, values in parts.items() for c in CIFAR for v in values}
+    files = {name: make.png(value, (32, 32)) for name, value in names.items()}
+    folders = pack("cifar-fs", make.tree(tmp_path / "png", files), name="png")
+    assert folders.manifest.sha256 == packed.manifest.sha256
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,9 @@
-"""What defines SNAIL: a causal sequence of labeled images with one query at its end."""
+"""Methods that read the support set as a sequence: Matching Networks with full context, and SNAIL."""
+
+import re
+import sys
+import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -6,15 +11,68 @@ from torch.nn import functional as F
 
 from tapnet.backbones import Conv4
 from tapnet.data.batches import EpisodeImages
+from tapnet.methods import MatchingNetwork
 from tapnet.methods.snail import SNAIL, CausalAttention, DenseBlock
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 0])
 LAYERS = [DenseBlock(5, 4, 1), DenseBlock(5, 4, 2), DenseBlock(5, 4, 16), CausalAttention(5, 4, 3)]
 
 
-def make(way=3, shot=2, **options):
+def matching(kind=MatchingNetwork, **options):
     torch.manual_seed(0)
-    return SNAIL(Conv4((1, 8, 8), widths=(16, 16, 16, 16)), way=way, shot=shot, **options).eval()
+    return kind(Conv4((1, 8, 8), widths=(16, 16, 16, 16)), **options).eval()
+
+
+def draw():
+    return torch.randn(6, 16), torch.randn(5, 16)
+
+
+def test_matching_sums_the_attention_by_class():
+    support, query = draw()
+    attention = (3 * F.cosine_similarity(query[:, None], support[None], dim=-1)).softmax(dim=-1)
+    expected = torch.stack([attention[:, k == LABELS].sum(dim=-1) for k in range(3)], dim=-1)
+    torch.testing.assert_close(matching(scale=3.0).logits(support, LABELS, query, 3).exp(), expected)
+
+
+def test_matching_has_finite_logits_and_gradients_at_a_large_scale():
+    support, query = draw()
+    logits = matching(scale=1e4).logits(support, LABELS, query.requires_grad_(), 3)
+    logits.sum().backward()
+    assert logits.isfinite().all()
+    assert query.grad.isfinite().all()
+
+
+def test_full_context_with_zero_weights_is_the_plain_network():
+    (support, query), method = draw(), matching(full_context=True)
+    with torch.no_grad():
+        for parameter in (*method.writer.parameters(), *method.reader.parameters()):
+            parameter.zero_()
+    torch.testing.assert_close(method.logits(support, LABELS, query, 3), matching().logits(support, LABELS, query, 3))
+
+
+def test_full_context_writer_sees_both_neighbors():
+    """A support feature changes with the items before it and after it."""
+    support, _ = draw()
+    method, changed = matching(full_context=True), support.clone()
+    changed[3] += 1
+    assert ((method.written(changed) - method.written(support)).abs().amax(dim=-1) > 0).all()
+
+
+def test_the_matching_network_of_the_guide_is_this_one_in_under_40_lines():
+    """CONTRIBUTING shows the whole file of a method by it."""
+    guide = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    [code] = re.findall(r"```python\n(# src/tapnet/methods/matching.*?)```", guide, re.DOTALL)
+    assert len(code.splitlines()) < 40
+    module = types.ModuleType("guide")
+    sys.modules["guide"] = module  # where a dataclass looks its annotations up
+    exec(code, vars(module))
+    support, query = draw()
+    expected = matching().logits(support, LABELS, query, 3)
+    torch.testing.assert_close(matching(module.MatchingNetwork).logits(support, LABELS, query, 3), expected)
+
+
+def make(way=3, shot=2, **options):
+    return matching(SNAIL, way=way, shot=shot, **options)
 
 
 def test_every_query_is_scored_as_the_last_item_of_a_sequence_of_its_own():
@@ -37,11 +95,9 @@ def test_an_item_does_not_see_later_ones_and_may_be_appended_alone(layer):
     torch.testing.assert_close(layer(items[7:], items[:7]), layer(items)[7:])
 
 
-def test_attention_sums_to_one_and_reaches_back_only():
+def test_attention_sums_to_one():
     layer, items = CausalAttention(5, 4, 3), torch.randn(7, 5)
-    weights = layer.weights(items)
-    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(7))
-    assert torch.equal(weights, weights.tril())
+    torch.testing.assert_close(layer.weights(items).sum(dim=-1), torch.ones(7))
     torch.testing.assert_close(layer.weights(torch.randn(2, 5), items).sum(dim=-1), torch.ones(2))
 
 
