@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from pairs import Row, Work, compared, seconds
 
+from tapnet.hardware import launched, resolve_precision
 from tapnet.recipe import load_recipe
 from tapnet.training import Run
 from tapnet.training.loop import gradients_are_finite
@@ -27,8 +28,10 @@ def rows(recipe: str, pairs: int = 5) -> list[Row]:
         asked.data.images(asked.data.train_split)
     except (FileNotFoundError, ValueError) as error:
         return [Row(f"loop: bare step / step, {name}", None, "at least 0.95", note=f"not run: {error}")]
-    with tempfile.TemporaryDirectory() as folder:
-        run = Run(asked, Path(folder) / "run", "cpu", "auto")
+    cpu = torch.device("cpu")
+    precision = resolve_precision("auto", cpu)
+    with tempfile.TemporaryDirectory() as folder, launched(cpu, precision) as fabric:
+        run = Run(asked, Path(folder) / "run", precision, fabric)
         run.start()
         with closing(run.loader):
             return _rows(run, f"{name}, {run.precision}", pairs)

@@ -7,10 +7,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 import tapnet
 from tapnet.cli import main
+from tapnet.hardware import launched
 from tapnet.recipe import load_recipe
 from tapnet.training import Run
 
@@ -74,7 +76,8 @@ def test_training_of_two_episodes_enters_at_most_34_files(tmp_path):
 
 
 def test_step_of_training_enters_at_most_14_files(tmp_path):
-    run = Run(load_recipe("quickdraw", ["training.query=1"]), tmp_path, "cpu", "float32")
+    with launched(torch.device("cpu"), "float32") as fabric:
+        run = Run(load_recipe("quickdraw", ["training.query=1"]), tmp_path, "float32", fabric)
     files, _ = walk(run.step)
     run.loader.close()
     assert len(files) <= 14, sorted(files)

@@ -73,7 +73,7 @@ _RIVALS = """## TapNet and its rivals
 One harness, the same test classes and, for a task and a number of episodes, the same episodes for every method; one
 training run each unless several seeds are given. The row under a published accuracy is ours, from a run of minutes to
 two hours on a CPU. On Omniglot TapNet and Prototypical Networks have a wider Conv4 than the others;
-[docs/rivals.md](docs/rivals.md) has that and the paired differences.
+[docs/rivals.md](docs/rivals.md) has that and says how to compare runs yourself.
 """
 
 _DETAILS = """# Recorded results

@@ -30,7 +30,7 @@ from tapnet.paths import find_checkpoint, write_atomically
 from tapnet.recipe import Data, Recipe, recipe_from
 from tapnet.text import pluralize
 
-FORMAT = 2
+FORMAT = 2  # some of its headers have `image_passes`, which nothing reads: keys that are not fields are ignored
 HEADER, TASK = "tapnet", "tapnet-task"  # one key of metadata, sorted JSON: safetensors writes several in random order
 _OPTIMIZER, _AVERAGE = "optimizer/", "average/"
 
@@ -46,6 +46,9 @@ class RunningSums:
     loss: float = 0.0
     hits: float = 0.0
 
+    def plus(self, episodes: int, loss: float, hits: float) -> RunningSums:
+        return RunningSums(self.episodes + episodes, self.loss + loss, self.hits + hits)
+
 
 @dataclass(frozen=True)
 class Ancestor:
@@ -58,7 +61,6 @@ class Ancestor:
     data: Data
     validation_split: str
     pretrained: bool = False  # whether its backbone came with weights trained on ImageNet
-    image_passes: _Count | None = None
     seconds: float | None = None  # of training
 
 
@@ -116,8 +118,7 @@ class Header:
     calibration: dict[str, Any] = field(default_factory=dict)  # head: temperatures by way and shot
     backbone_digest: str = ""  # of a frozen backbone, whose weights are not in the file
     lineage: Lineage = Lineage()
-    image_passes: _Count | None = None  # images of the training episodes, without those of its ancestors
-    seconds: float | None = None  # of training
+    seconds: float | None = None  # of training; a run leaves it out, since one that was resumed has the same files
     version: str = __version__
     format: int = FORMAT
     digest: str = ""  # sha-256 of all of this and the tensors, computed by `write`
@@ -170,7 +171,6 @@ class Checkpoint:
             recipe.data,
             recipe.validation.split,
             recipe.backbone.name in PRETRAINED,
-            header.image_passes,
             header.seconds,
         )
         return parent, *(replace(ancestor, relation="earlier") for ancestor in header.lineage.networks())
@@ -252,15 +252,12 @@ def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def read_header(path: Path) -> Header:
     """Return the header of a checkpoint without reading its tensors."""
-    return _header(_header_values(_metadata(path), path), path)
-
-
-def _metadata(path: Path) -> dict[str, str]:
     try:
         with safe_open(path, framework="pt") as file:
-            return file.metadata() or {}
+            metadata = file.metadata() or {}
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path} is damaged or not a safetensors file ({error}): train or download it again.") from None
+    return _header(_header_values(metadata, path), path)
 
 
 def _header_values(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:

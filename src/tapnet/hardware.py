@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,19 +71,13 @@ def resolve_precision(precision: str, device: torch.device) -> str:
     """
     precision = {theirs: ours for ours, theirs in PRECISIONS.items()}.get(precision, precision)
     if precision == "auto":
-        return "bf16" if _multiplies_bf16(device) else "float32"
+        capabilities = _capabilities() if device.type == "cpu" else {}
+        on_cpu = capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")
+        on_gpu = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return "bf16" if on_cpu or on_gpu else "float32"
     if precision not in PRECISIONS:
         raise UserError(f"Precision is one of auto, {', '.join(PRECISIONS)}, got {precision!r}.")
     return precision
-
-
-def _multiplies_bf16(device: torch.device) -> bool:
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    if device.type == "cpu":
-        capabilities = _capabilities()
-        return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-    return False
 
 
 def keep_freed_memory() -> None:
@@ -152,16 +147,20 @@ def launched(device: torch.device, precision: str, layout: Layout | None = None)
     """Yield Lightning Fabric with its processes started; end their group on exit."""
     from lightning_fabric import Fabric
     from lightning_fabric.strategies.ddp import DDPStrategy
+    from torch.nn.parallel import DistributedDataParallel
 
     layout = layout or Layout()
     devices, nodes = layout.resolved()
     logging.getLogger("lightning_fabric.utilities.rank_zero").setLevel(logging.WARNING)  # it announces the precision
     several = devices * nodes > 1 or layout.strategy == "ddp"
+    # running statistics are left to us: they are averaged once per step
+    known = signature(DistributedDataParallel).parameters
+    no_buffers: Any = {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
     fabric = Fabric(
         accelerator=device.type,
         devices=devices,
         num_nodes=nodes,
-        strategy=DDPStrategy(**_without_buffers()) if several else "auto",
+        strategy=DDPStrategy(**no_buffers) if several else "auto",
         precision=PRECISIONS[precision],  # type: ignore[arg-type]
     )
     if several:
@@ -171,16 +170,6 @@ def launched(device: torch.device, precision: str, layout: Layout | None = None)
     finally:
         if several and distributed.is_initialized():
             distributed.destroy_process_group()
-
-
-def _without_buffers() -> dict[str, Any]:
-    """Return the option of PyTorch's DDP that leaves running statistics to us, which are averaged once per step."""
-    from inspect import signature
-
-    from torch.nn.parallel import DistributedDataParallel
-
-    known = signature(DistributedDataParallel).parameters
-    return {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
 
 
 def world_size() -> int:

@@ -11,17 +11,9 @@ from collections.abc import Iterable, Sequence
 
 _STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_LATEX = {
-    "%": r"\%",
-    "_": r"\_",
-    "&": r"\&",
-    "#": r"\#",
-    "$": r"\$",
-    "±": r"$\pm$",
-    "−": "--",
-    "—": "---",
-    "×": r"$\times$",
-}
+_LATEX = str.maketrans(
+    {"±": r"$\pm$", "−": "--", "—": "---", "×": r"$\times$"} | {sign: f"\\{sign}" for sign in "%_&#$"}
+)
 
 
 def pluralize(number: int, noun: str) -> str:
@@ -109,32 +101,14 @@ def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> st
 def csv_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table as CSV with plain numbers: 65.90 for "65.90%", 0.70 for "± 0.70", 1000 for "1,000"."""
     stream = io.StringIO()
-    plain = ([re.sub(r"^(?:± )?([-+]?[\d,]*\.?\d+)%?$", _plain, cell) for cell in row] for row in rows)
+    number = re.compile(r"(?:± )?([-+]?[\d,]*\.?\d+)%?")
+    plain = ([match[1].replace(",", "") if (match := number.fullmatch(cell)) else cell for cell in row] for row in rows)
     csv.writer(stream, lineterminator="\n").writerows([headings, *plain])
     return stream.getvalue()
 
 
-def _plain(number: re.Match[str]) -> str:
-    return number[1].replace(",", "")
-
-
 def latex_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table in LaTeX, to be used with the package booktabs."""
-    first, *others = (" & ".join(map(_latex, line)) + r" \\" for line in (headings, *rows))
-    columns = "l" + "r" * (len(headings) - 1)
-    return "\n".join(
-        [
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            first,
-            r"\midrule",
-            *others,
-            r"\bottomrule",
-            r"\end{tabular}",
-            "",
-        ]
-    )
-
-
-def _latex(cell: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in cell)
+    first, *others = (" & ".join(cell.translate(_LATEX) for cell in line) + r" \\" for line in (headings, *rows))
+    start = rf"\begin{{tabular}}{{l{'r' * (len(headings) - 1)}}}"
+    return "\n".join([start, r"\toprule", first, r"\midrule", *others, r"\bottomrule", r"\end{tabular}", ""])

@@ -8,7 +8,7 @@ from tapnet.checkpoint import Header, lineage_from
 from tapnet.data.episodes import EpisodeSpec
 from tapnet.errors import UserError
 from tapnet.evaluation.evaluator import Evaluator
-from tapnet.paper.ablations import Row
+from tapnet.paper.ablations import AblationRow
 from tapnet.paper.results import (
     ablation_result,
     read_ablation,
@@ -78,7 +78,7 @@ def test_training_that_is_known_later_is_kept(tmp_path, evaluator, evaluation):
 
 def test_recorded_ablation_is_beside_the_evaluations_of_its_recipe(tmp_path, evaluator, evaluation):
     path, task = record(tmp_path, header(), evaluation), asdict(EpisodeSpec(5, 1, 3, 4))
-    rows = [asdict(Row("x", 0.5, 0.1))]
+    rows = [asdict(AblationRow("x", 0.5, 0.1))]
     for name in ("gradient", "dimension", "gradient"):
         result = ablation_result(name, header(), evaluator, task, rows)
         assert record_ablation(tmp_path, result) == path

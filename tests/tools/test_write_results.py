@@ -8,7 +8,7 @@ import pytest
 from write_results import details, report
 
 from tapnet.checkpoint import Ancestor, Lineage, lineage_from, read_checkpoint
-from tapnet.paper.ablations import Row
+from tapnet.paper.ablations import AblationRow
 from tapnet.paper.published import CELLS
 from tapnet.paper.results import read_results
 from tapnet.paper.tables import matching_results
@@ -55,7 +55,7 @@ def results(tmp_path):
     recipe = load_recipe("omniglot-1shot").as_dict()
     task = {"way": 20, "shot": 1, "query": 5, "episodes": 10_000, "dataset": "omniglot", "split": "test"}
     accuracy = {"accuracy": 0.97123, "ci95": 0.0012, "ci95_bootstrap": 0.005, "classes": 423}
-    rows = [asdict(Row("closest", 0.9, 0.01)), asdict(Row("farthest", 0.8877, 0.01, -0.0123, 0.001))]
+    rows = [asdict(AblationRow("closest", 0.9, 0.01)), asdict(AblationRow("farthest", 0.8877, 0.01, -0.0123, 0.001))]
     run = {
         "recipe": recipe,
         "trained": {"episodes": 500, "hardware": {"device_name": "some CPU"}, "lineage": {}},

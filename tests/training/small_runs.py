@@ -3,7 +3,11 @@
 import os
 import signal
 
+import torch
+
+from tapnet.hardware import launched
 from tapnet.recipe import recipe_from
+from tapnet.training import Run
 
 
 def small_recipe(method="tapnet", options=None, **training):
@@ -21,6 +25,12 @@ def small_recipe(method="tapnet", options=None, **training):
         },
         "test",
     )
+
+
+def new_run(recipe, folder, precision="float32"):
+    """The state of a run before its first step."""
+    with launched(torch.device("cpu"), precision) as fabric:
+        return Run(recipe, folder, precision, fabric)
 
 
 def interrupt_after(episode):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from small_runs import interrupt_after, same_files
+from small_runs import interrupt_after, new_run, same_files
 
 from tapnet.checkpoint import read_checkpoint
 from tapnet.data import ImageSet
@@ -11,7 +11,7 @@ from tapnet.errors import Diverged
 from tapnet.inference.networks import load_network
 from tapnet.paths import BEST, LAST
 from tapnet.recipe import recipe_from
-from tapnet.training import Interrupted, Run, find_runs, read_curve, train
+from tapnet.training import Interrupted, find_runs, read_curve, train
 from tapnet.training.faults import episode_loss
 from tapnet.training.run_folder import CURVE, SNAPSHOTS
 
@@ -72,7 +72,7 @@ def test_frozen_run_that_was_interrupted_resumes_bit_for_bit(tmp_path):
 
 
 def test_frozen_run_that_diverged_keeps_its_episode(tmp_path):
-    run = Run(recipe(), tmp_path, "cpu", "float32")
+    run = new_run(recipe(), tmp_path)
     run.compute_features()
     run.method.references.data *= 1e5
     with pytest.raises(Diverged) as error:

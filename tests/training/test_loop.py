@@ -5,7 +5,7 @@ import signal
 
 import pytest
 import torch
-from small_runs import interrupt_after, same_files, small_recipe
+from small_runs import interrupt_after, new_run, same_files, small_recipe
 
 import tapnet
 from tapnet.checkpoint import read_checkpoint
@@ -13,7 +13,7 @@ from tapnet.cli import main
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.paths import BEST, LAST
 from tapnet.recipe import ComponentConfig, changed
-from tapnet.training import Interrupted, Run, RunFolder, learning_rate, read_curve, train
+from tapnet.training import Interrupted, RunFolder, learning_rate, read_curve, train
 from tapnet.training.loop import VALIDATION_SEED, set_rates
 from tapnet.training.run_folder import CURVE, EVALUATION, SNAPSHOTS
 
@@ -206,7 +206,7 @@ def test_cosine_schedule_goes_down_to_zero_in_each_cycle(episode, share):
 @pytest.mark.parametrize("rate", [1e-3, 1e-6])
 def test_weight_decay_does_not_depend_on_the_learning_rate(tmp_path, rate):
     """Without a gradient a step takes every weight to w · (1 - decay), as in the authors' code."""
-    run = Run(small_recipe(weight_decay=5e-4, learning_rate=rate), tmp_path, "cpu", "float32")
+    run = new_run(small_recipe(weight_decay=5e-4, learning_rate=rate), tmp_path)
     before = run.method.references.detach().clone()
     for parameter in run.method.parameters():
         parameter.register_hook(torch.zeros_like)
@@ -225,7 +225,7 @@ def test_weight_decay_remains_where_the_learning_rate_is_too_small_for_a_number(
 def test_clip_norm_bounds_the_gradient_of_a_step(tmp_path):
     """The first step of SGD with Nesterov momentum moves the weights by 1.9 times rate and gradient."""
     sgd = {"optimizer": "sgd", "learning_rate": 1.0}
-    run = Run(small_recipe(**sgd, clip_norm=1e-3), tmp_path, "cpu", "float32")
+    run = new_run(small_recipe(**sgd, clip_norm=1e-3), tmp_path)
     before = {name: parameter.detach().clone() for name, parameter in run.method.named_parameters()}
     run.step()
     moves = [(parameter.detach() - before[name]).norm() for name, parameter in run.method.named_parameters()]
@@ -237,7 +237,7 @@ DECAY = 0.6
 
 def states(folder, **training):
     """The weights after each step of a short run, and the average that the run ends with."""
-    run, after = Run(small_recipe(**training), folder, "cpu", "float32"), []
+    run, after = new_run(small_recipe(**training), folder), []
     while run.episode < run.recipe.training.episodes:
         run.step()
         after.append({name: tensor.clone() for name, tensor in run.method.state_dict().items()})

@@ -4,14 +4,13 @@ import math
 
 import pytest
 import torch
-from small_runs import small_recipe
+from small_runs import new_run, small_recipe
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tapnet.errors import Diverged
 from tapnet.methods import METHODS
-from tapnet.training import Run
 from tapnet.training.faults import episode_loss
 from tapnet.training.loader import EpisodeLoader
 from tapnet.training.loop import MeanOfStatistics
@@ -72,7 +71,7 @@ def test_step_waits_for_its_device_once(tmp_path, method, options, monkeypatch):
     one_hot = F.one_hot  # checks its argument on a CPU; on a GPU the kernel does
     monkeypatch.setattr(F, "one_hot", lambda labels, way: (labels[..., None] == torch.arange(way)).to(torch.int64))
     assert torch.equal(F.one_hot(torch.tensor([2, 0]), 3), one_hot(torch.tensor([2, 0]), 3))
-    run = Run(small_recipe(method, options, meta_batch=2), tmp_path, "cpu", "float32")
+    run = new_run(small_recipe(method, options, meta_batch=2), tmp_path)
     run.step()  # the optimizer makes its state
     with Waits() as waits, Reads() as reads:
         run.step()
@@ -124,7 +123,7 @@ def test_support_and_query_of_an_episode_are_augmented_together():
 
 @pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bf16", torch.bfloat16)])
 def test_step_computes_in_the_precision_of_the_run(tmp_path, precision, dtype):
-    run, dtypes = Run(small_recipe(), tmp_path, "cpu", precision), set()
+    run, dtypes = new_run(small_recipe(), tmp_path, precision), set()
     for module in run.method.modules():
         if isinstance(module, torch.nn.Conv2d):
             module.register_forward_hook(lambda _, __, output: dtypes.add(output.dtype))
@@ -135,7 +134,7 @@ def test_step_computes_in_the_precision_of_the_run(tmp_path, precision, dtype):
 @pytest.mark.parametrize("method", METHODS)
 def test_step_in_bf16_has_a_finite_loss_for_every_method(tmp_path, method):
     option = METHODS[method].way_option
-    assert math.isfinite(Run(small_recipe(method, {option: 6} if option else {}), tmp_path, "cpu", "bf16").step())
+    assert math.isfinite(new_run(small_recipe(method, {option: 6} if option else {}), tmp_path, "bf16").step())
 
 
 def test_statistics_of_a_meta_batch_move_once_by_its_mean():
@@ -152,7 +151,7 @@ def test_statistics_of_a_meta_batch_move_once_by_its_mean():
 
 
 def test_episode_that_diverged_is_kept_and_gives_its_loss_again(tmp_path):
-    run = Run(small_recipe(divisions=2), tmp_path, "cpu", "float32")
+    run = new_run(small_recipe(divisions=2), tmp_path)
     run.method.references.data *= 1e5
     with pytest.raises(Diverged, match=r"loss of episode 0 is .*: lower training.learning_rate\. .*episode-0") as error:
         run.step()
@@ -161,7 +160,7 @@ def test_episode_that_diverged_is_kept_and_gives_its_loss_again(tmp_path):
 
 
 def test_features_that_are_not_numbers_stop_with_their_episode_kept(tmp_path):
-    run = Run(small_recipe(), tmp_path, "cpu", "bf16")
+    run = new_run(small_recipe(), tmp_path, "bf16")
     run.method.references.data.fill_(math.nan)
     with pytest.raises(Diverged, match=r"loss of episode 0 is nan: lower .*, or train in precision float32\. "):
         run.step()
@@ -169,7 +168,7 @@ def test_features_that_are_not_numbers_stop_with_their_episode_kept(tmp_path):
 
 
 def test_gradient_that_is_not_finite_does_not_reach_the_weights(tmp_path):
-    run = Run(small_recipe(), tmp_path, "cpu", "float32")
+    run = new_run(small_recipe(), tmp_path)
     before = {name: parameter.detach().clone() for name, parameter in run.method.named_parameters()}
     run.method.references.register_hook(lambda gradient: gradient * math.nan)
     with pytest.raises(Diverged, match="gradient at episode 0 is not finite"):

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+from small_runs import new_run
 from torch.nn import functional as F
 
 from tapnet.checkpoint import Checkpoint, Header, Lineage, load, read_checkpoint
@@ -13,10 +14,9 @@ from tapnet.data.episodes import EpisodeSpec
 from tapnet.errors import Diverged, UserError
 from tapnet.evaluation.candidates import Candidate, EvaluationData, class_overlap
 from tapnet.methods import METHODS, TapNet
-from tapnet.paper.ablations import recipes_of_compositions
 from tapnet.paths import LAST
 from tapnet.recipe import changed, load_recipe, recipe_from
-from tapnet.training import Run, RunFolder, train
+from tapnet.training import RunFolder, train
 from tapnet.training.faults import episode_loss
 from tapnet.training.teachers import load_teachers, teacher_targets
 
@@ -211,14 +211,9 @@ def test_classes_of_imagenet_are_not_unseen_by_a_network_with_a_pretrained_teach
 
 
 def test_a_saved_episode_has_the_loss_that_its_teachers_gave(tmp_path, teacher):
-    run = Run(taught_by(teacher), tmp_path, "cpu", "float32")
+    run = new_run(taught_by(teacher), tmp_path)
     run.method.references.data *= 1e5
     with pytest.raises(Diverged) as error:
         run.step()
     told = float(str(error.value).split(" is ")[1].split(":")[0])
     assert episode_loss(tmp_path / "episode-0.safetensors") == pytest.approx(told, rel=1e-4)
-
-
-def test_the_variants_of_an_ablation_have_no_teachers():
-    with pytest.raises(UserError, match=r"quickdraw has teachers: set training\.teachers=\[\]"):
-        recipes_of_compositions(load_recipe("quickdraw", ["training.teachers=[drawings]"]))

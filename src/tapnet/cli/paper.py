@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tapnet.data.episodes import EpisodeSpec
     from tapnet.evaluation.candidates import Candidate
-    from tapnet.paper.ablations import Ablation, Row
+    from tapnet.paper.ablations import Ablation, AblationRow
 
 _ABLATE_EXAMPLES = """examples:
   tapnet ablate                                            list the ablations
@@ -132,7 +132,9 @@ def _check_options(ablation: Ablation, args: argparse.Namespace) -> None:
     check_engine(args)
 
 
-def _train_and_measure(ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec) -> tuple[Candidate, list[Row]]:
+def _train_and_measure(
+    ablation: Ablation, args: argparse.Namespace, task: EpisodeSpec
+) -> tuple[Candidate, list[AblationRow]]:
     """Train the variants; return the first of them, with the recipe that they vary, and the rows."""
     from tapnet.paper.ablations import check_measurable, folder_name, measure_runs
     from tapnet.recipe import load_recipe

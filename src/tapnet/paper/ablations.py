@@ -24,10 +24,9 @@ from tapnet.paper.variants import (
     random_selection_accuracies,
     with_options,
 )
-from tapnet.recipe import Recipe, recipe_from
+from tapnet.recipe import Options, Recipe, recipe_from
 from tapnet.text import difference, half_width, pluralize
 
-Options = dict[str, Any]  # of the method, as in a recipe
 Recipes = dict[str, Recipe]  # by the name of the variant
 
 WAYS = (2, 3, 5, 10, 15, 20, 30, 40, 50, 60, 80, 100)
@@ -37,7 +36,7 @@ _MOST_ROWS = 30
 
 
 @dataclass(frozen=True)
-class Row:
+class AblationRow:
     """A variant: its accuracy, and its difference from the base on the same episodes, if there is a base."""
 
     variant: str
@@ -51,13 +50,13 @@ class Row:
     training_episodes: int | None = None  # if the variant was trained for the ablation
 
 
-def paired(accuracies: Mapping[str, Accuracies], base: str | None = None) -> list[Row]:
+def paired(accuracies: Mapping[str, Accuracies], base: str | None = None) -> list[AblationRow]:
     """Return one row per variant, from its accuracy in each episode; the base is the first unless named."""
     base = next(iter(accuracies)) if base is None else base
     rows = []
     for variant, values in accuracies.items():
         differences = (None, None) if variant == base else mean_and_ci95(values - accuracies[base])
-        rows.append(Row(variant, *mean_and_ci95(values), *differences))
+        rows.append(AblationRow(variant, *mean_and_ci95(values), *differences))
     return rows
 
 
@@ -85,12 +84,12 @@ def row_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[s
     return [*columns], [[cell(row) for cell in columns.values()] for row in shown]
 
 
-def measure_options(variants: dict[str, Options], evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
+def measure_options(variants: dict[str, Options], evaluator: Evaluator, task: EpisodeSpec) -> list[AblationRow]:
     """Return the accuracies of the network with other options of its method."""
     return paired({name: with_options(evaluator, options).accuracies(task) for name, options in variants.items()})
 
 
-def measure_selection(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
+def measure_selection(evaluator: Evaluator, task: EpisodeSpec) -> list[AblationRow]:
     """Return the accuracies if classes take the closest, a random, the farthest or the optimal reference."""
     rules = ("closest", "farthest", "optimal")
     closest, *others = (with_options(evaluator, {"selection": rule}).accuracies(task) for rule in rules)
@@ -98,7 +97,7 @@ def measure_selection(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
     return paired({"closest": closest, "random": random, **dict(zip(rules[1:], others, strict=True))})
 
 
-def measure_dimension(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
+def measure_dimension(evaluator: Evaluator, task: EpisodeSpec) -> list[AblationRow]:
     """Return the accuracy at every dimension D, paired with the full one, by Householder reflections.
 
     Each row also has the accuracy with the directions of the references first, and the lowest and highest accuracy over
@@ -122,22 +121,22 @@ def measure_dimension(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
     ]
 
 
-def measure_ways(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
+def measure_ways(evaluator: Evaluator, task: EpisodeSpec) -> list[AblationRow]:
     """Return the accuracy by number of classes, up to the number of references and of classes in the data."""
     limit = len(evaluator.images.names if evaluator.images.one_rotation_per_class else evaluator.images.class_names)
     if isinstance(evaluator.method, TapNet):
         limit = min(limit, len(evaluator.method.references))
     ways = [way for way in WAYS if way <= limit]
-    return [Row(f"{way}-way", *mean_and_ci95(evaluator.accuracies(replace(task, way=way)))) for way in ways]
+    return [AblationRow(f"{way}-way", *mean_and_ci95(evaluator.accuracies(replace(task, way=way)))) for way in ways]
 
 
-def measure_batch_statistics(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
+def measure_batch_statistics(evaluator: Evaluator, task: EpisodeSpec) -> list[AblationRow]:
     """Return the accuracies with batch statistics of training, or of the images of each episode."""
     together = Evaluator(BatchStatistics(evaluator.method), evaluator.images, evaluator.precision)
     return paired({"running": evaluator.accuracies(task), "batch (transductive)": together.accuracies(task)})
 
 
-def measure_views(evaluator: Evaluator, task: EpisodeSpec) -> list[Row]:
+def measure_views(evaluator: Evaluator, task: EpisodeSpec) -> list[AblationRow]:
     """Return the accuracies with each image as it is, or in four rotations with a head for each."""
     rotated = Evaluator(RotatedViews(evaluator.method), evaluator.images, evaluator.precision, evaluator.cache)
     return paired({"as it is": evaluator.accuracies(task), "four rotations": rotated.accuracies(task)})
@@ -182,7 +181,7 @@ def folder_name(variant: str) -> str:
     return variant.replace(" ", "-")
 
 
-def measure_runs(evaluators: Mapping[str, Evaluator], task: EpisodeSpec, training_episodes: int) -> list[Row]:
+def measure_runs(evaluators: Mapping[str, Evaluator], task: EpisodeSpec, training_episodes: int) -> list[AblationRow]:
     """Return the accuracies of the trained variants on the same episodes, paired with the first."""
     rows = paired({variant: evaluator.accuracies(task) for variant, evaluator in evaluators.items()})
     return [replace(row, training_episodes=training_episodes) for row in rows]
@@ -205,7 +204,7 @@ class Ablation:
     """A question, answered from a checkpoint (`measure`), by training (`recipes`), or both."""
 
     question: str
-    measure: Callable[[Evaluator, EpisodeSpec], list[Row]] | None = None
+    measure: Callable[[Evaluator, EpisodeSpec], list[AblationRow]] | None = None
     recipes: Callable[[Recipe], Recipes] | None = None
     episodes: int = 2000  # by default
     note: str = ""

@@ -19,7 +19,7 @@ from tapnet.functional import class_prototypes, modified_references, null_space,
 from tapnet.hardware import device_of
 from tapnet.methods import Method, TapNet
 from tapnet.paper.ablations import ROTATIONS
-from tapnet.paper.published import ABLATIONS, RIVALS
+from tapnet.paper.published import ABLATION_TABLES, RIVALS
 from tapnet.paper.results import Result
 from tapnet.paper.tables import matching_results, task_words
 from tapnet.training.run_folder import EPISODES, Point, read_curve, read_snapshots
@@ -48,13 +48,17 @@ def tsne(points: Points) -> Points:
 def learning_curve(run: Path) -> Figure:
     """Return a plot of the validation accuracy, and beside it of the distance if the method has references."""
     points = _points(run)
-    if DISTANCE not in points[0].diagnostics:
-        figure, axis = new_figure(5.5, 3.8)
-        _draw_accuracy(axis, points)
-        return figure
-    figure, axes = new_figure(10, 3.8, columns=2)
-    _draw_accuracy(axes[0], points)
-    _draw_distance(axes[1], points)
+    has_references = DISTANCE in points[0].diagnostics
+    figure, axes = new_figure(10, 3.8, columns=2) if has_references else new_figure(5.5, 3.8)
+    axis = axes[0] if has_references else axes
+    accuracies, widths = (
+        [100 * getattr(point, f"validation_{key}") for point in points] for key in ("accuracy", "ci95")
+    )
+    _draw_band(axis, [point.episode for point in points], accuracies, widths)
+    _draw_curve(axis, points, accuracies, COLORS[0], "validation classes")
+    axis.set(ylabel="accuracy (%)", title="Accuracy on classes not trained on")
+    if has_references:
+        _draw_distance(axes[1], points)
     return figure
 
 
@@ -73,15 +77,6 @@ def _points(run: Path) -> list[Point]:
     if not points:
         raise UserError(f"{run} has no point on its learning curve yet: let it train until its first validation.")
     return points
-
-
-def _draw_accuracy(axis: Any, points: list[Point]) -> None:
-    accuracies, widths = (
-        [100 * getattr(point, f"validation_{key}") for point in points] for key in ("accuracy", "ci95")
-    )
-    _draw_band(axis, [point.episode for point in points], accuracies, widths)
-    _draw_curve(axis, points, accuracies, COLORS[0], "validation classes")
-    axis.set(ylabel="accuracy (%)", title="Accuracy on classes not trained on")
 
 
 def _draw_distance(axis: Any, points: list[Point]) -> None:
@@ -181,7 +176,7 @@ def episode_composition_figure(result: Result) -> Figure:
     """Return the accuracy of each composition of training episodes, beside the published one: supplement, Figure 1."""
     figure, axes = new_figure(10, 4, columns=2)
     rows = [(row["variant"], 100 * row["accuracy"], 100 * row["ci95"]) for row in result["rows"]]
-    published = [(name, float(value), 0.0) for name, _, _, value in ABLATIONS["episode-composition"]["rows"]]
+    published = [(name, float(value), 0.0) for name, _, _, value in ABLATION_TABLES["episode-composition"]["rows"]]
     for axis, points, color in ((axes[0], rows, COLORS[0]), (axes[1], published, COLORS[1])):
         points.sort(key=lambda point: int(point[0].split("-")[0]))
         names, accuracies, widths = zip(*points, strict=True)

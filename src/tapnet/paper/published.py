@@ -15,7 +15,7 @@ Modules = tuple[str, ...]  # names of modules
 
 
 @dataclass(frozen=True)
-class Task:
+class PublishedTask:
     """The task of a column."""
 
     heading: str
@@ -29,18 +29,18 @@ class Task:
 
 @dataclass(frozen=True)
 class Cell:
-    """A TapNet result of the paper, the recipe that reproduces it, and what ours is by other recipes."""
+    """A TapNet result of the paper, its recipe, and what ours is by other recipes; RESULTS.md has them all."""
 
     name: str  # of the classes
     network: str
-    task: Task
+    task: PublishedTask
     published: str
     recipe: str
     ours: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Row:
+class PublishedRow:
     """The published accuracies of a method in percent, and the recipe of each of our cells, if there is one."""
 
     published: tuple[str, ...] = ()
@@ -52,8 +52,8 @@ class AccuracyTable:
     """A table: one task per column. `own_recipes` are further rows of ours; a table of rivals has `image_shape`."""
 
     title: str
-    columns: tuple[Task, ...]
-    rows: dict[str, Row]
+    columns: tuple[PublishedTask, ...]
+    rows: dict[str, PublishedRow]
     own_recipes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     image_shape: ImageShape | None = None  # with which the parameters of our networks are counted
@@ -78,5 +78,5 @@ CELLS = TypeAdapter(tuple[Cell, ...]).validate_python(_VALUES["cells"])
 ACCURACIES = TypeAdapter(dict[str, AccuracyTable]).validate_python(_VALUES["accuracies"])
 RIVALS = TypeAdapter(dict[str, AccuracyTable]).validate_python(_VALUES["rivals"])
 HYPERPARAMETERS: dict[str, list[str]] = _VALUES["hyperparameters"]
-ABLATIONS: dict[str, dict[str, Any]] = _VALUES["ablations"]  # title; rows of setting, ablation, variant, accuracy
+ABLATION_TABLES: dict[str, dict[str, Any]] = _VALUES["ablations"]  # title; rows of setting, ablation, variant, accuracy
 PARAMETERS = TypeAdapter(dict[str, ParameterCount]).validate_python(_VALUES["parameters"])

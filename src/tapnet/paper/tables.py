@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tapnet.backbones import make_backbone
 from tapnet.checkpoint import lineage_from
@@ -14,7 +16,7 @@ from tapnet.evaluation.candidates import without_seed
 from tapnet.evaluation.comparison import extra_parameters
 from tapnet.methods import METHODS, Method
 from tapnet.paper.published import (
-    ABLATIONS,
+    ABLATION_TABLES,
     ACCURACIES,
     HYPERPARAMETERS,
     PARAMETERS,
@@ -22,8 +24,8 @@ from tapnet.paper.published import (
     AccuracyTable,
     Modules,
     ParameterCount,
-    Row,
-    Task,
+    PublishedRow,
+    PublishedTask,
 )
 from tapnet.paper.results import Result
 from tapnet.recipe import load_recipe, recipe_from
@@ -57,39 +59,36 @@ def filled_table(name: str, results: Results) -> FilledTable:
     return TABLES[name](results)
 
 
-def _accuracies(table: AccuracyTable) -> Callable[[Results], FilledTable]:
-    def fill(results: Results) -> FilledTable:
-        rows: list[Cells] = []
-        runs: Results = []
-        missing: dict[str, list[Task]] = {}
-        own_rows = {}
-        for own in table.own_recipes:
-            dataset = load_recipe(own).data.name
-            own_rows[own] = Row(recipes=tuple(own if task.dataset == dataset else None for task in table.columns))
-        costs = COSTS if table.image_shape else ()
-        for method, row in (table.rows | own_rows).items():
-            if row.published:
-                rows.append((method, *row.published, *("",) * len(costs)))
-            if not row.recipes:
-                continue
-            measured = [
-                matching_results(recipe, task, results, table.image_shape is not None) if recipe else []
-                for recipe, task in zip(row.recipes, table.columns, strict=True)
-            ]
-            cells = [summary(part) if recipe else "—" for recipe, part in zip(row.recipes, measured, strict=True)]
-            rows.append((f"{method}, ours", *cells, *(_costs(table, row, measured) if costs else ())))
-            runs += [result for part in measured for result in part]
-            for recipe, task, part in zip(row.recipes, table.columns, measured, strict=True):
-                if recipe and not part:
-                    missing.setdefault(recipe, []).append(task)
-        headings = ("method", *(task.heading for task in table.columns), *costs)
-        commands = [command(recipe, tasks) for recipe, tasks in missing.items()]
-        return FilledTable(table.title, headings, rows, _origins(runs), commands, list(table.notes))
-
-    return fill
+def _accuracies(table: AccuracyTable, results: Results) -> FilledTable:
+    rows: list[Cells] = []
+    runs: Results = []
+    missing: dict[str, list[PublishedTask]] = {}
+    costs = COSTS if table.image_shape else ()
+    own_rows = {}
+    for own in table.own_recipes:
+        dataset = load_recipe(own).data.name
+        own_rows[own] = PublishedRow(recipes=tuple(own if task.dataset == dataset else None for task in table.columns))
+    for method, row in (table.rows | own_rows).items():
+        if row.published:
+            rows.append((method, *row.published, *("",) * len(costs)))
+        if not row.recipes:
+            continue
+        cells: list[str] = []
+        measured: list[Results] = []
+        for recipe, task in zip(row.recipes, table.columns, strict=True):
+            part = matching_results(recipe, task, results, table.image_shape is not None) if recipe else []
+            cells.append(summary(part) if recipe else "—")
+            measured.append(part)
+            if recipe and not part:
+                missing.setdefault(recipe, []).append(task)
+        rows.append((f"{method}, ours", *cells, *(_costs(table, row, measured) if costs else ())))
+        runs += [result for part in measured for result in part]
+    headings = ("method", *(task.heading for task in table.columns), *costs)
+    commands = [command(recipe, tasks) for recipe, tasks in missing.items()]
+    return FilledTable(table.title, headings, rows, _origins(runs), commands, list(table.notes))
 
 
-def matching_results(recipe: str, task: Task, results: Results, by_name: bool = False) -> Results:
+def matching_results(recipe: str, task: PublishedTask, results: Results, by_name: bool = False) -> Results:
     """Return the results of a recipe on test classes of this task, by the paper's protocol, one per seed.
 
     `by_name`: also those of earlier forms of the recipe, and on the largest number of episodes that there is.
@@ -125,7 +124,7 @@ def summary(results: Results) -> str:
     return f"{mean:.2f} ({len(results)} seeds: {accuracies[0]:.2f} to {accuracies[-1]:.2f})"
 
 
-def _costs(table: AccuracyTable, row: Row, measured: Sequence[Results]) -> Cells:
+def _costs(table: AccuracyTable, row: PublishedRow, measured: Sequence[Results]) -> Cells:
     """Return the cells of `COSTS`, of our runs side by side; without any, the parameters of the recipe alone."""
     assert table.image_shape is not None
     runs = list({part[0]["recipe"]["name"]: part[0] for part in measured if part}.values())
@@ -163,7 +162,7 @@ def saved_after(result: Result) -> str:
     return f"{trained['episodes']:,} of {episodes:,} training episodes" + (f" ({'; '.join(notes)})" if notes else "")
 
 
-def command(recipe: str, tasks: Sequence[Task]) -> str:
+def command(recipe: str, tasks: Sequence[PublishedTask]) -> str:
     """Return the command that trains a recipe and records its accuracy on these tasks, one evaluation for all shots."""
     loaded = load_recipe(recipe)
     shots: dict[str, list[str]] = {}  # by the other options
@@ -231,15 +230,18 @@ def count_parameters(row: ParameterCount) -> tuple[str, str, str, str]:
         network: Method = METHODS[row.method](make_backbone(row.backbone, IMAGE_SHAPE), **row.options)
     convolutions = sum(weight.numel() for weight in network.backbone.parameters() if weight.dim() == 4)
     added = {name: weight for name, weight in network.named_parameters() if not name.startswith("backbone.")}
-
-    def count(modules: Modules) -> int:
-        prefixes = tuple(f"{module}." for module in modules)
-        return sum(
-            weight.numel() for name, weight in added.items() if f"{name}.".startswith(prefixes) and weight.dim() > 1
-        )
-
-    layers, parts = (" + ".join(f"{count(group):,}" for group in groups) or "-" for groups in (row.layers, row.parts))
+    layers, parts = (
+        " + ".join(f"{_count_weights(added, modules):,}" for modules in groups) or "-"
+        for groups in (row.layers, row.parts)
+    )
     return f"{convolutions:,}", layers, parts, f"{sum(weight.numel() for weight in added.values()):,}"
+
+
+def _count_weights(parameters: Mapping[str, Tensor], modules: Modules) -> int:
+    inside = tuple(f"{module}." for module in modules)
+    return sum(
+        weight.numel() for name, weight in parameters.items() if f"{name}.".startswith(inside) and weight.dim() > 1
+    )
 
 
 def task_words(task: dict[str, Any]) -> str:
@@ -249,44 +251,41 @@ def task_words(task: dict[str, Any]) -> str:
     return f"{way}{task['shot']}-shot on {task['dataset']} ({task['split']}{note})"
 
 
-def _ablations(title: str, rows: Sequence[tuple[str, str, str, str]]) -> Callable[[Results], FilledTable]:
+def _ablations(title: str, rows: Sequence[tuple[str, str, str, str]], results: Results) -> FilledTable:
     """Return the published settings, with one column for each network on the test classes of miniImageNet."""
     names = list(dict.fromkeys(name for _, name, _, _ in rows))
-
-    def fill(results: Results) -> FilledTable:
-        columns: dict[str, dict[str, str]] = {}
-
-        def cell(network: str, start: str) -> str:
-            return next((text for variant, text in columns[network].items() if variant.startswith(start)), "not run")
-
-        for ablation in (result for result in results if result.get("name") in names):
-            if (ablation["task"]["dataset"], ablation["task"]["split"]) == ("mini-imagenet", "test"):
-                recipe, length = ablation["recipe"], ablation["rows"][0]["training_episodes"]
-                trained = f", each trained {length} episodes" if length else ""
-                network = f"{recipe['name']}, seed {recipe['seed']}{trained}, {task_words(ablation['task'])}"
-                for row in ablation["rows"]:
-                    key = f"{ablation['name']} {row['variant']} "
-                    columns.setdefault(network, {})[key] = with_interval(row["accuracy"], row["ci95"])
-        cells = [
-            (setting, published, *(cell(network, f"{name} {variant} ") for network in sorted(columns)))
-            for setting, name, variant, published in rows
-        ]
-        done = {result.get("name") for result in results if result["recipe"]["name"] == _PAPER_RECIPE}
-        source = {name: "--recipe " if name in _TRAINED else "--checkpoint runs/" for name in names if name not in done}
-        commands = [
-            f"tapnet ablate {name} {source[name]}{_PAPER_RECIPE} --episodes 30000 --record results" for name in source
-        ]
-        headings = ("setting", "published, 5-way 5-shot miniImageNet", *sorted(columns))
-        notes = ["Ablations on other datasets are not comparable with these; results/README.md has them."]
-        return FilledTable(title, headings, cells, commands=commands, notes=notes)
-
-    return fill
+    columns: dict[str, dict[str, str]] = {}  # of each network the accuracies by ablation and variant
+    for ablation in (result for result in results if result.get("name") in names):
+        if (ablation["task"]["dataset"], ablation["task"]["split"]) == ("mini-imagenet", "test"):
+            recipe, length = ablation["recipe"], ablation["rows"][0]["training_episodes"]
+            trained = f", each trained {length} episodes" if length else ""
+            network = f"{recipe['name']}, seed {recipe['seed']}{trained}, {task_words(ablation['task'])}"
+            for row in ablation["rows"]:
+                key = f"{ablation['name']} {row['variant']} "
+                columns.setdefault(network, {})[key] = with_interval(row["accuracy"], row["ci95"])
+    cells = []
+    for setting, name, variant, published in rows:
+        start = f"{name} {variant} "
+        measured = (
+            [text for key, text in columns[network].items() if key.startswith(start)] for network in sorted(columns)
+        )
+        cells.append((setting, published, *(texts[0] if texts else "not run" for texts in measured)))
+    done = {result.get("name") for result in results if result["recipe"]["name"] == _PAPER_RECIPE}
+    commands = [
+        f"tapnet ablate {name} {'--recipe ' if name in _TRAINED else '--checkpoint runs/'}{_PAPER_RECIPE} "
+        "--episodes 30000 --record results"
+        for name in names
+        if name not in done
+    ]
+    headings = ("setting", "published, 5-way 5-shot miniImageNet", *sorted(columns))
+    notes = ["Ablations on other datasets are not comparable with these; results/README.md has them."]
+    return FilledTable(title, headings, cells, commands=commands, notes=notes)
 
 
 TABLES: dict[str, Callable[[Results], FilledTable]] = {
-    **{name: _accuracies(table) for name, table in ACCURACIES.items()},
+    **{name: partial(_accuracies, table) for name, table in ACCURACIES.items()},
     "hyperparameters": _hyperparameters,
-    **{name: _ablations(**values) for name, values in ABLATIONS.items()},
+    **{name: partial(_ablations, values["title"], values["rows"]) for name, values in ABLATION_TABLES.items()},
     "parameters": _parameters,
-    **{name: _accuracies(table) for name, table in RIVALS.items()},
+    **{name: partial(_accuracies, table) for name, table in RIVALS.items()},
 }

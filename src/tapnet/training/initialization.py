@@ -17,8 +17,6 @@ from tapnet.methods import Method
 from tapnet.recipe import bundled_recipes
 from tapnet.text import pluralize
 
-Weights = dict[str, Tensor]
-
 _BACKBONE = "backbone."
 _NORMALIZATION = f"{_BACKBONE}normalization."  # a running mean, which the first steps of training find
 
@@ -84,7 +82,7 @@ def _is_of_backbone(name: str) -> bool:
     return name.startswith(_BACKBONE) and not name.startswith(_NORMALIZATION)
 
 
-def _side_by_side(checkpoints: Sequence[Checkpoint], backbone: Backbone) -> Weights:
+def _side_by_side(checkpoints: Sequence[Checkpoint], backbone: Backbone) -> dict[str, Tensor]:
     """Return weights of a backbone whose branches, or half of them, are the backbones of the checkpoints.
 
     Raise UserError if the number of branches is another, or if the backbones differ.
@@ -110,7 +108,7 @@ def _side_by_side(checkpoints: Sequence[Checkpoint], backbone: Backbone) -> Weig
     }
 
 
-def _widened(theirs: Weights, own: Weights) -> Weights:
+def _widened(theirs: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return weights of a backbone twice as wide: theirs, and a copy that sees every image transposed.
 
     At first neither copy sees the maps of the other. A network that was trained on mirrored and rotated images knows

@@ -29,7 +29,7 @@ from tapnet.evaluation.calibration import calibrate_checkpoint
 from tapnet.evaluation.candidates import class_overlap
 from tapnet.evaluation.embedding import cached_features
 from tapnet.evaluation.evaluator import Evaluator
-from tapnet.hardware import PRECISIONS, all_reduce_sum, any_rank, describe, raise_together, resolve_precision
+from tapnet.hardware import all_reduce_sum, any_rank, describe, raise_together, resolve_precision
 from tapnet.methods import Method
 from tapnet.paths import BEST, LAST, feature_cache
 from tapnet.recipe import Recipe, Training
@@ -81,7 +81,7 @@ def train(
             hardware.keep_freed_memory()
         precision = resolve_precision(precision, place)
         fabric = fabric or launch.enter_context(hardware.launched(place, precision))
-        run = Run(recipe, folder, device, precision, fabric, resume)
+        run = Run(recipe, folder, precision, fabric, resume)
         with ExitStack() as stack:
             with raise_together():
                 if hardware.rank() == 0:
@@ -122,26 +122,15 @@ class Run:
     $\bar w_1 = w_1$, $\bar w_t = d \bar w_{t-1} + (1 - d) w_t$ over the steps, where d is `ema_decay`.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        folder: Path,
-        device: str,
-        precision: str,
-        fabric: Fabric | None = None,
-        resume: bool = False,
-    ) -> None:
+    def __init__(self, recipe: Recipe, folder: Path, precision: str, fabric: Fabric, resume: bool = False) -> None:
         self.recipe, self.folder = recipe, RunFolder(folder)
-        self.device = fabric.device if fabric else hardware.resolve_device(device)
-        self.precision = resolve_precision(precision, self.device)
+        self.device, self.precision, self._fabric = fabric.device, precision, fabric
         with raise_together():
             self._prepare(resume)
         self.method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.validated = self.method if recipe.training.ema_decay is None else copy.deepcopy(self.method)
         self.optimizer = make_optimizer(self.method, recipe.training)
-        kind: Any = PRECISIONS[self.precision]
-        self._fabric = fabric or Fabric(accelerator=self.device.type, devices=1, precision=kind)
-        self._module, self._fabric_optimizer = self._fabric.setup(self.method, self.optimizer)
+        self._module, self._fabric_optimizer = fabric.setup(self.method, self.optimizer)
         self._module.mark_forward_method("loss")
         self.episode, self.saved_at, self.saved_episode = 0, time.monotonic(), 0
         self.best: dict[str, Any] | None = None  # validation accuracy, its interval and task, and the episode
@@ -182,9 +171,9 @@ class Run:
     def compute_features(self) -> None:
         """Compute the features of all images by a frozen backbone, or read them from the cache; processes share it."""
         if self._frozen is not None:
-            job = self.precision, feature_cache()
             self.loader.features, self.validation_features = (
-                cached_features(self._frozen, images, *job).clone() for images in (self.train_set, self.validation_set)
+                cached_features(self._frozen, images, self.precision, feature_cache()).clone()
+                for images in (self.train_set, self.validation_set)
             )
 
     def start(self) -> None:
@@ -256,10 +245,7 @@ class Run:
         if training.ema_decay is not None:
             self._average_weights(1 - training.ema_decay if first else 1.0)
         self.episode += training.meta_batch
-        episodes, losses, accuracies = asdict(self._since_point).values()
-        self._since_point = RunningSums(
-            episodes + training.meta_batch, losses + total_loss, accuracies + total_accuracy
-        )
+        self._since_point = self._since_point.plus(training.meta_batch, total_loss, total_accuracy)
         return total_loss / training.meta_batch
 
     def _with_targets(self, episode: EpisodeImages) -> EpisodeImages:
@@ -304,9 +290,8 @@ class Run:
 
     def _average_weights(self, share: float) -> None:
         """Move the averaged weights and running statistics by this share towards those of now; counts are copied."""
-        for average, tensor in zip(
-            self.validated.state_dict().values(), self.method.state_dict().values(), strict=True
-        ):
+        averages, tensors = self.validated.state_dict().values(), self.method.state_dict().values()
+        for average, tensor in zip(averages, tensors, strict=True):
             average.lerp_(tensor, share) if average.is_floating_point() else average.copy_(tensor)
 
     @property
