@@ -46,9 +46,6 @@ class RunningSums:
     loss: float = 0.0
     hits: float = 0.0
 
-    def plus(self, episodes: int, loss: float, hits: float) -> RunningSums:
-        return RunningSums(self.episodes + episodes, self.loss + loss, self.hits + hits)
-
 
 @dataclass(frozen=True)
 class Ancestor:

@@ -245,7 +245,10 @@ class Run:
         if training.ema_decay is not None:
             self._average_weights(1 - training.ema_decay if first else 1.0)
         self.episode += training.meta_batch
-        self._since_point = self._since_point.plus(training.meta_batch, total_loss, total_accuracy)
+        since = self._since_point
+        self._since_point = RunningSums(
+            since.episodes + training.meta_batch, since.loss + total_loss, since.hits + total_accuracy
+        )
         return total_loss / training.meta_batch
 
     def _with_targets(self, episode: EpisodeImages) -> EpisodeImages:
