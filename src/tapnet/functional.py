@@ -195,7 +195,7 @@ def residuals(vectors: Tensor, errors: Tensor) -> Tensor:
     """Each vector less its part in the span of the errors, with a gradient through both, shape (..., n, L)."""
     _projection_sizes(errors, None, vectors)
     span = torch.linalg.qr(errors.mT).Q  # (..., L, way)
-    return vectors - vectors @ span @ span.mT  # type: ignore[no-any-return]
+    return vectors - vectors @ span @ span.mT
 
 
 @full_precision
@@ -227,8 +227,7 @@ def reference_directions(references: Tensor, errors: Tensor) -> Tensor:
     way, _, _ = _projection_sizes(errors, None, references)
     inside = residuals(references.detach(), errors.detach())
     centered = inside - inside.mean(dim=-2, keepdim=True)
-    directions: Tensor = torch.linalg.svd(centered, full_matrices=False).Vh[..., : way - 1, :]
-    return directions
+    return torch.linalg.svd(centered, full_matrices=False).Vh[..., : way - 1, :]
 
 
 @full_precision

@@ -28,21 +28,8 @@ BACKBONES: dict[str, type[Backbone]] = {
 PRETRAINED = tuple(name for name, kind in BACKBONES.items() if kind.pretrained)  # checkpoints leave out their weights
 METRIC = "backbone.metric.weight"  # the exception: a linear layer that is learned over pretrained features
 
-__all__ = [
-    "BACKBONES",
-    "METRIC",
-    "PRETRAINED",
-    "Backbone",
-    "Conv4",
-    "ImageShape",
-    "PrecomputedFeatures",
-    "ResNet12",
-    "ResNet12Small",
-    "build",
-    "make_backbone",
-    "options_of",
-    "wrap_backbone",
-]
+__all__ = ["BACKBONES", "METRIC", "PRETRAINED", "Backbone", "Conv4", "ImageShape", "PrecomputedFeatures", "ResNet12"]
+__all__ += ["ResNet12Small", "build", "make_backbone", "options_of", "wrap_backbone"]
 
 
 def make_backbone(name: str, image_shape: ImageShape, **options: Any) -> Backbone:

@@ -55,12 +55,10 @@ class Conv4(Backbone):
         return changed_options(**options, padded=(self.padded, True))
 
     def maps(self, images: Tensor) -> Tensor:
-        features: Tensor = self.blocks(images)
-        return features
+        return self.blocks(images)
 
     def pool(self, maps: Tensor) -> Tensor:
-        vectors: Tensor = self.normalization(self.top(maps).flatten(1))
-        return vectors
+        return self.normalization(self.top(maps).flatten(1))
 
 
 def _block(inputs: int, outputs: int, dropout: float, pooled: bool, padded: bool) -> nn.Sequential:

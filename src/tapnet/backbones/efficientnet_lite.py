@@ -91,8 +91,7 @@ class EfficientNetLite(Backbone):
         self.load_state_dict(dict(zip(self.state_dict(), kept, strict=True)))
 
     def maps(self, images: Tensor) -> Tensor:
-        features: Tensor = self.layers((images - MEAN) / SCALE)
-        return features
+        return self.layers((images - MEAN) / SCALE)
 
     def pool(self, maps: Tensor) -> Tensor:
         if self.power == 1 and not self.plain_share and isinstance(self.metric, nn.Identity):

@@ -52,7 +52,7 @@ class HuggingFace(Backbone):
 
     def maps(self, images: Tensor) -> Tensor:
         """Return the last hidden state: (n, channels, height, width), or (n, tokens, dim) of a transformer."""
-        return self._output(images).last_hidden_state  # type: ignore[no-any-return]
+        return self._output(images).last_hidden_state
 
     def forward(self, images: Tensor) -> Tensor:
         output = self._output(images)

@@ -65,15 +65,13 @@ class ResNet12(Backbone):
 
     def maps(self, images: Tensor) -> Tensor:
         if not self.four_rotations:
-            features: Tensor = self.blocks(images)
-            return features
+            return self.blocks(images)
         rotated = self.blocks(torch.cat([images.rot90(k, (2, 3)) for k in range(4)]))  # (4·n, C, h, w)
         by_rotation = rotated.unflatten(0, (4, -1))  # a `chunk` would fix n in an ONNX file
         return torch.cat([by_rotation[k].rot90(-k, (2, 3)) for k in range(4)], dim=1)  # upright again
 
     def pool(self, maps: Tensor) -> Tensor:
-        vectors: Tensor = self.normalization(maps.flatten(1) if self.flatten else maps.mean(dim=(2, 3)))
-        return vectors
+        return self.normalization(maps.flatten(1) if self.flatten else maps.mean(dim=(2, 3)))
 
 
 class ResNet12Small(ResNet12):
@@ -103,5 +101,4 @@ class Block(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         joined = self.layers(images) + self.shortcut(images)
-        features: Tensor = self.dropout(F.relu(self.pool(joined)))  # as in Conv4, ReLU after the pooling
-        return features
+        return self.dropout(F.relu(self.pool(joined)))  # as in Conv4, ReLU after the pooling

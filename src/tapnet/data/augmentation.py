@@ -18,10 +18,6 @@ from tapnet.errors import UserError
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 
 
-def none(images: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG001
-    return images
-
-
 def rotate(images: Tensor, generator: torch.Generator) -> Tensor:
     """Rotate the whole episode by 0, 90, 180 or 270 degrees, the same for all.
 
@@ -98,5 +94,6 @@ def _warped(images: Tensor, maps: Tensor, size: tuple[int, int] | None = None) -
 
 
 AUGMENTATIONS: dict[str, Augmentation] = {
-    augment.__name__: augment for augment in (none, rotate, dihedral, flip, crop, window, resized_crop)
+    "none": lambda images, _: images,
+    **{augment.__name__: augment for augment in (rotate, dihedral, flip, crop, window, resized_crop)},
 }

@@ -66,7 +66,7 @@ class TooLarge(Unreadable):
     """The image was not decoded, because it has more pixels than allowed."""
 
 
-Raw = bytes | Pixels | Unreadable
+Raw = bytes | Pixels | Unreadable  # what a reader gives for an image: its file, its pixels, or why there are none
 
 
 @dataclass(frozen=True)

@@ -42,28 +42,7 @@ def method_name(method: Method) -> str:
     return next(name for name, kind in METHODS.items() if type(method) is kind)
 
 
-__all__ = [
-    "MAML",
-    "METHODS",
-    "PARAMETER_FREE",
-    "SNAIL",
-    "ClassifierBaseline",
-    "CosineCentroid",
-    "EpisodeLoss",
-    "Head",
-    "LinearHead",
-    "LogisticRegression",
-    "MatchingNetwork",
-    "Method",
-    "PrototypeMethod",
-    "PrototypicalNetwork",
-    "RelationNetwork",
-    "Reptile",
-    "ShiftedNeurons",
-    "TadamAlpha",
-    "TadamTC",
-    "TapNet",
-    "TapNetVariant",
-    "TransductivePropagation",
-    "method_name",
-]
+__all__ = ["METHODS", "PARAMETER_FREE", "EpisodeLoss", "Head", "LinearHead", "Method", "PrototypeMethod", "method_name"]
+__all__ += ["MAML", "SNAIL", "ClassifierBaseline", "CosineCentroid", "LogisticRegression", "MatchingNetwork"]
+__all__ += ["PrototypicalNetwork", "RelationNetwork", "Reptile", "ShiftedNeurons", "TadamAlpha", "TadamTC", "TapNet"]
+__all__ += ["TapNetVariant", "TransductivePropagation"]

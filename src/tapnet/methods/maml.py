@@ -110,8 +110,7 @@ class MAML(FixedWayMethod):
         """
         buffers = {name: buffer.clone() for name, buffer in self.named_buffers()}  # BatchNorm2d counts in place
         with BatchNormStatistics(statistics):
-            features: Tensor = with_tensors(self.backbone, weights | buffers, "backbone.")(images)
-        return features
+            return with_tensors(self.backbone, weights | buffers, "backbone.")(images)
 
 
 class Reptile(MAML):

@@ -55,8 +55,7 @@ class MatchingNetwork(Method):
             return support
         both, _ = self.writer(support.reshape(-1, *support.shape[-2:]))  # (episodes, n, 2 · dim)
         forwards, backwards = both.chunk(2, dim=-1)
-        context: Tensor = support + (forwards + backwards).reshape(support.shape)
-        return context
+        return support + (forwards + backwards).reshape(support.shape)
 
 
 class ContextReader(nn.Module):

@@ -107,8 +107,7 @@ class ShiftedNeurons(FixedWayMethod):
                 activations[block] = maps
             if block in shifts:
                 maps = maps + shifts[block]
-        logits: Tensor = self.classifier(self.backbone.pool(maps))
-        return logits
+        return self.classifier(self.backbone.pool(maps))
 
     def keys(self, images: Tensor) -> Tensor:
         """Return keys (n, key dim) of length one; they do not depend on the task."""

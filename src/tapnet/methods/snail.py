@@ -89,8 +89,7 @@ class SNAIL(FixedWayMethod):
         """Return the features (..., n, dim) as the sequence takes them, (..., n, size of the last layer)."""
         if self.normalization is not None:
             features = self.normalization(features.flatten(0, -2)).view_as(features)
-        items: Tensor = self.embedding(features)
-        return items
+        return self.embedding(features)
 
     def loss(self, episode: EpisodeImages) -> EpisodeLoss:
         support, query = self.embedded(self.embed(episode.images, validate=False)).split(episode.sizes)
@@ -151,5 +150,4 @@ class CausalAttention(nn.Module):
             scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(diagonal=1), -math.inf)
         else:
             scores = torch.cat([queries @ self.key(context).mT, (queries * keys).sum(dim=-1, keepdim=True)], dim=-1)
-        attention: Tensor = (scores / math.sqrt(self.key.out_features)).softmax(dim=-1)
-        return attention
+        return (scores / math.sqrt(self.key.out_features)).softmax(dim=-1)

@@ -144,8 +144,7 @@ class ResidualMLP(nn.Module):
     def forward(self, task: Tensor) -> Tensor:
         hidden = F.relu(self.first(task))
         hidden = F.relu(hidden + self.second(hidden))
-        predicted: Tensor = hidden + self.third(hidden)
-        return predicted
+        return hidden + self.third(hidden)
 
 
 def conditioned_layers(backbone: nn.Module) -> dict[str, nn.BatchNorm2d]:

@@ -38,8 +38,7 @@ def propagate(weights: Tensor, labels: Tensor, alpha: float) -> Tensor:
     degrees = weights.sum(dim=-1).rsqrt()
     normalized = degrees.unsqueeze(-1) * weights * degrees.unsqueeze(-2)
     system = torch.eye(weights.shape[-1], dtype=weights.dtype, device=weights.device) - alpha * normalized
-    spread: Tensor = torch.linalg.solve(system, labels)
-    return spread
+    return torch.linalg.solve(system, labels)
 
 
 class TransductivePropagation(Method):
