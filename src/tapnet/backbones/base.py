@@ -44,10 +44,9 @@ class Backbone(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         if tuple(images.shape[1:]) != self.image_shape:
-            raise UserError(
-                f"This backbone takes images of {'×'.join(map(str, self.image_shape))} (channels×height×width), got a "
-                f"batch of shape {tuple(images.shape)}."
-            )
+            shape = "×".join(map(str, self.image_shape))
+            got = f"got a batch of shape {tuple(images.shape)}"
+            raise UserError(f"This backbone takes images of {shape} (channels×height×width), {got}.")
         return self.pool(self.maps(images))
 
 
@@ -174,10 +173,8 @@ def check_image_shape(image_shape: ImageShape) -> None:
         raise UserError(f"An image shape is (channels, height, width), each at least 1, got {tuple(image_shape)}.")
     height, width, channels = image_shape
     if channels in (1, 3, 4) and min(height, width) > 4:
-        raise UserError(
-            f"An image shape is (channels, height, width), got {tuple(image_shape)}: did you mean "
-            f"{(channels, height, width)}?"
-        )
+        meant = f"got {tuple(image_shape)}: did you mean {(channels, height, width)}?"
+        raise UserError(f"An image shape is (channels, height, width), {meant}")
 
 
 def check_features(features: Tensor) -> Tensor:

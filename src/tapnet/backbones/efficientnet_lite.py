@@ -52,9 +52,8 @@ class EfficientNetLite(Backbone):
     ) -> None:
         super().__init__()
         if image_shape[0] != 3 or min(image_shape[1:]) < SMALLEST_SIDE:
-            raise UserError(
-                f"{self.variant} takes color images of at least 3×{SMALLEST_SIDE}×{SMALLEST_SIDE}, got {image_shape}."
-            )
+            least = f"3×{SMALLEST_SIDE}×{SMALLEST_SIDE}"
+            raise UserError(f"{self.variant} takes color images of at least {least}, got {image_shape}.")
         if not 0 <= metric_dim <= self.pooled_dim:
             raise UserError(f"`metric_dim` must be between 0 (no metric) and {self.pooled_dim}, got {metric_dim}.")
         if not 0 < power <= 1:

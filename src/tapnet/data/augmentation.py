@@ -25,9 +25,8 @@ def rotate(images: Tensor, generator: torch.Generator) -> Tensor:
     episode then have the same orientation, as in a task of upright drawings, and are harder to tell apart.
     """
     if images.shape[-1] != images.shape[-2]:
-        raise UserError(
-            f"Only square images can be rotated, got {tuple(images.shape[-2:])}: choose another augmentation."
-        )
+        shape = tuple(images.shape[-2:])
+        raise UserError(f"Only square images can be rotated, got {shape}: choose another augmentation.")
     rotations = int(torch.randint(4, (1,), generator=generator))
     return images.rot90(rotations, (-2, -1)).contiguous(memory_format=torch.channels_last)
 

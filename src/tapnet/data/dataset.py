@@ -66,10 +66,8 @@ class Dataset:
         source = next(filter(None, (read(tree) for read in self.formats.values())), None)
         if source is None:
             names = abbreviate(tree.names, 3) or "nothing"
-            raise UserError(
-                f"{path} is not a known form of {self.name}; it holds {names}. Expected one of: "
-                f"{'; '.join(self.formats)}."
-            )
+            expected = f"Expected one of: {'; '.join(self.formats)}."
+            raise UserError(f"{path} is not a known form of {self.name}; it holds {names}. {expected}")
         source = source if self.refine is None else self.refine(source)
         source.version = tree.version
         if not source.names:

@@ -73,9 +73,8 @@ class EpisodeSampler:
         self.classes, sizes = self._images.keys, self._images.sizes
         self._groups = _members(np.arange(len(self.classes)) if groups is None else np.asarray(groups))
         if len(self._groups.members) != len(self.classes):
-            raise UserError(
-                f"`groups` needs one entry per class, that is {len(self.classes)}, got {len(self._groups.members)}."
-            )
+            got = len(self._groups.members)
+            raise UserError(f"`groups` needs one entry per class, that is {len(self.classes)}, got {got}.")
         if len(self._groups.sizes) < spec.way:
             kind = "classes" if groups is None else "groups of classes"
             raise NotEnoughDataError(

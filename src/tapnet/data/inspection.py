@@ -113,20 +113,20 @@ def _duplicates(packed: Packed, progress: Callable[[int, int], None]) -> Iterato
     order, ends = np.argsort(group, kind="stable"), np.cumsum(counts)
     split_of = {name: split for split in SPLITS for name in packed.manifest.splits.get(split, ())}
     row_names = packed.row_names()
-    groups: dict[str, list[str]] = {"in one class": [], "in two classes": [], "in two splits": []}
+    meanings = {
+        "in one class": "a query may be one of its own support images",
+        "in two classes": "one of the two labels is wrong",
+        "in two splits": "an image of one split is also in another",
+    }
+    groups: dict[str, list[str]] = {where: [] for where in meanings}
     for number in np.flatnonzero(counts > 1):
         places = order[ends[number] - counts[number] : ends[number]]
         classes = {names[label] for label in labels[places]}
         splits = {split_of.get(name, "none") for name in classes}
         where = "in two splits" if len(splits) > 1 else "in two classes" if len(classes) > 1 else "in one class"
         groups[where].append(" = ".join(row_names[row] for row in rows[places]))
-    meanings = (
-        "a query may be one of its own support images",
-        "one of the two labels is wrong",
-        "an image of one split is also in another",
-    )
-    for (where, copies), meaning in zip(groups.items(), meanings, strict=True):
-        words = f"{len(copies):,} ({abbreviate(copies, 3)}): {meaning}" if copies else "none"
+    for where, copies in groups.items():
+        words = f"{len(copies):,} ({abbreviate(copies, 3)}): {meanings[where]}" if copies else "none"
         yield Finding(f"same image {where}", words, not copies)
 
 

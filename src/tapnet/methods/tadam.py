@@ -16,15 +16,8 @@ from tapnet.backbones import Backbone
 from tapnet.data.batches import EpisodeImages
 from tapnet.errors import UserError
 from tapnet.functional import class_prototypes, widened
-from tapnet.methods.base import (
-    EpisodeLoss,
-    FunctionHead,
-    Head,
-    PrototypeMethod,
-    check_positive,
-    cross_entropy,
-    with_tensors,
-)
+from tapnet.methods import base
+from tapnet.methods.base import EpisodeLoss, FunctionHead, Head, PrototypeMethod, cross_entropy
 from tapnet.methods.protonet import PrototypeHead
 
 MULTIPLIER_PENALTY = 0.01  # times half the squares of the post-multipliers, as TensorFlow's `l2_regularizer`
@@ -40,7 +33,7 @@ class TadamAlpha(PrototypeMethod):
 
     def __init__(self, backbone: Backbone, scale: float = 1.0, learned_scale: bool = True) -> None:
         super().__init__(backbone)
-        check_positive("scale", scale)
+        base.check_positive("scale", scale)
         log = nn.Parameter(torch.full((), math.log(scale)), requires_grad=learned_scale)
         self.scale = nn.ParameterDict({"log": log})  # so that α stays above 0
 
@@ -102,7 +95,7 @@ class TadamTC(TadamAlpha):
     def _conditioned(self, support: Tensor, labels: Tensor, way: int) -> nn.Module:
         """Return the backbone conditioned on the task of these unconditioned support features."""
         task = class_prototypes(support, labels, way, validate=False).mean(dim=-2)
-        return with_tensors(self.backbone, self.task_embedding(self.backbone, task))
+        return base.with_tensors(self.backbone, self.task_embedding(self.backbone, task))
 
 
 class TaskEmbedding(nn.Module):

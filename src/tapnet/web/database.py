@@ -71,13 +71,9 @@ class Database:
     def __init__(self, address: str) -> None:
         """Open the database, with new tables if it is empty; raise UserError if that fails or it has other tables."""
         sqlite = address.startswith("sqlite")
-        self.engine = (
-            _sqlite(address)
-            if sqlite
-            else sa.create_engine(
-                address, pool_pre_ping=True, pool_size=8, max_overflow=8, isolation_level="READ COMMITTED"
-            )
-        )
+        pool: dict[str, Any] = {"pool_pre_ping": True, "pool_size": 8, "max_overflow": 8}
+        pool["isolation_level"] = "READ COMMITTED"
+        self.engine = _sqlite(address) if sqlite else sa.create_engine(address, **pool)
         self._reading = self.engine if sqlite else self.engine.execution_options(isolation_level="REPEATABLE READ")
         self._writing = self.engine.execution_options(**{_WRITES: True})
         # One process at a time opens an SQLite file: switching to WAL does not wait for others, it fails.
@@ -113,11 +109,8 @@ def _create_tables(connection: Connection) -> None:
     if version is None:
         connection.execute(schema_version.insert().values(version=VERSION))
     elif version != VERSION:
-        raise UserError(
-            f"The store has version {version}, this tapnet takes {VERSION}: use the tapnet that made it, or another "
-            "store.",
-            parameter="store",
-        )
+        advice = "use the tapnet that made it, or another store"
+        raise UserError(f"The store has version {version}, this tapnet takes {VERSION}: {advice}.", parameter="store")
 
 
 def _sqlite(address: str) -> sa.Engine:

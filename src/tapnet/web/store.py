@@ -254,11 +254,9 @@ def _task(connection: Connection, task: str) -> TaskBody:
     if row is None:
         raise missing("task", task)
     columns = examples.c.class_id, examples.c.id, examples.c.sha256
-    in_order = (
-        select(*columns).where(*_shown(examples, task, row.state)).order_by(examples.c.added, examples.c.position)
-    )
+    shown = select(*columns).where(*_shown(examples, task, row.state))
     by_class: dict[str, list[ExampleBody]] = {}
-    for example in connection.execute(in_order):
+    for example in connection.execute(shown.order_by(examples.c.added, examples.c.position)):
         by_class.setdefault(example.class_id, []).append(ExampleBody(id=example.id, sha256=example.sha256))
     rows = connection.execute(select(classes).where(*_shown(classes, task, row.state)).order_by(classes.c.position))
     bodies = [ClassBody(id=one.id, name=one.name, examples=by_class.get(one.id, [])) for one in rows]

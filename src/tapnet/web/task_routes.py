@@ -110,9 +110,8 @@ def _import(engine: Engine, content: bytes, name: str) -> bodies.TaskBody:
         path.write_bytes(content)
         try:
             task = read_task(path)
-            *names, name = map(
-                TypeAdapter(bodies.Name).validate_python, (*task.classes, name.strip() or "Uploaded task")
-            )
+            given = *task.classes, name.strip() or "Uploaded task"
+            *names, name = map(TypeAdapter(bodies.Name).validate_python, given)
             check_names_differ(names)
         except ValidationError as error:
             raise Problem(422, f"The file has a name that no task can have: {first_fault(error)}") from None
@@ -129,9 +128,8 @@ def _import(engine: Engine, content: bytes, name: str) -> bodies.TaskBody:
     method, dim = _kept_method(engine, task, model)
     task.check_network(model)
     by_class: list[tuple[str, list[NewExample]]] = [(shown, []) for shown in names]
-    for label, row, sha256, jpeg in zip(
-        examples.labels, examples.features, examples.hashes, examples.thumbnails, strict=True
-    ):
+    columns = examples.labels, examples.features, examples.hashes, examples.thumbnails
+    for label, row, sha256, jpeg in zip(*columns, strict=True):
         by_class[label][1].append(NewExample(sha256, row.tobytes(), _thumbnail(jpeg, model)))
     return engine.store.create_task(
         by_class, name=name, network=model.name, network_sha256=model.sha256, method=method, projection_dim=dim

@@ -111,9 +111,8 @@ def cache_pickles(tree: FileTree) -> Source | None:
         for name, rows in listed.items():
             for row in _list_of(int, rows, f"class_dict[{name!r}]", file):
                 if not 0 <= row < len(images) or names[row] is not None:
-                    raise UserError(
-                        f"`class_dict` of {file} names row {row} twice, or has others than its {len(images):,} images."
-                    )
+                    wrong = f"names row {row} twice, or has others than its {len(images):,} images"
+                    raise UserError(f"`class_dict` of {file} {wrong}.")
                 names[row] = str(name)
         declared[split] = tuple(map(str, listed))
 
