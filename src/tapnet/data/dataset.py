@@ -122,10 +122,7 @@ class _Progress:
 
 
 def download(url: str, md5: str, folder: Path, progress: Callable[[int, int], None]) -> Path:
-    """Return the path of the complete, checked file in `folder`; what is there already is not fetched again.
-
-    Raise ConnectionError if it cannot be fetched, UserError if it has another checksum.
-    """
+    """Return the path of the complete, checked file in `folder`; what is there already is not fetched again."""
     import pooch  # takes a third of a second
     from requests import RequestException
 

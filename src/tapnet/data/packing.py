@@ -64,10 +64,7 @@ def prepare(
     log: Callable[[str], None] = lambda _: None,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Packed:
-    """Pack the dataset at `path` and return it; raise UserError if it exists already, unless `options.overwrite`.
-
-    `progress` gets the number of images done and that of all.
-    """
+    """Pack the dataset at `path` and return it; `progress` gets the number of images done and that of all."""
     name = name_for(dataset, root, options)
     if options.ink is not None and dataset.ink is None:
         raise UserError(f"{dataset.name} is not a set of drawings: leave out the option.", parameter="ink")

@@ -149,10 +149,7 @@ class Engine:
         return features
 
     def embed_examples(self, images: list[bytes], network: str | None) -> tuple[EmbeddingModel, list[NewExample]]:
-        """Return the network and images ready to be stored; without a name it is chosen by what they look like.
-
-        Raise a problem if an image is too large, which is not decoded, or cannot be read.
-        """
+        """Return the network and images ready to be stored; without a name it is chosen by what they look like."""
         if network is None:
             most, sizes = self.settings.limits.pixels, [image_size(image) for image in images]
             fits = [not isinstance(size, Unreadable) and math.prod(size) <= most for size in sizes]

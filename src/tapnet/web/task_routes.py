@@ -137,10 +137,7 @@ def _import(engine: Engine, content: bytes, name: str) -> bodies.TaskBody:
 
 
 def _kept_method(engine: Engine, task: Task, model: EmbeddingModel) -> tuple[str | None, int | None]:
-    """Return the method, `None` if it is the one that `fit` chooses, and the projection dimension.
-
-    Raise a problem for options that the server does not keep.
-    """
+    """Return the method, `None` if it is the one that `fit` chooses, and the projection dimension; refuse the rest."""
     defaults = {"selection": "optimal"}  # what a task file may name although the server does not keep it
     options = {key: value for key, value in task.options.items() if defaults.get(key) != value}
     if (task.method, options) == choose_method(model)[:2]:
