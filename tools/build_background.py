@@ -12,8 +12,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import numpy as np
 import torch
 from photo_features import square_roots
+from safetensors.numpy import save
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -21,7 +23,8 @@ from tapnet.backbones.efficientnet_lite import EfficientNetLite
 from tapnet.data import ImageSet, load_dataset
 from tapnet.functional import class_prototypes
 from tapnet.inference import load_network
-from tapnet.inference.rejection import BACKGROUND, write_background
+from tapnet.inference.rejection import BACKGROUND
+from tapnet.paths import write_atomically
 
 
 def main() -> None:
@@ -40,7 +43,9 @@ def main() -> None:
             print(f"{name} {split}: {len(means[-1])} classes")
     path = args.out / f"{Path(args.network).stem}.safetensors"
     origin = f"built by tools/build_background.py from {' '.join(args.datasets)}"
-    write_background(path, torch.cat(means).numpy(), network.sha256, origin)
+    roots = torch.cat(means).numpy()
+    scaled = np.rint(255 * roots / roots.max(axis=1, keepdims=True)).astype(np.uint8)
+    write_atomically(path, save({"square_roots": scaled}, {"network_sha256": network.sha256, "origin": origin}))
     print(f"{path}: {path.stat().st_size:,} bytes")
 
 

@@ -16,9 +16,7 @@ from tapnet.inference.images import read_image
 from tapnet.inference.networks import load_network
 
 
-@parametrize_with_checks(
-    [TapNetClassifier(), TapNetClassifier(method="logistic"), TapNetClassifier(method="protonet")],
-)
+@parametrize_with_checks([TapNetClassifier(), TapNetClassifier(method="logistic"), TapNetClassifier(method="protonet")])
 def test_classifier_keeps_the_contract_of_scikit_learn(estimator, check):
     check(estimator)
 

@@ -87,16 +87,13 @@ def test_long_names_are_shortened_and_headings_do_not_overlap(draw):
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
 
 
-def test_explanation_says_why_the_nearest_example_is_of_another_class():
+def test_explanation_says_why_the_nearest_example_is_of_another_class_if_it_is():
     features = np.array([[1, 0.0], [1, 0.1], [0.2, 1], [1, 0.5]], np.float32)
-    found = explanation_of(np.array([1, 0.35], np.float32), features, np.array([0, 0, 1, 1]), ["robin", "wren"])
-    assert (found.label, found.nearest[0].label) == ("robin", "wren")
-    assert found.reason.startswith("The most similar example is of class 'wren', but")
-
-
-def test_explanation_has_nothing_to_add_if_the_nearest_example_is_of_the_answer():
-    features = np.array([[1, 0.0], [1, 0.1], [0, 1], [0.1, 1]], np.float32)
-    assert explanation_of(features[0], features, np.array([0, 0, 1, 1]), ["robin", "wren"]).reason == ""
+    of_task = features, np.array([0, 0, 1, 1]), ["robin", "wren"]
+    explanation = explanation_of(np.array([1, 0.35], np.float32), *of_task)
+    assert (explanation.label, explanation.nearest[0].label) == ("robin", "wren")
+    assert explanation.reason.startswith("The most similar example is of class 'wren', but")
+    assert explanation_of(features[0], *of_task).reason == ""
 
 
 def squared_distances(points, centers):

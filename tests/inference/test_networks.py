@@ -71,19 +71,16 @@ def test_digest_of_a_pretrained_model_changes_with_its_normalization_and_configu
     assert before.sha256 != after.sha256
 
 
-def test_task_refuses_a_pretrained_model_that_was_changed(vit):
+def test_changed_pretrained_model_is_refused_by_a_task_and_has_features_of_its_own(vit, blobs):
     model = load_network(f"hf:{vit}")
     examples = Examples(np.eye(16, dtype=np.float32)[:4], np.array([0, 0, 1, 1]), tuple("abcd"), (b"",) * 4)
     task = fit_task(["robin", "wren"], examples, model)
     change_mean(vit)
+    changed = load_network(f"hf:{vit}")
     with pytest.raises(UserError, match="give the first, or fit again"):
-        task.check_network(load_network(f"hf:{vit}"))
-
-
-def test_features_are_cached_under_another_name_when_the_model_changes(vit, blobs):
-    before = feature_key(load_network(f"hf:{vit}").method.backbone, blobs, "float32")
-    change_mean(vit)
-    assert feature_key(load_network(f"hf:{vit}").method.backbone, blobs, "float32") != before
+        task.check_network(changed)
+    old, new = (feature_key(network.method.backbone, blobs, "float32") for network in (model, changed))
+    assert old != new
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 from torch import nn
 
 from tapnet.backbones import Backbone
@@ -17,7 +18,6 @@ from tapnet.inference.rejection import (
     fit_rejection,
     lower_bound,
     read_background,
-    write_background,
 )
 from tapnet.inference.task import Examples
 
@@ -150,8 +150,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_background_goes_through_the_metric_of_the_network(folder):
-    roots = np.array([[1.0, 0, 0, 0], [0, 2, 2, 0]])
-    write_background(folder / "net.safetensors", roots, "abc", "two classes")
+    roots = np.array([[255, 0, 0, 0], [0, 255, 255, 0]], np.uint8)
+    save_file({"square_roots": roots}, folder / "net.safetensors", {"network_sha256": "abc"})
     backbone = Metric()
     with torch.no_grad():
         backbone.metric.weight.copy_(torch.eye(4).flip(0))
@@ -160,7 +160,7 @@ def test_background_goes_through_the_metric_of_the_network(folder):
 
 
 def test_background_is_that_of_the_network_or_none(folder):
-    write_background(folder / "net.safetensors", np.ones((2, 4)), "abc", "two classes")
+    save_file({"square_roots": np.ones((2, 4), np.uint8)}, folder / "net.safetensors", {"network_sha256": "abc"})
     assert read_background(network(Metric(), "def")) is None
     (folder / "net.safetensors").unlink()
     assert read_background(network(Metric())) is None

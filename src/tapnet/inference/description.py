@@ -25,24 +25,18 @@ def describe(path: str | Path) -> dict[str, Any]:
             f"There is no file {path}: give a task, a checkpoint, an ONNX file, the folder of a run, or one of the "
             f"bundled {', '.join(bundled_checkpoints())}."
         )
-    kind, content = _exported(path) if path.suffix.lower() == ".onnx" else _described(path)
+    kind, content = _described(path)
     return {"file": str(path), "kind": kind, "bytes": path.stat().st_size} | content
 
 
-def _exported(path: Path) -> tuple[str, dict[str, Any]]:
-    from tapnet.inference.exported_task import OnnxPredictor
-
-    predictor = OnnxPredictor(path)
-    return "exported task", {
-        "classes": list(predictor.classes),
-        "network": predictor.metadata.get("network"),
-        "network sha-256": predictor.metadata.get("network_sha256"),
-        "method": predictor.metadata.get("method"),
-        "preprocessing": predictor.preprocessing.as_dict(),
-    }
-
-
 def _described(path: Path) -> tuple[str, dict[str, Any]]:
+    if path.suffix.lower() == ".onnx":  # read without PyTorch
+        from tapnet.inference.exported_task import OnnxPredictor
+
+        predictor, names = OnnxPredictor(path), ("network", "network_sha256", "method")
+        network, digest, method = (predictor.metadata.get(name) for name in names)
+        values = {"classes": list(predictor.classes), "network": network, "network sha-256": digest, "method": method}
+        return "exported task", values | {"preprocessing": predictor.preprocessing.as_dict()}
     from tapnet.checkpoint import TASK, read_checkpoint
     from tapnet.inference.networks import preprocessing_of
     from tapnet.inference.task import read_task_and_header

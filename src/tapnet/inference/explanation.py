@@ -98,10 +98,7 @@ class Explanation:
         )
 
     def figure(self, out: str | Path) -> Path:
-        """Save the explanation as a figure, in which a class has the same color and marker as in others of its task.
-
-        Raise UserError if matplotlib is missing.
-        """
+        """Save the explanation as a figure, in which a class has the same color and marker as in others of its task."""
         figure: Any = new_canvas(12, 7.6)
         figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)  # inches, also at the edges
         top, bottom = figure.subfigures(2, 1, height_ratios=[1, 1.25])

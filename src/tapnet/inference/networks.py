@@ -71,7 +71,8 @@ class EmbeddingModel:
     def embed(self, pixels: Iterable[NDArray[np.uint8]]) -> NDArray[np.float32]:
         """Return features (n, *feature_shape) of prepared images (height, width, channels)."""
         parts = [np.zeros((0, *self.feature_shape), np.float32)]
-        for batch in in_batches(pixels, self._batch):
+        large = self.preprocessing is not None and max(self.preprocessing.shape) > _LARGE_SIDE
+        for batch in in_batches(pixels, _LARGE_BATCH if large and self.device.type == "cpu" else _BATCH):
             images = np.stack(batch)
             whole = self.method.task_features  # the method embeds images together with the task
             features = to_float_tensor(images, torch.device("cpu")) if whole else self._embedder(images)
@@ -95,11 +96,6 @@ class EmbeddingModel:
     @cached_property
     def _embedder(self) -> Embedder:
         return Embedder(self.method.backbone, self.precision, maps=self.method.feature_maps)
-
-    @cached_property
-    def _batch(self) -> int:
-        large = self.preprocessing is not None and max(self.preprocessing.shape) > _LARGE_SIDE
-        return _LARGE_BATCH if large and self.device.type == "cpu" else _BATCH
 
     @cached_property
     def default_method(self) -> str:
@@ -140,7 +136,8 @@ class EmbeddingModel:
             )
         method, limit = method.with_options(**method.order_free_options | dict(options or {})), method.max_way
         if way is not None and limit is not None and way > limit:
-            others = " or ".join(other for other in networks_supporting(way) if other != self.name)
+            limits = {other: read_checkpoint(path).method().max_way for other, path in bundled_checkpoints().items()}
+            others = " or ".join(other for other, most in limits.items() if most is None or most >= way)
             hint = f"use the network {others}, or" if others else "no bundled network takes as many; use"
             raise UserError(
                 f"{way} classes are more than the {limit} that the network {self.name!r} takes: {hint} the method "
@@ -248,9 +245,3 @@ def preprocessing_of(header: Header) -> Preprocessing:
     if recorded.shape != (height, width, channels):
         raise UserError(f"Expected a preprocessing to {(height, width, channels)}, got {recorded.shape}.")
     return recorded
-
-
-def networks_supporting(way: int) -> list[str]:
-    """Return the bundled networks whose own method supports `way` classes."""
-    limits = {name: read_checkpoint(path).method().max_way for name, path in bundled_checkpoints().items()}
-    return [name for name, limit in limits.items() if limit is None or limit >= way]

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import safe_open
-from safetensors.numpy import save
 from scipy.special import log_softmax
 from scipy.stats import t as student
 from sklearn.metrics import roc_auc_score
@@ -24,7 +22,7 @@ from tapnet.functional import class_prototypes
 from tapnet.inference.networks import EmbeddingModel, exact_head
 from tapnet.inference.predictor import LOSE
 from tapnet.inference.task import Examples, Task
-from tapnet.paths import BUNDLED, write_atomically
+from tapnet.paths import BUNDLED
 
 FOLDS = 5  # at most
 FEWEST = 2  # different examples per class
@@ -33,7 +31,6 @@ LOG_WEIGHT = 0.1  # of the log probability; this and the next two were chosen on
 BACKGROUND_WEIGHT, NEAREST = 0.5, 3  # of the mean cosine with so many of the nearest background classes
 ADVANTAGE = 0.02  # of the area under the ROC curve, for which a score that is usually behind is taken
 BACKGROUND = BUNDLED / "background"
-_TENSOR, _NETWORK, _ORIGIN = "square_roots", "network_sha256", "origin"
 Scores = NDArray[np.float64]
 Directions = NDArray[np.float32]
 
@@ -160,23 +157,17 @@ def _cosines(directions: torch.Tensor, others: Directions) -> Scores:
 def read_background(model: EmbeddingModel) -> Directions | None:
     """Return directions (classes, dim) of public classes, or `None` if there are none for this very network.
 
-    They are what an image may show if no class of a task. The file keeps square roots of averaged features, in bytes;
-    as maps of one pixel they go through the metric of the backbone.
+    They are what an image may show if no class of a task. The file, which tools/build_background.py writes, keeps
+    square roots of averaged features, in bytes; as maps of one pixel they go through the metric of the backbone.
     """
     path = BACKGROUND / f"{model.name}.safetensors"
     if not path.is_file():
         return None
     with safe_open(path, framework="pt") as file:
-        if (file.metadata() or {}).get(_NETWORK) != model.sha256:
+        if (file.metadata() or {}).get("network_sha256") != model.sha256:
             return None
-        roots = file.get_tensor(_TENSOR).float()
+        roots = file.get_tensor("square_roots").float()
     with torch.inference_mode():
         features = model.method.backbone.pool(roots.square()[:, :, None, None].to(model.device))
         directions: Directions = F.normalize(features, dim=1).cpu().numpy()
     return directions
-
-
-def write_background(path: Path, roots: NDArray[np.floating], network_sha256: str, origin: str) -> None:
-    """Write the mean square roots (classes, 1280) of classes, each scaled to bytes, and where they come from."""
-    scaled = np.rint(255 * roots / roots.max(axis=1, keepdims=True)).astype(np.uint8)
-    write_atomically(path, save({_TENSOR: scaled}, {_NETWORK: network_sha256, _ORIGIN: origin}))
