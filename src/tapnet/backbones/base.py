@@ -62,7 +62,13 @@ class PrecomputedFeatures(Backbone):
 
 
 class WrappedBackbone(Backbone):
-    """A module of any kind, whose output shape is measured once; maps are averaged."""
+    """A module from images (n, *image_shape) to vectors or maps as a backbone, for example of timm::
+
+        network = timm.create_model("resnet18", pretrained=True, num_classes=0)
+        method = TapNet(wrap_backbone(network, (3, 224, 224)), num_references=20)
+
+    The module gets images in [0, 1] and has to normalize them itself if it needs to. Maps are averaged.
+    """
 
     def __init__(self, module: nn.Module, image_shape: ImageShape) -> None:
         super().__init__()
@@ -92,15 +98,7 @@ class WrappedBackbone(Backbone):
         return maps.mean(dim=(2, 3))
 
 
-def wrap_backbone(module: nn.Module, image_shape: ImageShape) -> Backbone:
-    """Return a module from images (n, *image_shape) to vectors or maps as a backbone, for example of timm::
-
-        network = timm.create_model("resnet18", pretrained=True, num_classes=0)
-        method = TapNet(wrap_backbone(network, (3, 224, 224)), num_references=20)
-
-    The module gets images in [0, 1] and has to normalize them itself if it needs to.
-    """
-    return WrappedBackbone(module, image_shape)
+wrap_backbone = WrappedBackbone
 
 
 class FeatureNormalization(nn.Module):

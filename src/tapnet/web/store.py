@@ -186,16 +186,11 @@ class Store:
 
     def list_examples(self, task: Id) -> dict[str, list[ListedExample]]:
         """List the examples of all classes, with the addresses of their thumbnails."""
-        listed = [
-            ListedExample(
-                **vars(example),
-                class_id=one.id,
-                class_name=one.name,
-                thumbnail=f"/v1/tasks/{task}/examples/{example.id}/thumbnail",
-            )
-            for one in self.get_task(task).classes
-            for example in one.examples
-        ]
+        listed = []
+        for one in self.get_task(task).classes:
+            for example in one.examples:
+                where = f"/v1/tasks/{task}/examples/{example.id}/thumbnail"
+                listed.append(ListedExample(**vars(example), class_id=one.id, class_name=one.name, thumbnail=where))
         return {"examples": listed}
 
     def thumbnail(self, task: str, example: str) -> bytes:
