@@ -58,18 +58,14 @@ def test_a_second_call_predicts_what_is_new_and_nothing_else(photos, drawing_tas
     assert len(pq.read_table("out.parquet")) == len(rows()) == 10
 
 
-def test_a_part_that_is_lost_is_predicted_again(drawing_task):
-    list(plan(drawing_task, chunk_size=2).run())
+def test_a_part_that_is_lost_is_predicted_again_and_one_that_is_predicted_twice_is_one(drawing_task):
+    job = plan(drawing_task, chunk_size=2)
+    list(job.run()), list(job.run())
     before, parts = rows(), sorted(Path("out.parquet").iterdir())
     parts[2].unlink()
     list(plan(drawing_task, chunk_size=2).run())
     assert sorted(Path("out.parquet").iterdir()) == parts
     assert rows() == before
-
-
-def test_a_chunk_that_is_predicted_twice_is_one_part(drawing_task):
-    job = plan(drawing_task)
-    list(job.run()), list(job.run())
     assert len(pq.read_table("out.parquet")) == 9
 
 
@@ -137,7 +133,11 @@ def test_what_another_job_left_in_the_folder_is_refused(drawing_task, drawing_fo
         plan(drawing_task)
 
 
-def test_a_folder_that_cannot_be_written_is_refused(drawing_task):
+def test_a_source_without_images_and_a_folder_that_cannot_be_written_are_refused(drawing_task):
+    Path("empty").mkdir()
+    with pytest.raises(UserError, match="There is no image in"):
+        plan(drawing_task, "empty")
+    assert not Path("out.parquet").exists()
     parts = plan(drawing_task).run()
     shutil.rmtree("out.parquet")
     with pytest.raises(UserError, match=r"out\.parquet is not there on .*: give a folder that all machines share"):
@@ -145,10 +145,3 @@ def test_a_folder_that_cannot_be_written_is_refused(drawing_task):
     Path("out.parquet").write_text("x")
     with pytest.raises(UserError, match="is a file, expected a folder of part files"):
         plan(drawing_task).run()
-
-
-def test_a_source_without_images_is_refused_before_the_folder_is_made(drawing_task):
-    Path("empty").mkdir()
-    with pytest.raises(UserError, match="There is no image in"):
-        plan(drawing_task, "empty")
-    assert not Path("out.parquet").exists()

@@ -54,13 +54,6 @@ def test_a_folder_is_every_image_below_it_in_chunks_of_a_bounded_size(names, exp
     assert [image.read_bytes() for chunk in chunks for image in chunk.images()] == expected
 
 
-def test_files_that_are_left_out_are_counted(tmp_path):
-    (tmp_path / "notes.md").write_text("x")
-    skipped = Skipped()
-    assert files(tmp_path, skipped=skipped) == []
-    assert len(skipped) == 1
-
-
 def test_a_list_file_names_images_relative_to_itself(names, expected, tmp_path, monkeypatch):
     first = Path(names[0]).resolve()
     (tmp_path / "near.png").write_bytes(expected[1])
@@ -83,11 +76,8 @@ def test_a_parquet_file_with_bytes_is_read_row_by_row_whatever_its_row_groups(tm
     table = write_table(tmp_path / "bytes.parquet", {"image": expected}, row_group_size=row_group_size)
     assert files(table, size=2) == [f"{table}#{row}" for row in range(8)]
     assert contents(table, size=2) == expected
-
-
-def test_a_parquet_file_of_hugging_face_is_read_by_the_bytes_of_its_structs(tmp_path, expected):
-    rows = [{"bytes": content, "path": None} for content in expected]
-    assert contents(write_table(tmp_path / "hub.parquet", {"image": rows, "label": range(8)})) == expected
+    structs = [{"bytes": content, "path": None} for content in expected]  # as Hugging Face writes images
+    assert contents(write_table(table, {"image": structs, "label": range(8)}), size=2) == expected
 
 
 def test_a_folder_of_parquet_files_is_all_of_them(tmp_path, expected, monkeypatch):
@@ -179,12 +169,14 @@ def test_images_in_a_bucket_are_those_of_its_folders_lists_and_tables(bucket, na
     assert contents(f"{BUCKET}/tables/images.parquet") == contents(f"{BUCKET}/tables") == expected
 
 
-def test_what_is_no_image_in_a_bucket_is_left_out_by_its_address(bucket):
-    (bucket / "mixed").mkdir()
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_files_that_are_no_images_are_left_out_by_their_addresses(is_remote, bucket):
+    folder = f"{BUCKET}/mixed" if is_remote else str(bucket / "mixed")
+    (bucket / "mixed").mkdir(exist_ok=True)
     (bucket / "mixed" / "notes.md").write_text("x")
     skipped = Skipped()
-    assert files(f"{BUCKET}/mixed", skipped=skipped) == []
-    assert skipped.lines() == [f"Left out 1, not an image file extension: {BUCKET}/mixed/notes.md"]
+    assert files(folder, skipped=skipped) == []
+    assert skipped.lines() == [f"Left out 1, not an image file extension: {folder}/notes.md"]
 
 
 @pytest.mark.usefixtures("bucket")

@@ -27,7 +27,6 @@ _EVALUATE_EXAMPLES = """examples:
   tapnet evaluate drawings --way 10
   tapnet evaluate runs/quickstart --way 5,20 --shot 1,5 --episodes 10000
   tapnet evaluate runs/seed0 runs/seed1 runs/seed2 --seeds
-  tapnet evaluate runs/quickstart --json
   tapnet evaluate runs/quickstart --way 5,20 --out accuracies.csv
 """
 _COMPARE_EXAMPLES = """examples:
@@ -46,8 +45,7 @@ _OVER_SEEDS = "Over seeds: 95% interval for the mean over other seeds of trainin
 
 def add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog, add = _EVALUATE_EXAMPLES, parser.add_argument
-    words = "a .safetensors checkpoint or the folder of a run (its best)"
-    add("checkpoints", nargs="+", metavar="checkpoint", help=words)
+    add("checkpoints", nargs="+", metavar="checkpoint", help="a checkpoint, or the folder of a run (its best)")
     several = {"type": options.numbers, "default": [5]}
     options.add_shared(parser, "--way", **several, help="classes per episode (default: 5), or several: 5,20")
     options.add_shared(parser, "--shot", **several, help="labeled images per class (default: 5), or several: 1,5")
@@ -141,8 +139,7 @@ def _note(overlap: ClassOverlap) -> str:
 
 def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog, add = _COMPARE_EXAMPLES, parser.add_argument
-    words = "two or more checkpoints or run folders; runs that differ in seed are grouped"
-    add("checkpoints", nargs="+", help=words)
+    add("checkpoints", nargs="+", help="two or more checkpoints or runs; seeds of a run are grouped")
     options.add_shared(parser, *options.TASK, "--episodes", "--no-class-interval", "--json", "--device")
     options.add_shared(parser, "--precision", default="float32")
     words = "write a report: .html, .md with its plot; or its tables: .csv (pairs in a second file), .tex"

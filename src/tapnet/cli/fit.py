@@ -46,15 +46,12 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
     add("--force", action="store_true", help="replace a task file")
     words = "auto (default: the best for the network), centroid, logistic, protonet, or the network's, such as tapnet"
     add("--method", default="auto", help=words)
-    words = "how classes take references, of TapNet: optimal (default), closest or farthest"
-    add("--selection", metavar="NAME", help=words)
+    add("--selection", metavar="NAME", help="TapNet's references are optimal (default), closest or farthest")
     add("--projection-dim", type=int, help="of TapNet's projection (default: the network's own, else all)")
-    words = "which directions of TapNet's projection --projection-dim keeps: householder or references"
-    add("--basis", metavar="NAME", help=words)
+    add("--basis", metavar="NAME", help="directions of TapNet's projection to keep: householder or references")
     words = "each reference of TapNet counts for N images of its class (default: references alone, as in the paper)"
     add("--reference-shots", type=float, metavar="N", help=words)
-    words = "a bundled network, checkpoint, run folder or hf:MODEL (default: by content)"
-    options.add_shared(parser, "--network", help=words)
+    options.add_shared(parser, "--network", help="a bundled network, checkpoint, run or hf:MODEL (default: by content)")
     options.add_shared(parser, "--labels")
     options.add_shared(parser, "--device", default="cpu")
 

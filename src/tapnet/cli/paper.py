@@ -77,8 +77,7 @@ def add_ablate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--recipe", help="variants that are trained, by this recipe")
     parser.add_argument("--out", type=output_folder, help="folder of the trained runs (default: runs/ablate-NAME)")
     parser.add_argument("--record", type=output_folder, metavar="DIR", help="record the result for `tapnet table`")
-    words = "how many (default: 2000, or fewer where each takes long)"
-    add_shared(parser, "--episodes", default=None, help=words)
+    add_shared(parser, "--episodes", default=None, help="default: 2000, or fewer where each takes long")
     add_shared(parser, "--set", *TASK, "--json", "--device", "--precision", *ENGINE)
 
 

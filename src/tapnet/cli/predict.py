@@ -45,13 +45,10 @@ def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", dest="format", action="store_const", const="jsonl", help="one JSON object per line")
     form.add_argument("--csv", dest="format", action="store_const", const="csv", help="comma-separated values")
-    words = "write to this file: .csv, .json (one list), .jsonl (lines) or .txt, or to this folder: .parquet"
-    add("--out", type=_output, help=words)
+    add("--out", type=_output, help="a file: .csv, .json (one list), .jsonl (lines) or .txt; or a folder: .parquet")
     add("--top", type=int, default=1, help="how many classes of each image (default: 1)")
-    words = 'the class is "unknown" below this probability, or by the examples of the task: auto; best guesses are kept'
-    options.add_shared(parser, "--reject", help=words)
-    words = "least certain first; nothing is written before all images are read"
-    add("--sort", choices=["confidence"], help=words)
+    options.add_shared(parser, "--reject", help="unknown below this probability, or with auto by the task's examples")
+    add("--sort", choices=["confidence"], help="least certain first, once all images are read")
     add("--sort-into", type=options.output_folder, metavar="DIR", help="copy each image into DIR/CLASS/")
     add("--column", metavar="NAME", help="the column of paths or bytes in Parquet files")
     add("--retry-unreadable", action="store_true", help="try images again that could not be read (--out .parquet)")

@@ -35,8 +35,7 @@ def add_score_arguments(parser: argparse.ArgumentParser) -> None:
     add("task", type=options.input_path, help="a task file, or an .onnx file made by `tapnet export`")
     add("folder", type=options.input_path, nargs="?", help="one folder of images per class, named as in the task")
     add("--out", type=options.output_file(*options.FIGURES), help="also save the confusion matrix as a figure")
-    words = "also what rejecting below this probability, or with auto by the examples of the task, does"
-    options.add_shared(parser, "--reject", help=words)
+    options.add_shared(parser, "--reject", help="also what rejecting below this probability, or by auto, does")
     options.add_shared(parser, "--lose", "--labels", "--json", "--network")
     options.add_shared(parser, "--device", default="cpu")
 
@@ -121,8 +120,7 @@ def run_explain(args: argparse.Namespace) -> None:
 
 def add_info_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _INFO_EXAMPLES
-    words = "a task, checkpoint, ONNX file, run folder or bundled network"
-    parser.add_argument("file", type=options.input_path, help=words)
+    parser.add_argument("file", type=options.input_path, help="a task, checkpoint, ONNX file, run or bundled network")
     options.add_shared(parser, "--json")
 
 

@@ -41,14 +41,11 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
 
     limits = Limits()
     parser.epilog, add = _EXAMPLES, parser.add_argument
-    words = "folder of the tasks, or postgresql://… (default: tapnet-store)"
-    add("--store", default="tapnet-store", help=words)
-    words = "address to listen on (default: 127.0.0.1); others need --token"
-    add("--host", default="127.0.0.1", help=words)
+    add("--store", default="tapnet-store", help="folder of the tasks, or postgresql://… (default: tapnet-store)")
+    add("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1); others need --token")
     add("--port", type=int, default=8000, help="0 for any that is free (default: 8000)")
     add("--token", default=os.environ.get("TAPNET_TOKEN"), help="what clients must send (default: $TAPNET_TOKEN)")
-    words = "a name of this server besides its address"
-    add("--allow-host", action="append", default=[], metavar="NAME", help=words)
+    add("--allow-host", action="append", default=[], metavar="NAME", help="a name of this server besides its address")
     words = "a proxy whose X-Forwarded-For and X-Forwarded-Proto are believed"
     add("--trusted-proxy", action="append", default=[], metavar="ADDRESS", help=words)
     add("--workers", type=int, default=1, help="server processes (default: 1)")

@@ -29,11 +29,10 @@ _EXAMPLES = """examples:
   tapnet train quickdraw
   tapnet train my.yaml --out runs/mine --set training.episodes=500 training.query=8
   tapnet train --resume runs/mine
-  tapnet train --resume runs/quickdraw --set training.episodes=2400 training.cycles=2
+  tapnet train --resume runs/mine --set training.episodes=2400 training.cycles=2
   tapnet train my.yaml --from runs/omniglot-cpu
   tapnet train omniglot-60way --method matching
   tapnet train photos --frozen-backbone
-  tapnet train my.yaml --out runs/trial --no-test
   tapnet train quickdraw --devices 2 --set training.meta_batch=2
 """
 
@@ -44,8 +43,7 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=options.output_folder, help="folder of the run (default: runs/NAME)")
     add("--method", metavar="NAME", help="train this method in place of the recipe's")
     add("--resume", type=Path, metavar="DIR", help="resume a run; with --set, also a finished one")
-    words = "initialize from this: a file, a run or a bundled name"
-    add("--from", dest="weights", metavar="CHECKPOINT", help=words)
+    add("--from", dest="weights", metavar="CHECKPOINT", help="initialize from this: a file, run or bundled name")
     add("--frozen-backbone", action="store_true", help="train all but the backbone, on cached features")
     add("--no-test", action="store_true", help="do not evaluate on test classes at the end")
     add("--tensorboard", action="store_true", help="write the curve for TensorBoard, too")
