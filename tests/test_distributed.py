@@ -1,6 +1,5 @@
 """Several processes on one machine, over gloo."""
 
-import json
 import os
 import signal
 import subprocess
@@ -45,7 +44,8 @@ def test_two_ranks_take_the_steps_of_one_with_the_same_meta_batch(shared, part):
         torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-6)
 
 
-def test_two_ranks_leave_the_learning_curve_of_one(shared):
+def test_two_ranks_leave_the_learning_curve_of_one_and_say_how_many_they_were(shared):
+    assert RunFolder(shared / "run-2").metadata()["processes"] == 2
     one, two = (read_curve(shared / f"run-{count}") for count in (1, 2))
     assert [point.episode for point in two] == [0, 4, 8]
     assert [point.loss for point in two[1:]] == pytest.approx([point.loss for point in one[1:]], rel=1e-4)
@@ -152,7 +152,3 @@ def test_a_run_resumes_with_another_number_of_ranks(orphaned):
 def test_a_layout_that_cannot_be_is_refused(options, words, capsys, tmp_path):
     assert main(["train", "quickdraw", "--out", str(tmp_path / "run"), *options]) == 2
     assert words in capsys.readouterr().err
-
-
-def test_the_run_folder_says_how_many_processes_shared_it(shared):
-    assert json.loads((shared / "run-2" / "run.json").read_text())["processes"] == 2

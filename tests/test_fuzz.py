@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from tapnet.checkpoint import Checkpoint, Header, read_checkpoint, read_header
 from tapnet.cli import main
 from tapnet.recipe import recipe_from
-from tapnet.training.faults import episode_loss
+from tapnet.training.loader import episode_loss
 from tapnet.training.run_folder import read_curve, summarize_run
 
 RECIPE = recipe_from(

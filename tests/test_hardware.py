@@ -7,15 +7,11 @@ import torch
 from tapnet import hardware
 
 
-def test_auto_takes_a_gpu_when_there_is_one(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert hardware.resolve_device("auto") == torch.device("cuda")
-
-
-def test_auto_takes_the_cpu_when_there_is_nothing_else(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+@pytest.mark.parametrize(("has_gpu", "device"), [(True, "cuda"), (False, "cpu")])
+def test_auto_takes_a_gpu_when_there_is_one_and_else_the_cpu(monkeypatch, has_gpu, device):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    assert hardware.resolve_device("auto") == torch.device("cpu")
+    assert hardware.resolve_device("auto") == torch.device(device)
 
 
 @pytest.mark.parametrize(

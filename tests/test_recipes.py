@@ -113,10 +113,3 @@ def test_recipe_header_gives_its_command_and_what_to_expect(path):
     assert f"tapnet train {path.stem}" in text
     for word in ("Command:", "Expected:", "Hardware:"):
         assert word in text
-
-
-@pytest.mark.parametrize("path", bundled_recipes(), ids=lambda path: path.stem)
-def test_recipe_has_the_ways_of_its_references(path):
-    recipe = load_recipe(str(path))
-    if recipe.method.name == "tapnet":
-        assert recipe.method.options["num_references"] == recipe.training.way

@@ -27,19 +27,19 @@ def arrays():
     def normal(*shape, std=1.0):
         return generator.normal(0, std, shape).astype(np.float32)
 
-    found = {"l_phi/W": normal(WAYS, WIDTHS[-1], std=0.5), "l_phi/b": normal(WAYS, std=0.4)}
+    arrays = {"l_phi/W": normal(WAYS, WIDTHS[-1], std=0.5), "l_phi/b": normal(WAYS, std=0.4)}
     for block, (inputs, width) in enumerate(zip((3, *WIDTHS), WIDTHS, strict=False), start=1):
         for layer in "123r":
             into = width if layer in "23" else inputs
             convolution, norm = f"l_conv{block}_{layer}", f"l_norm{block}_{layer}"
-            found[f"{convolution}/W"] = normal(width, into, 3, 3, std=1 / np.sqrt(9 * into))
-            found[f"{convolution}/b"] = normal(width, std=0.3)
-            found[f"{norm}/gamma"] = generator.uniform(0.5, 1.5, width).astype(np.float32)
-            found[f"{norm}/beta"] = normal(width, std=0.2)
-            found[f"{norm}/avg_mean"] = normal(width, std=0.3)
-            found[f"{norm}/avg_var"] = generator.uniform(0.2, 1.5, width).astype(np.float32)
-            found[f"{norm}/N"] = np.array(7)
-    return found
+            arrays[f"{convolution}/W"] = normal(width, into, 3, 3, std=1 / np.sqrt(9 * into))
+            arrays[f"{convolution}/b"] = normal(width, std=0.3)
+            arrays[f"{norm}/gamma"] = generator.uniform(0.5, 1.5, width).astype(np.float32)
+            arrays[f"{norm}/beta"] = normal(width, std=0.2)
+            arrays[f"{norm}/avg_mean"] = normal(width, std=0.3)
+            arrays[f"{norm}/avg_var"] = generator.uniform(0.2, 1.5, width).astype(np.float32)
+            arrays[f"{norm}/N"] = np.array(7)
+    return arrays
 
 
 @pytest.fixture(scope="module")

@@ -19,22 +19,14 @@ from tapnet.paper.figures import (
 )
 from tapnet.training.run_folder import EPISODES, SNAPSHOTS
 
-POINT = {
-    "loss": 1.0,
-    "training_accuracy": 0.5,
-    "validation_ci95": 0.01,
-    "learning_rate": 1e-3,
-}
-
-
-def diagnostics(distance):
-    return {} if distance is None else {"reference_distance": distance}
+POINT = {"loss": 1.0, "training_accuracy": 0.5, "validation_ci95": 0.01, "learning_rate": 1e-3}
 
 
 def write_curve(folder, distances):
+    diagnostics = [{} if distance is None else {"reference_distance": distance} for distance in distances]
     points = [
-        POINT | {"episode": 10 * (i + 1), "validation_accuracy": 0.5 + i / 10, "diagnostics": diagnostics(distance)}
-        for i, distance in enumerate(distances)
+        POINT | {"episode": 10 * (i + 1), "validation_accuracy": 0.5 + i / 10, "diagnostics": values}
+        for i, values in enumerate(diagnostics)
     ]
     (folder / "curve.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
 
@@ -56,24 +48,12 @@ def test_learning_curve_without_references_has_one_panel(tmp_path):
     assert titles(learning_curve(tmp_path)) == ["Accuracy on classes not trained on"]
 
 
-def test_learning_curve_of_an_empty_run_is_refused(tmp_path):
-    write_curve(tmp_path, [])
-    with pytest.raises(ValueError, match="no point on its learning curve yet"):
-        learning_curve(tmp_path)
-
-
 def test_reference_distance_marks_the_best_on_validation_classes(tmp_path):
     write_curve(tmp_path, [1.0, 1.1, 1.2])
     (axis,) = reference_distance(tmp_path).axes
     line, dot = axis.lines
     assert list(line.get_ydata()) == [1.0, 1.1, 1.2]
     assert (dot.get_xdata()[0], dot.get_ydata()[0]) == (30, 1.2)
-
-
-def test_reference_distance_needs_references(tmp_path):
-    write_curve(tmp_path, [None])
-    with pytest.raises(ValueError, match="has no references: expected the folder of a TapNet run"):
-        reference_distance(tmp_path)
 
 
 def test_trajectories_show_all_references_and_four_with_stamps(tmp_path):
@@ -85,9 +65,18 @@ def test_trajectories_show_all_references_and_four_with_stamps(tmp_path):
     assert stamps == ["0", "20", "40"] * 4
 
 
-def test_trajectories_need_three_snapshots(tmp_path):
-    with pytest.raises(ValueError, match="holds 0 snapshots of references, three are needed"):
-        reference_trajectories(tmp_path)
+@pytest.mark.parametrize(
+    ("draw", "distances", "words"),
+    [
+        (learning_curve, [], "no point on its learning curve yet"),
+        (reference_distance, [None], "has no references: expected the folder of a TapNet run"),
+        (reference_trajectories, [], "holds 0 snapshots of references, three are needed"),
+    ],
+)
+def test_figure_of_a_run_that_has_too_little_for_it_is_refused(tmp_path, draw, distances, words):
+    write_curve(tmp_path, distances)
+    with pytest.raises(ValueError, match=words):
+        draw(tmp_path)
 
 
 def test_projection_shows_every_query_and_reference_in_both_spaces(small_tapnet, blobs):

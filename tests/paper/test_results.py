@@ -60,8 +60,10 @@ def test_results_of_a_recipe_are_in_one_file_and_one_of_the_same_task_is_replace
     for query, seed in ((3, 1), (2, 0), (2, 0)):
         paths.add(record(tmp_path, header(), evaluator.evaluate(EpisodeSpec(5, 1, query, 4, seed), bootstrap=False)))
     assert len(paths) == 1
-    found = [(result["recipe"]["seed"], result["recipe"]["training"]["episodes"]) for result in read_results(tmp_path)]
-    assert sorted(found) == sorted([(0, 1200)] * 3 + [(1, 1200), (0, 4)])
+    seeds_and_lengths = [
+        (result["recipe"]["seed"], result["recipe"]["training"]["episodes"]) for result in read_results(tmp_path)
+    ]
+    assert sorted(seeds_and_lengths) == sorted([(0, 1200)] * 3 + [(1, 1200), (0, 4)])
     record(tmp_path, replace(header(), episode=5), evaluation)  # trained again
     tasks = [(result["trained"]["episodes"], result["evaluation"]["query"]) for result in read_results(tmp_path)]
     assert tasks.count((5, 3)) == 1

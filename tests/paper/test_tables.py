@@ -29,10 +29,9 @@ def cells(name, results, row="TapNet, ours"):
 
 
 def command(name, start, results=()):
-    (found,) = [
-        line for line in filled_table(name, list(results)).commands if line.startswith(f"tapnet train {start} ")
-    ]
-    return found
+    lines = filled_table(name, list(results)).commands
+    (line,) = [line for line in lines if line.startswith(f"tapnet train {start} ")]
+    return line
 
 
 def test_recipes_of_cells_are_bundled_ones_in_every_column():

@@ -12,7 +12,7 @@ from tapnet.inference.networks import load_network
 from tapnet.paths import BEST, LAST
 from tapnet.recipe import recipe_from
 from tapnet.training import Interrupted, find_runs, read_curve, train
-from tapnet.training.faults import episode_loss
+from tapnet.training.loader import episode_loss
 from tapnet.training.run_folder import CURVE, SNAPSHOTS
 
 pytestmark = pytest.mark.usefixtures("short_evaluation")

@@ -5,29 +5,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_runs import interrupt_after, small_recipe
 
 from tapnet.checkpoint import Checkpoint, Header, Lineage, read_checkpoint
 from tapnet.cli import main
 from tapnet.evaluation.candidates import Candidate, EvaluationData
 from tapnet.paths import BEST, LAST, find_checkpoint
-from tapnet.recipe import changed, recipe_from
-from tapnet.training import RunFolder, train
+from tapnet.recipe import changed
+from tapnet.training import Interrupted, RunFolder, train
 from tapnet.training.initialization import load_initial_weights
 
 pytestmark = pytest.mark.usefixtures("short_evaluation")
 
 SHAPE = (1, 28, 28)
-FILTERS = "backbone.blocks.0.0.weight"
-RECIPE = recipe_from(
-    {
-        "name": "small",
-        "data": {"name": "quickdraw"},
-        "backbone": {"name": "conv4", "options": {"widths": [4, 4, 4, 4]}},
-        "method": {"name": "tapnet", "options": {"num_references": 6}},
-        "training": {"way": 6, "shot": 1, "query": 2, "episodes": 2, "learning_rate": 1e-9},
-        "validation": {"way": 5, "shot": 1, "query": 5, "episodes": 20, "every": 2},
-    },
-    "test",
+RECIPE = changed(
+    small_recipe(episodes=2, learning_rate=1e-9, augmentation="none"), ["backbone.options={widths: [4, 4, 4, 4]}"]
 )
 
 
@@ -192,13 +184,10 @@ def test_run_starts_from_several_networks_and_its_checkpoints_say_so(tmp_path):
 
 
 def test_interrupted_run_remembers_where_it_began(tmp_path):
-    def interrupt(_):
-        raise KeyboardInterrupt
-
     trained().write(tmp_path / "older.safetensors")
     recipe = changed(RECIPE, [f"training.init_from={tmp_path / 'older.safetensors'}"])
-    with pytest.raises(KeyboardInterrupt):
-        train(recipe, tmp_path / "run", device="cpu", watch=interrupt)
+    with pytest.raises(Interrupted):
+        train(recipe, tmp_path / "run", device="cpu", watch=interrupt_after(0))
     (tmp_path / "older.safetensors").unlink()  # no longer needed
     train(recipe, tmp_path / "run", device="cpu", resume=True)
     lineage = read_checkpoint(tmp_path / "run" / LAST).header.lineage

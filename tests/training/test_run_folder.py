@@ -17,7 +17,7 @@ from tapnet.cli import main
 from tapnet.errors import UserError
 from tapnet.paths import BEST, LAST
 from tapnet.training import Point, RunFolder, find_runs, read_curve, train
-from tapnet.training.faults import episode_loss
+from tapnet.training.loader import episode_loss
 from tapnet.training.run_folder import CURVE, EVALUATION, METADATA, PREVIOUS, SNAPSHOTS, read_snapshots
 
 SCRIPT = Path(__file__).with_name("killed_runs.py")

@@ -11,8 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tapnet.errors import Diverged
 from tapnet.methods import METHODS
-from tapnet.training.faults import episode_loss
-from tapnet.training.loader import EpisodeLoader
+from tapnet.training.loader import EpisodeLoader, episode_loss
 from tapnet.training.loop import MeanOfStatistics
 
 READS = {"item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__"}  # the host waits for these

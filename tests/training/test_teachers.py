@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from small_runs import new_run
+from small_runs import interrupt_after, new_run, small_recipe
 from torch.nn import functional as F
 
 from tapnet.checkpoint import Checkpoint, Header, Lineage, load, read_checkpoint
@@ -15,24 +15,16 @@ from tapnet.errors import Diverged, UserError
 from tapnet.evaluation.candidates import Candidate, EvaluationData, class_overlap
 from tapnet.methods import METHODS, TapNet
 from tapnet.paths import LAST
-from tapnet.recipe import changed, load_recipe, recipe_from
-from tapnet.training import RunFolder, train
-from tapnet.training.faults import episode_loss
+from tapnet.recipe import changed, load_recipe
+from tapnet.training import Interrupted, RunFolder, train
+from tapnet.training.loader import episode_loss
 from tapnet.training.teachers import load_teachers, teacher_targets
 
 pytestmark = pytest.mark.usefixtures("short_evaluation")
 
 SHAPE = (1, 28, 28)
-RECIPE = recipe_from(
-    {
-        "name": "small",
-        "data": {"name": "quickdraw"},
-        "backbone": {"name": "conv4", "options": {"widths": [4, 4, 4, 4]}},
-        "method": {"name": "tapnet", "options": {"num_references": 6}},
-        "training": {"way": 6, "shot": 1, "query": 2, "episodes": 4, "divisions": 2},
-        "validation": {"way": 5, "shot": 1, "query": 5, "episodes": 20, "every": 2},
-    },
-    "test",
+RECIPE = changed(
+    small_recipe(episodes=4, divisions=2, augmentation="none"), ["backbone.options={widths: [4, 4, 4, 4]}"]
 )
 
 
@@ -70,14 +62,6 @@ def episode(way=6, shape=(1, 8, 8)):
 def run_in(folder, recipe, **options):
     train(recipe, folder, device="cpu", precision="float32", test=False, **options)
     return read_checkpoint(folder / LAST)
-
-
-def interrupt_after(episodes):
-    def watch(step):
-        if step.episode == episodes:
-            raise KeyboardInterrupt
-
-    return watch
 
 
 def test_targets_are_a_mixture_of_labels_and_mean_predictions(small_tapnet):
@@ -146,7 +130,7 @@ def test_the_lineage_of_a_run_names_its_teachers_before_its_initial_weights(tmp_
 def test_a_run_with_teachers_resumes_exactly_also_where_they_moved(tmp_path, teacher, changes):
     recipe = taught_by(teacher, changes=[change.replace("TEACHER", str(teacher)) for change in changes])
     whole = run_in(tmp_path / "whole", recipe)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Interrupted):
         run_in(tmp_path / "parts", recipe, watch=interrupt_after(2))
     moved = shutil.copy(teacher, tmp_path / "moved.safetensors")
     parts = run_in(tmp_path / "parts", changed(recipe, [f"training.teachers=[{moved}]"]), resume=True)
@@ -157,7 +141,7 @@ def test_a_run_with_teachers_resumes_exactly_also_where_they_moved(tmp_path, tea
 
 def test_a_run_does_not_resume_with_another_teacher(tmp_path, teacher):
     recipe = taught_by(teacher)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Interrupted):
         run_in(tmp_path / "run", recipe, watch=interrupt_after(2))
     saved(changed(RECIPE, ["seed=2"]), teacher)
     with pytest.raises(UserError, match=r"run was trained with other teachers than .*teacher.safetensors"):

@@ -57,25 +57,25 @@ def calibrate(method: Method, *sets: Labeled, grid: Grid | None = None) -> dict[
     counts = [np.unique(labels, return_counts=True)[1] for _, labels in sets]
     others = () if method.task_features or method.feature_maps else PARAMETER_FREE
     methods = {name: METHODS[name](method.backbone) for name in others} | {method_name(method): method}
-    most, fewest = max(map(len, counts)), min(int(each.min()) for each in counts)
+    most, fewest = max(map(len, counts)), min(int(per_class.min()) for per_class in counts)
     if most < 2 or fewest <= QUERY or method.transductive:
         return {}
     tables = {}
-    for name, each in methods.items():
-        each = each.with_options(**each.order_free_options).eval()
-        limit = min(most, each.max_way or most)
-        ways_, shots_, episodes = grid or (GRID if each.batched else SLOW_GRID)
+    for name, candidate in methods.items():
+        candidate = candidate.with_options(**candidate.order_free_options).eval()
+        limit = min(most, candidate.max_way or most)
+        ways_, shots_, episodes = grid or (GRID if candidate.batched else SLOW_GRID)
         ways = sorted({min(way, limit) for way in ways_})
         shots = [shot for shot in shots_ if shot + QUERY <= fewest]
         specs = [[EpisodeSpec(way, shot, QUERY, episodes, SEED) for shot in shots] for way in ways]
-        temperatures = [[_temperature(each, sets, spec) for spec in row] for row in specs]
+        temperatures = [[_temperature(candidate, sets, spec) for spec in row] for row in specs]
         tables[name] = {"ways": ways, "shots": shots, "temperatures": temperatures}
     return tables
 
 
 def _temperature(method: Method, sets: Sequence[Labeled], spec: EpisodeSpec) -> float:
     large = [(features, labels) for features, labels in sets if len(np.unique(labels)) >= spec.way]
-    logits, answers = zip(*(logits_and_answers(method, *each, spec) for each in large), strict=True)
+    logits, answers = zip(*(logits_and_answers(method, *labeled, spec) for labeled in large), strict=True)
     return fit_temperature(np.concatenate(logits), np.concatenate(answers))
 
 
@@ -127,7 +127,7 @@ def fit_temperature(logits: Logits, answers: NDArray[np.int64]) -> float:
 
 
 def calibration_error(confidences: NDArray[np.float64], correct: NDArray[np.bool_]) -> float:
-    """Return the expected calibration error: how far confidence and accuracy lie apart, over 15 bins of equal width."""
+    """Return how far confidence and accuracy lie apart, over 15 bins of equal width; `tools/` and tests measure it."""
     bins = np.minimum((confidences * 15).astype(int), 14)
     members = [bins == k for k in np.unique(bins)]
-    return float(sum(abs(confidences[each].mean() - correct[each].mean()) * each.mean() for each in members))
+    return float(sum(abs(confidences[one].mean() - correct[one].mean()) * one.mean() for one in members))

@@ -56,11 +56,8 @@ class ClassOverlap:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts for a JSON file, in which `allow_overlap` stands for the pretrained backbone."""
-        return {
-            "trained_on": self.trained_on,
-            "validated_on": self.validated_on,
-            "allow_overlap": self.pretrained_on,
-        }
+        counts = {"trained_on": self.trained_on, "validated_on": self.validated_on}
+        return counts | {"allow_overlap": self.pretrained_on}
 
     def notes(self) -> list[str]:
         """Return a sentence for each kind of overlap."""
@@ -182,10 +179,7 @@ def _classes(data: Data, split: str) -> set[tuple[str, str]] | None:
 def without_seed(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recipe as a dictionary without its name, its seed, and the paths of its data and other networks."""
     training = recipe["training"]
-    others = {
-        "init_from": len(training["init_from"]),
-        "teachers": len(training.get("teachers", [])),
-    }
+    others = {key: len(training[key]) for key in ("init_from", "teachers")}
     data = recipe["data"] | {"root": None}
     return {**recipe, "name": None, "seed": None, "data": data, "training": training | others}
 

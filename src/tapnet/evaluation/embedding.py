@@ -78,8 +78,12 @@ def fused(backbone: Backbone) -> Backbone:
     return network
 
 
-def cached_features(backbone: Backbone, images: ImageSet, precision: str, folder: Path, maps: bool = False) -> Tensor:
-    """Return what `embed` returns, from a file in the folder; without one, compute and write it."""
+def cached_features(
+    backbone: Backbone, images: ImageSet, precision: str, folder: Path | None, maps: bool = False
+) -> Tensor:
+    """Return what `embed` returns, from a file in the folder, if there is one; else compute and write it."""
+    if folder is None:
+        return embed(backbone, images, precision, maps)
     feature_shape = backbone.map_shape if maps else (backbone.dim,)
     path = folder / f"{feature_key(backbone, images, precision, maps)}.safetensors"
     cached = _read(path, (len(images), *feature_shape))

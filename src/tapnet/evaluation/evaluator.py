@@ -27,7 +27,7 @@ from tapnet.data import ImageSet
 from tapnet.data.batches import class_labels
 from tapnet.data.episodes import Episode, EpisodeSampler, EpisodeSpec, Indices
 from tapnet.errors import NonFiniteError, UserError
-from tapnet.evaluation.embedding import cached_features, embed
+from tapnet.evaluation.embedding import cached_features
 from tapnet.hardware import device_of, resolve_precision, to_float_tensor
 from tapnet.methods import LinearHead, Method, PrototypeMethod
 
@@ -105,10 +105,8 @@ class Evaluator:
     def features(self) -> Tensor:
         """Features (n, *feature_shape) of every image of the split, float32."""
         if self._features is None:
-            job = self.method.backbone, self.images, self.precision
-            maps = self.method.feature_maps
-            features = cached_features(*job, self.cache, maps) if self.cache else embed(*job, maps)
-            self._features = check_features(features)
+            backbone, maps = self.method.backbone, self.method.feature_maps
+            self._features = check_features(cached_features(backbone, self.images, self.precision, self.cache, maps))
         return self._features
 
     def evaluate(

@@ -33,9 +33,8 @@ from tapnet.hardware import all_reduce_sum, any_rank, describe, raise_together, 
 from tapnet.methods import Method
 from tapnet.paths import BEST, LAST, feature_cache
 from tapnet.recipe import Recipe, Training
-from tapnet.training.faults import save_episode
 from tapnet.training.initialization import init_from
-from tapnet.training.loader import EpisodeLoader, derived_seed, seeded, training_method
+from tapnet.training.loader import EpisodeLoader, derived_seed, save_episode, seeded, training_method
 from tapnet.training.outcome import Interrupted, final_evaluation, provenance, record_outcome, stop_requests
 from tapnet.training.run_folder import Point, RunFolder, check_resumable
 from tapnet.training.teachers import load_teachers, teacher_targets
@@ -61,10 +60,10 @@ def train(
     device: str = "auto",
     precision: str = "auto",
     resume: bool = False,
-    watch: Callable[[Step], None] | None = None,
+    watch: Callable[[Step], None] = lambda _: None,
     save_seconds: float = SAVE_SECONDS,
     fabric: Fabric | None = None,
-    started: Callable[[int, list[str]], None] | None = None,
+    started: Callable[[int, list[str]], None] = lambda *_: None,
     test: bool = True,
 ) -> Path:
     """Train by the recipe and return the path of the checkpoint that was best on validation classes.
@@ -89,14 +88,11 @@ def train(
                 run.restore() if resume else run.start()
             stack.enter_context(record_outcome(run.folder, lambda: run.saved_episode))
             stack.enter_context(closing(run.loader))
-            if started:
-                started(run.episode, run.lineage.describe())
+            started(run.episode, run.lineage.describe())
             run.compute_features()  # before Ctrl-C waits for the end of an episode
             stop = stack.enter_context(stop_requests())
             if run.episode == 0 and run.best is None:
-                start = run.validate()
-                if watch:
-                    watch(Step(0, None, start))
+                watch(Step(0, None, run.validate()))
             while run.episode < recipe.training.episodes:
                 if any_rank(stop.is_set()):
                     run.save()
@@ -105,8 +101,7 @@ def train(
                 point = run.validate() if run.validation_is_due else None
                 if time.monotonic() - run.saved_at > save_seconds:
                     run.save()
-                if watch:
-                    watch(Step(run.episode, loss, point))
+                watch(Step(run.episode, loss, point))
             any_rank(False)  # from here on every process finds the best checkpoint
             if not class_overlap(run.recipe, run.method, run.validation_set, lineage=run.lineage).trained_on:
                 calibrate_checkpoint(folder / BEST, run.validation_set, run.validation_features)

@@ -30,18 +30,16 @@ from tapnet.recipe import Recipe
 from tapnet.text import one_line
 from tapnet.training.run_folder import RunFolder
 
-PACKAGES = ("lightning-fabric", "numpy", "safetensors", "scipy", "torch")
+PACKAGES = ("tapnet", "lightning-fabric", "numpy", "safetensors", "scipy", "torch")
 FINAL_EPISODES = 2000
 
 
 def provenance() -> dict[str, Any]:
     """Return the command of this process, its time and host, and the versions it uses."""
-    versions: dict[str, str | None] = {"python": platform.python_version()}
-    for name in ("tapnet", *PACKAGES):
-        try:
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
             versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = None
     process = {"pid": os.getpid(), "host": platform.node()}
     return {"command": sys.argv, "started": _now(), "process": process, "versions": versions, "commit": commit()}
 
@@ -153,11 +151,11 @@ def final_evaluation(recipe: Recipe, folder: RunFolder, device: torch.device) ->
     is_cached = not method.task_features  # otherwise every episode runs the whole network, so there are fewer
     episodes = max(spec.episodes, FINAL_EPISODES) if is_cached else spec.episodes
     result = Evaluator(method, images).evaluate(replace(spec, episodes=episodes), bootstrap=is_cached)
-    _record_test(folder, None, [result.as_dict() | overlap.as_dict()])
+    _record_test(folder, None, result.as_dict() | overlap.as_dict())
 
 
-def _record_test(folder: RunFolder, not_tested: str | None, results: list[dict[str, Any]] | None = None) -> None:
+def _record_test(folder: RunFolder, not_tested: str | None, result: dict[str, Any] | None = None) -> None:
     if hardware.rank() == 0:
-        if results is not None:
-            folder.record_evaluation(results)
+        if result is not None:
+            folder.record_evaluation([result])
         folder.update(not_tested=not_tested)

@@ -16,7 +16,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -188,8 +188,7 @@ class RunFolder:
     def training_seconds(self) -> float | None:
         """Return how long a finished run has trained, all its parts together; `None` if that is not known."""
         metadata = self.metadata()
-        seconds: float | None = metadata.get("seconds")
-        return seconds if metadata.get("state") == "finished" else None
+        return metadata.get("seconds") if metadata.get("state") == "finished" else None
 
     def evaluation(self) -> list[dict[str, Any]]:
         """Return the results of the final evaluation, one per task; empty if its file is missing or damaged."""
@@ -286,20 +285,13 @@ def summarize_run(folder: Path) -> RunSummary:
         header = read_header(folder / LAST)
     except (ValueError, OSError) as error:
         return RunSummary(folder, "unreadable", 0, 0, None, results, started, str(error))
-    state = "running" if _is_locked(folder) else "killed" if recorded == "running" else recorded
+    try:
+        with FileLock(folder / _LOCK, timeout=0) if (folder / _LOCK).exists() else nullcontext():
+            state = "killed" if recorded == "running" else recorded
+    except Timeout:  # a process trains in this folder now
+        state = "running"
     validation = header.validation if _is_result(header.validation) else None
     return RunSummary(folder, state, header.episode, header.recipe.training.episodes, validation, results, started)
-
-
-def _is_locked(folder: Path) -> bool:
-    """Return whether a process trains in this folder now."""
-    if not (folder / _LOCK).exists():
-        return False
-    try:
-        with FileLock(folder / _LOCK, timeout=0):
-            return False
-    except Timeout:
-        return True
 
 
 def _is_result(value: Any) -> bool:
