@@ -238,13 +238,11 @@ def parse_checkpoint(content: bytes, path: Path) -> Checkpoint:
     header = _header(dict(values), path)
     if header.digest and header.digest != content_digest(values, tensors):
         raise UserError(f"{path} is damaged: its content does not match its digest. Train or download it again.")
-    optimizer, average = (_below(prefix, tensors) for prefix in (_OPTIMIZER, _AVERAGE))
-    weights = {name: tensor for name, tensor in tensors.items() if not name.startswith((_OPTIMIZER, _AVERAGE))}
-    return Checkpoint(header, weights, optimizer, average)
-
-
-def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    groups: dict[str, dict[str, Tensor]] = {"": {}, _OPTIMIZER: {}, _AVERAGE: {}}
+    for name, tensor in tensors.items():
+        prefix = next((prefix for prefix in (_OPTIMIZER, _AVERAGE) if name.startswith(prefix)), "")
+        groups[prefix][name.removeprefix(prefix)] = tensor
+    return Checkpoint(header, *groups.values())
 
 
 def read_header(path: Path) -> Header:

@@ -13,7 +13,6 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -112,27 +111,6 @@ def _capabilities() -> dict[str, Any]:
     return dict(getattr(torch.cpu, "get_capabilities", dict)())
 
 
-@dataclass(frozen=True)
-class Layout:
-    """How many processes share the work; `None` means as many as `torchrun` started, or one."""
-
-    devices: int | None = None  # processes per machine
-    num_nodes: int | None = None
-    strategy: str = "auto"
-
-    def resolved(self) -> tuple[int, int]:
-        """Return (processes per machine, machines)."""
-        devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if self.devices is None else self.devices
-        nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1")) if self.num_nodes is None else self.num_nodes
-        if self.strategy not in STRATEGIES:
-            raise UserError(
-                f"A strategy is one of {', '.join(STRATEGIES)}, got {self.strategy!r}.", parameter="strategy"
-            )
-        if devices < 1 or nodes < 1:
-            raise UserError(f"Expected at least one device and one node, got {devices} and {nodes}.")
-        return devices, nodes
-
-
 def check_meta_batch(meta_batch: int, processes: int) -> None:
     """Raise UserError if processes cannot share the episodes of a step evenly."""
     if meta_batch % processes:
@@ -143,16 +121,33 @@ def check_meta_batch(meta_batch: int, processes: int) -> None:
 
 
 @contextmanager
-def launched(device: torch.device, precision: str, layout: Layout | None = None) -> Iterator[Fabric]:
-    """Yield Lightning Fabric with its processes started; end their group on exit."""
+def launched(
+    device: torch.device,
+    precision: str,
+    devices: int | None = None,
+    num_nodes: int | None = None,
+    strategy: str = "auto",
+    meta_batch: int | None = None,
+) -> Iterator[Fabric]:
+    """Yield Lightning Fabric with its processes started, `devices` on each of the machines; end their group on exit.
+
+    `None` means as many as `torchrun` started, or one. Raise UserError before any is started if they cannot share the
+    episodes of a step, `meta_batch`, evenly.
+    """
     from lightning_fabric import Fabric
     from lightning_fabric.strategies.ddp import DDPStrategy
     from torch.nn.parallel import DistributedDataParallel
 
-    layout = layout or Layout()
-    devices, nodes = layout.resolved()
+    devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if devices is None else devices
+    nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1")) if num_nodes is None else num_nodes
+    if strategy not in STRATEGIES:
+        raise UserError(f"A strategy is one of {', '.join(STRATEGIES)}, got {strategy!r}.", parameter="strategy")
+    if devices < 1 or nodes < 1:
+        raise UserError(f"Expected at least one device and one node, got {devices} and {nodes}.")
+    if meta_batch is not None:
+        check_meta_batch(meta_batch, devices * nodes)
     logging.getLogger("lightning_fabric.utilities.rank_zero").setLevel(logging.WARNING)  # it announces the precision
-    several = devices * nodes > 1 or layout.strategy == "ddp"
+    several = devices * nodes > 1 or strategy == "ddp"
     # running statistics are left to us: they are averaged once per step
     known = signature(DistributedDataParallel).parameters
     no_buffers: Any = {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}

@@ -273,9 +273,8 @@ def _read_values(path: Path, extending: Sequence[Path] = ()) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not a YAML file: {one_line(error)}.") from None
     if not isinstance(values, dict):
-        raise UserError(
-            f"{path} needs the keys of a recipe, got {'nothing' if values is None else type(values).__name__}."
-        )
+        kind = "nothing" if values is None else type(values).__name__
+        raise UserError(f"{path} needs the keys of a recipe, got {kind}.")
     base = values.pop("extends", None)
     if base is None:
         return values

@@ -9,14 +9,7 @@ from tapnet.data.episodes import EpisodeSpec
 from tapnet.errors import UserError
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.paper.ablations import AblationRow
-from tapnet.paper.results import (
-    ablation_result,
-    read_ablation,
-    read_ablations,
-    read_results,
-    record,
-    record_ablation,
-)
+from tapnet.paper.results import ablation_result, read_ablation, read_ablations, read_results, record, record_ablation
 from tapnet.recipe import load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]

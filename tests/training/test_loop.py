@@ -86,17 +86,12 @@ def test_interrupted_run_resumes_bit_for_bit(tmp_path, finished, training, episo
     assert same_files(whole, parts, BEST, LAST, CURVE, SNAPSHOTS)
 
 
-def test_interrupted_run_leaves_the_signal_handlers_as_they_were(tmp_path):
-    before = signal.getsignal(signal.SIGINT)
+def test_training_leaves_signal_handlers_and_global_random_state_as_they_were(tmp_path):
+    handler, state = signal.getsignal(signal.SIGINT), torch.get_rng_state()
     with pytest.raises(Interrupted):
         run_in(tmp_path, small_recipe(), watch=interrupt_after(1))
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_training_touches_no_global_random_state(tmp_path):
-    before = torch.get_rng_state()
-    run_in(tmp_path, small_recipe(episodes=1))
-    assert torch.equal(torch.get_rng_state(), before)
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_folder_with_a_run_is_not_overwritten(cosine):
@@ -107,10 +102,7 @@ def test_folder_with_a_run_is_not_overwritten(cosine):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (
-            {"query": 3},
-            r"of another recipe: only .* may change, got training.query from 2 to 3\. Choose another folder",
-        ),
+        ({"query": 3}, r"another recipe: only .* may change, got training.query from 2 to 3\. Choose another folder"),
         ({"schedule": "step", "episodes": 8}, "training.schedule from cosine to step"),
         ({"episodes": 2}, "has done 4 episodes already: training.episodes needs to be more, got 2"),
         ({"episodes": 8}, "in whole cycles of 4 episodes: for instance training.episodes=8 training.cycles=2"),
@@ -191,15 +183,16 @@ def test_run_is_not_calibrated_on_classes_that_it_was_trained_on(tmp_path, finis
     assert read_checkpoint(finished).header.calibration
 
 
-@pytest.mark.parametrize(("episode", "rate"), [(0, 1e-2), (9, 1e-2), (10, 1e-3), (25, 1e-4)])
-def test_step_schedule_cuts_every_so_many_episodes(episode, rate):
-    training = small_recipe(learning_rate=1e-2, decay_every=10, decay_ratio=0.1, episodes=30).training
-    assert learning_rate(training, episode) == pytest.approx(rate)
+CUT, CYCLES = {"decay_every": 10, "decay_ratio": 0.1}, {"schedule": "cosine", "cycles": 2}
 
 
-@pytest.mark.parametrize(("episode", "share"), [(0, 1.0), (10, 0.5), (19, 0.006), (20, 1.0), (30, 0.5), (39, 0.006)])
-def test_cosine_schedule_goes_down_to_zero_in_each_cycle(episode, share):
-    training = small_recipe(learning_rate=1e-2, schedule="cosine", episodes=40, cycles=2).training
+@pytest.mark.parametrize(
+    ("schedule", "episode", "share"),
+    [(CUT, episode, share) for episode, share in ((0, 1.0), (9, 1.0), (10, 0.1), (25, 0.01))]
+    + [(CYCLES, start + episode, share) for start in (0, 20) for episode, share in ((0, 1.0), (10, 0.5), (19, 0.006))],
+)
+def test_learning_rate_is_cut_every_so_many_episodes_or_goes_down_to_zero_in_each_cycle(schedule, episode, share):
+    training = small_recipe(learning_rate=1e-2, episodes=40, **schedule).training
     assert learning_rate(training, episode) == pytest.approx(1e-2 * share, abs=1e-5)
 
 

@@ -1,7 +1,6 @@
 """The folder of a run: what it says, and that it survives faults."""
 
 import errno
-import json
 import os
 import re
 import subprocess
@@ -18,7 +17,7 @@ from tapnet.errors import UserError
 from tapnet.paths import BEST, LAST
 from tapnet.training import Point, RunFolder, find_runs, read_curve, train
 from tapnet.training.loader import episode_loss
-from tapnet.training.run_folder import CURVE, EVALUATION, METADATA, PREVIOUS, SNAPSHOTS, read_snapshots
+from tapnet.training.run_folder import CURVE, EVALUATION, PREVIOUS, SNAPSHOTS, read_snapshots
 
 SCRIPT = Path(__file__).with_name("killed_runs.py")
 
@@ -44,7 +43,7 @@ def test_killed_run_ends_bit_for_bit_like_one_that_was_not(killed, finished, nam
 
 
 def test_run_folder_explains_itself(finished):
-    facts = json.loads((finished / METADATA).read_text())
+    facts = RunFolder(finished).metadata()
     explained = {"command", "versions", "commit", "data", "seed", "hardware", "state", "started", "ended", "process"}
     assert explained <= facts.keys()
     assert facts["data"]["train"] == read_checkpoint(finished).header.data["train"]
@@ -53,7 +52,7 @@ def test_run_folder_explains_itself(finished):
 
 @pytest.mark.skipif(not (Path(__file__).parents[2] / ".git").exists(), reason="not a git checkout")
 def test_run_folder_names_the_commit_it_was_made_from(finished):
-    assert re.match("[0-9a-f]{40}", json.loads((finished / METADATA).read_text())["commit"])
+    assert re.match("[0-9a-f]{40}", RunFolder(finished).metadata()["commit"])
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "gone"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import re
 import shlex
@@ -158,13 +157,11 @@ def processes(args: argparse.Namespace, meta_batch: int | None = None) -> Abstra
 
     Raise UserError before any is started if they cannot share the episodes of a step, `meta_batch`, evenly.
     """
-    from tapnet.hardware import Layout, check_meta_batch, launched, resolve_device, resolve_precision
+    from tapnet.hardware import launched, resolve_device, resolve_precision
 
     device = resolve_device(args.device)
-    layout = Layout(args.devices, args.num_nodes, args.strategy)
-    if meta_batch is not None:
-        check_meta_batch(meta_batch, math.prod(layout.resolved()))
-    return launched(device, resolve_precision(args.precision, device), layout)
+    precision = resolve_precision(args.precision, device)
+    return launched(device, precision, args.devices, args.num_nodes, args.strategy, meta_batch)
 
 
 def check_engine(args: argparse.Namespace) -> None:

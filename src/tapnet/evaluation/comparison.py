@@ -19,6 +19,7 @@ from itertools import combinations
 from operator import attrgetter
 from os.path import commonpath
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -251,8 +252,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     order = np.argsort(p_values)
     corrected = np.empty(len(p_values))
     corrected[order] = np.maximum.accumulate(np.asarray(p_values)[order] * range(len(p_values), 0, -1))
-    values: list[float] = corrected.clip(max=1).tolist()
-    return values
+    return list(map(float, corrected.clip(max=1)))
 
 
 def seed_test(first: Group, second: Group) -> tuple[float, float]:
@@ -275,9 +275,9 @@ def seed_test(first: Group, second: Group) -> tuple[float, float]:
 
 def title(result: Comparison) -> str:
     """Return the task of a comparison in one line."""
-    note = overlap_note(any(run.overlap.pretrained_on for run in result.runs))
     spec, images = result.spec, result.images
-    task = f"{spec.way}-way {spec.shot}-shot on {images.name} ({len(images.class_names)} {images.split} classes{note})"
+    seen = overlap_note(any(run.overlap.pretrained_on for run in result.runs))
+    task = f"{spec.way}-way {spec.shot}-shot on {images.name} ({len(images.class_names)} {images.split} classes{seen})"
     return f"{task}, {spec.episodes:,} identical episodes"
 
 
@@ -336,12 +336,12 @@ def _accuracy_row(group: Group, label: str) -> dict[str, str]:
 def _cost_row(group: Group, label: str) -> dict[str, str]:
     first = group.runs[0]
     hours = [run.training_seconds / 3600 for run in group.runs if run.training_seconds is not None]
-    milliseconds = 1000 * sum(run.seconds_per_episode for run in group.runs) / len(group.runs)
+    milliseconds = 1000 * fmean(run.seconds_per_episode for run in group.runs)
     return {
         "run": label,
         "extra parameters": f"{first.extra_parameters:,}",
         "image passes": f"{first.image_passes:,}",
-        "training hours": f"{sum(hours) / len(hours):.2f}" if hours else "—",
+        "training hours": f"{fmean(hours):.2f}" if hours else "—",
         "ms per test episode": f"{milliseconds:.2f}{'' if first.cached_features else ' *'}",
         "transductive": "yes" if first.evaluation.transductive else "no",
     }

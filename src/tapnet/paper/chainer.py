@@ -1,8 +1,7 @@
 """Imports checkpoints of the authors' Chainer code, with the same features and logits.
 
 Their convolutions have biases, which are subtracted from the running mean of the batch normalization that follows. The
-bias of their linear layer of references, unless it is zero, becomes the `reference_bias` of a
-`TapNetVariant`.
+bias of their linear layer of references, unless it is zero, becomes the `reference_bias` of a `TapNetVariant`.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from tapnet.backbones import ImageShape
 from tapnet.checkpoint import Checkpoint, Header, Lineage
 from tapnet.errors import UserError
 from tapnet.recipe import Recipe, recipe_from
+from tapnet.text import abbreviate
 
 IMAGE_SIZE = 84  # of the authors' images, which is not in the file
 _BLOCKS = range(1, 5)
@@ -71,7 +71,7 @@ def _read(path: Path) -> Arrays:
             raise UserError(f"{path} cannot be read ({key}: {error}).") from None
     for problem, keys in (("lacks", needed - names), ("has more than the authors' network:", names - needed)):
         if keys:
-            listed = ", ".join(sorted(keys)[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
+            listed = abbreviate(sorted(keys))
             raise UserError(f"{path} {problem} {listed}: expected a file of Chainer's save_npz with the ResNet-12.")
     return arrays
 

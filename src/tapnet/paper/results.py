@@ -125,12 +125,12 @@ def _task(entry: Mapping[str, Any]) -> list[Any]:
 
 def read_results(folder: Path) -> list[Result]:
     """Return every recorded evaluation, by dataset and recipe; raise UserError for a file that is not of this kind."""
-    return list(_entries(_files(folder), "evaluations"))
+    return list(_entries(sorted(folder.glob("*/*.json")), "evaluations"))
 
 
 def read_ablations(folder: Path) -> list[Result]:
     """Return every recorded ablation, by name, then by dataset and recipe."""
-    return sorted(_entries(_files(folder), "ablations"), key=lambda ablation: str(ablation["name"]))
+    return sorted(_entries(sorted(folder.glob("*/*.json")), "ablations"), key=lambda ablation: str(ablation["name"]))
 
 
 def read_ablation(path: Path, name: str) -> Result:
@@ -144,12 +144,8 @@ def read_ablation(path: Path, name: str) -> Result:
     return named[-1]
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("*/*.json") if path.parent.name != OWN_IMAGES)
-
-
 def _entries(paths: Iterable[Path], kind: str) -> Iterator[Result]:
-    for path in paths:
+    for path in (path for path in paths if path.parent.name != OWN_IMAGES):
         for run in _read_runs(path):
             yield from ({key: run[key] for key in ("recipe", "trained", "validation")} | entry for entry in run[kind])
 

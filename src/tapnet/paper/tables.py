@@ -205,8 +205,7 @@ def _hyperparameters(_: Results) -> FilledTable:
 
 def _power(value: float) -> str:
     """Return 0.001 as 1e-3."""
-    mantissa, exponent = f"{value:.0e}".split("e")
-    return f"{mantissa}e{int(exponent)}"
+    return f"{value:.0e}".replace("e-0", "e-")
 
 
 def _parameters(_: Results) -> FilledTable:
