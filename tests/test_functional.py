@@ -181,19 +181,15 @@ def test_select_gives_no_reference_twice_and_the_same_again(strategy):
 
 
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
-def test_half_precision_is_computed_in_float32(half):
-    queries, references, errors = (tensor.to(half) for tensor in episode(5, 32))
-    result = projected_distances(queries, references, errors)
-    assert result.dtype == torch.float32
-    torch.testing.assert_close(result, projected_distances(queries.float(), references.float(), errors.float()))
-
-
-def test_autocast_does_not_reach_the_equations():
-    queries, references, errors = episode(5, 32)
-    expected = projected_distances(queries, references, errors)
+def test_equations_are_computed_in_float32_of_half_precision_and_under_autocast(half):
+    tensors = [tensor.to(half) for tensor in episode(5, 32)]
+    floats = [tensor.float() for tensor in tensors]
+    expected = projected_distances(*floats)
+    assert projected_distances(*tensors).dtype == torch.float32
+    torch.testing.assert_close(projected_distances(*tensors), expected)
     with torch.autocast("cpu", torch.bfloat16):
-        torch.testing.assert_close(projected_distances(queries, references, errors), expected, rtol=0, atol=0)
-        assert class_prototypes(queries, torch.arange(6) % 3, 3).dtype == torch.float32
+        torch.testing.assert_close(projected_distances(*floats), expected, rtol=0, atol=0)
+        assert class_prototypes(floats[0], torch.arange(6) % 3, 3).dtype == torch.float32
 
 
 NAN, FEATURES, LABELS = torch.full((3, 8), torch.nan), torch.randn(6, 8), torch.tensor([0, 1, 2, 0, 1, 0])

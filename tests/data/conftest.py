@@ -5,6 +5,7 @@ import os
 import tarfile
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -24,56 +25,54 @@ def shared():
     return SHARED
 
 
-class Make:
-    """Files in the genuine layouts. An image has one color, whose red value tells it from others."""
+def image(value, size=(84, 84)):
+    """An image of one color, whose red value tells it from others."""
+    return Image.new("RGB", size, (value, 255 - value, 128))
 
-    @staticmethod
-    def image(value, size=(84, 84)):
-        return Image.new("RGB", size, (value, 255 - value, 128))
 
-    @staticmethod
-    def encoded(image, form="PNG", **options):
-        stream = io.BytesIO()
-        image.save(stream, form, **options)
-        return stream.getvalue()
+def encoded(image, form="PNG", **options):
+    stream = io.BytesIO()
+    image.save(stream, form, **options)
+    return stream.getvalue()
 
-    @classmethod
-    def png(cls, value, size=(84, 84)):
-        return cls.encoded(cls.image(value, size))
 
-    @staticmethod
-    def file(path, content):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        return path
+def png(value, size=(84, 84)):
+    return encoded(image(value, size))
 
-    @classmethod
-    def tree(cls, folder, files):
+
+def file(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def tree(folder, files):
+    for name, content in files.items():
+        file(folder / name, content)
+    return folder
+
+
+def zipped(path, files):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
-            cls.file(folder / name, content)
-        return folder
+            archive.writestr(name, content)
+    return path
 
-    @staticmethod
-    def zip(path, files):
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, content in files.items():
-                archive.writestr(name, content)
-        return path
 
-    @staticmethod
-    def tar(path, files, mode="w"):
-        path.parent.mkdir(exist_ok=True)
-        with tarfile.open(path, mode) as archive:
-            for name, content in files.items():
-                member = tarfile.TarInfo(name)
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
-        return path
+def tar(path, files, mode="w"):
+    path.parent.mkdir(exist_ok=True)
+    with tarfile.open(path, mode) as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path
 
 
 @pytest.fixture(scope="session")
 def make():
-    return Make
+    """Files in the genuine layouts."""
+    return SimpleNamespace(image=image, encoded=encoded, png=png, file=file, tree=tree, zip=zipped, tar=tar)
 
 
 @pytest.fixture

@@ -44,19 +44,16 @@ def test_values_are_those_of_the_memory_for_the_feedback_of_each_neuron():
     torch.testing.assert_close(method.values(memory, activations, feedback), by_neuron)
 
 
-def test_a_query_like_one_image_takes_the_shifts_of_that_image():
+def test_a_query_like_one_image_takes_the_shifts_of_that_image_and_repetition_changes_nothing():
     """With a scale so large that attention is one-hot, neurons are σ(a) + σ(β) of that image's values."""
     method, query = make(scale=1e6), images(6)[2:3]
     values, output_values = method.memorize(images(6), LABELS, 3)
     shifts = {block: F.relu(value[2:3]) for block, value in values.items()}
     expected = method.run(query, shifts) + output_values[2]
     torch.testing.assert_close(method.adapt(images(6), LABELS, 3).logits(query), expected)
-
-
-def test_repetition_of_the_support_set_changes_nothing():
-    method, support, queries = make(), images(6), images(5, 2)
-    twice = method(support.repeat(2, 1, 1, 1), LABELS.repeat(2), queries)
-    torch.testing.assert_close(twice, method(support, LABELS, queries))
+    support, queries = images(6), images(5, 2)
+    twice = make()(support.repeat(2, 1, 1, 1), LABELS.repeat(2), queries)
+    torch.testing.assert_close(twice, make()(support, LABELS, queries))
 
 
 def test_training_reaches_both_passes_the_memories_and_the_keys():
