@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from tapnet.checkpoint import read_checkpoint
-from tapnet.cli import main
 from tapnet.paths import LAST
 from tapnet.training.run_folder import RunFolder, read_curve
 
@@ -139,16 +138,3 @@ def test_a_run_resumes_with_another_number_of_ranks(orphaned):
     run.send_signal(signal.SIGINT)
     assert "Stopped after episode" in run.communicate(timeout=600)[1]
     assert read_checkpoint(folder / LAST).header.episode > before
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--devices", "0"], "at least one device"),
-        (["--strategy", "magic"], "one of auto, ddp, got 'magic'"),
-        (["--set", "training.meta_batch=7919"], "a multiple of training.meta_batch × training.cycles = 7919, got"),
-    ],
-)
-def test_a_layout_that_cannot_be_is_refused(options, words, capsys, tmp_path):
-    assert main(["train", "quickdraw", "--out", str(tmp_path / "run"), *options]) == 2
-    assert words in capsys.readouterr().err

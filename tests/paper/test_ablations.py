@@ -9,7 +9,7 @@ from tapnet.data.episodes import EpisodeSpec
 from tapnet.evaluation.evaluator import Evaluator
 from tapnet.functional import null_space
 from tapnet.methods import PrototypicalNetwork, TapNet, TapNetVariant
-from tapnet.paper.ablations import ABLATIONS, find_ablation, measure_runs, paired, recipes_of_compositions
+from tapnet.paper.ablations import ABLATIONS, measure_runs, paired, recipes_of_compositions
 from tapnet.paper.variants import (
     BatchStatistics,
     FourRotations,
@@ -232,8 +232,3 @@ def test_recipes_that_do_not_train_tapnet_afresh_are_refused(recipe, changes, wo
 def test_runs_are_compared_on_the_same_episodes(evaluator):
     rows = measure_runs({"one": evaluator, "two": evaluator}, TASK, training_episodes=9)
     assert (rows[1].difference, rows[1].training_episodes) == (0, 9)
-
-
-def test_unknown_ablation_lists_those_there_are():
-    with pytest.raises(ValueError, match=r"selection, projection-references.*got 'nothing'"):
-        find_ablation("nothing")

@@ -228,21 +228,6 @@ def test_command_line_takes_a_bundled_name_or_any_path(name, tmp_path, capsys, m
     assert "initialized from quickdraw-60way after 1,500 episodes" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["quickdraw", "--from", ""], "training.init_from"),
-        (["--resume", ".", "--from", "drawings"], "leave out RECIPE, --out, --from"),
-        (["quickdraw", "--out", "run", "--from", "nowhere"], "There is no checkpoint nowhere"),
-    ],
-)
-def test_command_line_names_what_is_wrong_with_initial_weights(arguments, words, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(["train", *arguments]) == 2
-    assert words in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
 def test_classes_that_an_ancestor_was_trained_on_are_not_unseen(tmp_path):
     """A grandparent was trained on the test classes, its child and its grandchild on others."""
     train(changed(RECIPE, ["data.train_split=test"]), tmp_path / "first", device="cpu", test=False)

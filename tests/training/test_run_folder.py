@@ -185,8 +185,3 @@ def test_runs_lists_state_and_result(finished, capsys):
     printed = capsys.readouterr().out
     assert all(words in printed for words in ("finished", "50.00% ± 1.00", "5-way 1-shot"))
     (finished / EVALUATION).unlink()
-
-
-def test_runs_says_where_it_found_none(tmp_path, capsys):
-    assert main(["runs", str(tmp_path)]) == 2
-    assert "no run in" in capsys.readouterr().err
