@@ -23,10 +23,9 @@ def test_episode_images_carry_the_labels_of_their_class(blobs):
     episode = EpisodeSampler(blobs.labels, EpisodeSpec(3, 2, 4))[0]
     batch = episode_images(blobs, episode, torch.device("cpu"))
     assert batch.support_labels.tolist() == [0, 0, 1, 1, 2, 2]
-    support, query = batch.images.split(batch.sizes)
-    assert len(query) == len(batch.query_labels) == 12
+    assert len(batch.query_images) == len(batch.query_labels) == 12
     second_of_class_1 = torch.from_numpy(blobs.pixels[episode.support[1, 1]]).float() / 255
-    assert torch.equal(support[3].permute(1, 2, 0), second_of_class_1)
+    assert torch.equal(batch.support_images[3].permute(1, 2, 0), second_of_class_1)
 
 
 def test_divisions_of_an_episode_keep_its_classes_and_use_every_image_once():

@@ -57,6 +57,14 @@ class EpisodeImages(NamedTuple):
             yield shuffled[:, : self.shot].flatten(0, 1), shuffled[:, self.shot :].flatten(0, 1)
 
     @property
+    def support_images(self) -> Tensor:
+        return self.images[: self.way * self.shot]
+
+    @property
+    def query_images(self) -> Tensor:
+        return self.images[self.way * self.shot :]
+
+    @property
     def support_labels(self) -> Tensor:
         return class_labels(self.way, self.shot, self.images.device)
 

@@ -145,7 +145,7 @@ class Reptile(MAML):
             drawn = torch.randperm(len(labels), device=labels.device)[: self.batch]
             weights = self.step(weights, episode.images[drawn], labels[drawn], episode.way)
         with torch.no_grad():
-            logits = self.run(episode.images[episode.sizes[0] :], weights)
+            logits = self.run(episode.query_images, weights)
         meta_gradient = {name: (start[name] - weights[name]).detach() for name in start}
         carrier = torch.stack([(start[name] * meta_gradient[name]).sum() for name in start]).sum()
         return EpisodeLoss(cross_entropy(logits, episode.query_labels) + carrier - carrier.detach(), logits)
