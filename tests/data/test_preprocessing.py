@@ -3,6 +3,7 @@
 import io
 import struct
 import tracemalloc
+import warnings
 import zlib
 
 import numpy as np
@@ -14,7 +15,7 @@ from PIL import EpsImagePlugin, Image, ImageDraw, ImageOps
 from tapnet.checkpoint import Checkpoint, Header, read_header
 from tapnet.data import DATASETS, load_dataset
 from tapnet.data import preprocessing as preprocessing_module
-from tapnet.data.preprocessing import FORMATS, Preprocessing, TooLarge, Unreadable, quiet_decoders, with_image
+from tapnet.data.preprocessing import FORMATS, Preprocessing, TooLarge, Unreadable, with_image
 from tapnet.inference.images import read_image
 from tapnet.inference.networks import load_network, preprocessing_of
 from tapnet.recipe import load_recipe
@@ -150,7 +151,7 @@ def declared(width, height):
 )
 def test_decode_bomb_is_refused_before_it_is_unpacked(size, words, monkeypatch):
     monkeypatch.setattr(preprocessing_module, "_eight_bits", lambda _: pytest.fail("decoded"))
-    with quiet_decoders():
+    with warnings.catch_warnings(action="ignore"):
         assert words in decode(declared(*size)).reason
 
 

@@ -136,10 +136,10 @@ def test_predict_refuses_a_single_image(path, image):
 
 def test_explanation_agrees_with_the_prediction(path, new, tmp_path):
     image = next(iter(new.values()))[1].read_bytes()
-    found = explain(read_task(path), image)
+    explanation = explain(read_task(path), image)
     (predicted,) = open_predictor(path).predict([image], top=4)
-    assert dict(found.ranked) == pytest.approx(dict(predicted.ranked), abs=1e-6)
-    assert found.figure(tmp_path / "why.png").stat().st_size > 10_000
+    assert dict(explanation.ranked) == pytest.approx(dict(predicted.ranked), abs=1e-6)
+    assert explanation.figure(tmp_path / "why.png").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -154,17 +154,10 @@ def test_explanation_shows_a_picture_in_which_the_closest_center_wins(classes, t
 
 
 def test_description_of_a_task_counts_its_examples(path, task):
-    found = describe(path)
-    assert found["kind"] == "task"
-    assert found["classes"] == dict(zip(task.classes, task.shots(), strict=True))
-    assert (found["network"], found["method"], found["examples"]) == ("drawings", "tapnet", 12)
-
-
-def test_estimated_accuracy_has_an_interval_around_it(task):
-    found = estimate_accuracy(task)
-    low, high = found.interval
-    assert low < found.accuracy < high or found.accuracy in (0, 1)
-    assert found.total == 12
+    described = describe(path)
+    assert described["classes"] == dict(zip(task.classes, task.shots(), strict=True))
+    names = "kind", "network", "method", "examples"
+    assert [described[name] for name in names] == ["task", "drawings", "tapnet", 12]
 
 
 def test_fit_embeds_while_it_reads(monkeypatch):
@@ -178,11 +171,15 @@ def test_fit_embeds_while_it_reads(monkeypatch):
     assert events.index("embedded") <= 64
 
 
-def test_compare_methods_reports_every_round(images):
-    done = []
-    found = compare_methods(fit(images, "drawings"), progress=lambda *counts: done.append(counts))
+def test_compare_methods_reports_every_round_and_has_the_estimate_of_the_task_first(task):
+    done, estimate = [], estimate_accuracy(task)
+    accuracies = compare_methods(task, progress=lambda *counts: done.append(counts))
     assert done == [(number, len(done)) for number in range(1, len(done) + 1)]
-    assert len(done) == 3 * len(found)  # three examples of each class
+    assert len(done) == 3 * len(accuracies)  # three examples of each class
+    np.testing.assert_array_equal(next(iter(accuracies.values())).counts, estimate.counts)
+    low, high = estimate.interval
+    assert low < estimate.accuracy < high or estimate.accuracy in (0, 1)
+    assert estimate.total == 12
 
 
 def test_every_public_name_of_the_layer_is_there():

@@ -87,8 +87,8 @@ def written(folder, text, name="labels.csv"):
 ROBIN_AND_WREN = {"robin": ["a.jpg", "c, d.jpg"], "wren": ["b.jpg"]}
 
 
-def names(found):
-    return {name: [path.name for path in paths] for name, paths in found.classes.items()}
+def names(labeled):
+    return {name: [path.name for path in paths] for name, paths in labeled.classes.items()}
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ def test_labels_of_json_lines_are_read_by_either_pair_of_names(folder):
 
 def test_labels_leave_out_predictions_that_still_say_unknown(folder):
     text = "file,class,best_guess,probability\nimages/a.jpg,robin,robin,0.9\nimages/b.jpg,unknown,wren,0.3\n"
-    found = read_labels(written(folder, text))
-    assert names(found) == {"robin": ["a.jpg"]}
-    assert len(found.skipped) == 1
+    labeled = read_labels(written(folder, text))
+    assert names(labeled) == {"robin": ["a.jpg"]}
+    assert len(labeled.skipped) == 1
 
 
 def test_labels_find_a_file_with_a_line_separator_in_its_name(tmp_path):
@@ -182,5 +182,5 @@ def test_json_lines_with_a_wrong_row_are_refused_with_its_line(line, folder):
 def test_labels_find_a_file_by_its_name_as_predict_prints_it(name, tmp_path):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(b"")
-    found = read_labels(written(tmp_path, f"file,class\n{normalize_name(name)},robin\n"))
-    assert found.classes == {"robin": [tmp_path / name]}
+    labeled = read_labels(written(tmp_path, f"file,class\n{normalize_name(name)},robin\n"))
+    assert labeled.classes == {"robin": [tmp_path / name]}

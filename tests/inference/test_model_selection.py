@@ -101,7 +101,7 @@ def test_temperature_is_that_of_the_networks_projection_and_scales_to_another():
 def test_temperature_does_not_depend_on_the_order_of_the_examples():
     model, examples = vector_model(64), noise(5, 4)
     shuffled = examples.take(np.random.default_rng(5).permutation(len(examples)))
-    first, second = (fit_task("abcde", each, model, "logistic").temperature for each in (examples, shuffled))
+    first, second = (fit_task("abcde", given, model, "logistic").temperature for given in (examples, shuffled))
     assert first == pytest.approx(second)
 
 
@@ -138,7 +138,7 @@ def test_alike_classes_need_a_higher_temperature():
 
 
 @pytest.mark.parametrize("method", ["centroid", "logistic", "protonet"])
-@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("count", [1, 5])
 def test_feature_vectors_get_probabilities_that_are_near_their_accuracy(method, count):
     model, (queries, answers), rows = vector_model(DIM), scattered(20, seed=100), []
     for seed in range(8):

@@ -25,9 +25,9 @@ def many():
 
 def test_interval_is_that_of_wilson():
     z, n, p = 1.959964, 20, 0.9
-    found = Confusion.of(("a", "b"), [("a", "a")] * 18 + [("b", "a")] * 2).interval
+    interval = Confusion.of(("a", "b"), [("a", "a")] * 18 + [("b", "a")] * 2).interval
     middle, half = (p + z * z / (2 * n)), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    assert found == pytest.approx(((middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)))
+    assert interval == pytest.approx(((middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)))
 
 
 def test_worst_classes_are_those_with_mistakes_from_or_to_them(many):
@@ -48,13 +48,13 @@ def test_figure_of_many_classes_says_that_it_shows_the_worst(many, monkeypatch, 
 def test_score_counts_mistakes_accuracies_rejections_and_other_classes_as_unknown(drawing_task, new):
     drawings = load_dataset("quickdraw", "test")
     strange = [255 - pixels for pixels in drawings.gather(np.arange(6))]
-    found = score(open_predictor(drawing_task), {**new, "something else": strange})
-    assert found.confusion.total == len(found.known) == 8
-    assert len(found.unknown) == 6
-    assert len(found.mistakes()) == 8 - np.trace(found.confusion.counts)
-    assert np.mean(list(found.class_accuracies().values())) == pytest.approx(found.confusion.accuracy)
-    assert found.fitted == 0
-    nothing, *_, everything = found.thresholds((0.0, 0.5, 1.1))
+    result = score(open_predictor(drawing_task), {**new, "something else": strange})
+    assert result.confusion.total == len(result.known) == 8
+    assert len(result.unknown) == 6
+    assert len(result.mistakes()) == 8 - np.trace(result.confusion.counts)
+    assert np.mean(list(result.class_accuracies().values())) == pytest.approx(result.confusion.accuracy)
+    assert result.fitted == 0
+    nothing, *_, everything = result.thresholds((0.0, 0.5, 1.1))
     assert (nothing.correct_rejected, nothing.unknown_rejected) == (0, 0)
     assert (everything.correct_rejected, everything.unknown_rejected) == (1, 1)
 

@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -26,7 +27,7 @@ from tapnet import __version__
 from tapnet.data.catalog import DATASETS
 from tapnet.data.dataset import Dataset
 from tapnet.data.packed import IMAGES, MANIFEST, ROWS, VERIFIED, Manifest, Packed, is_packed, open_packed, sha256_of
-from tapnet.data.preprocessing import LoadedImage, Pixels, Preprocessing, Raw, Unreadable, quiet_decoders, with_image
+from tapnet.data.preprocessing import LoadedImage, Pixels, Preprocessing, Raw, Unreadable, with_image
 from tapnet.data.readers import Source
 from tapnet.errors import UserError
 from tapnet.paths import write_atomically
@@ -170,7 +171,7 @@ def _pack(
     if done:
         log(f"Resuming an earlier preparation: {done:,} of {total:,} images are done.")
     try:
-        with quiet_decoders(), ThreadPoolExecutor(WORKERS) as pool:
+        with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(WORKERS) as pool:
             for batch in _batches(source.read(todo)):
                 pieces = [batch[start : start + PIECE] for start in range(0, BATCH, PIECE)]
                 images = chain.from_iterable(pool.map(decode_piece, pieces))

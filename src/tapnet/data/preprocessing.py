@@ -10,9 +10,8 @@ from __future__ import annotations
 import io
 import struct
 import threading
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
@@ -53,7 +52,6 @@ ORIENTATIONS = {
 SIDEWAYS = tuple(ORIENTATIONS[number] for number in (5, 6, 7, 8))
 _PAPER = 40  # gray levels this close to the background count as background
 _one_large_at_a_time = threading.Lock()
-_readers, _quiet_lock, _quiet_stack = 0, threading.Lock(), ExitStack()
 
 
 class Unreadable(NamedTuple):
@@ -216,26 +214,6 @@ def image_size(raw: bytes) -> tuple[int, int] | Unreadable:
         return _open(raw).size
     except Exception as error:  # decoders raise almost anything on damaged bytes
         return Unreadable(_reason(raw, error))
-
-
-@contextmanager
-def quiet_decoders() -> Iterator[None]:
-    """Inside, neither damaged metadata nor large images, for which `with_image` has its own limit, cause a warning.
-
-    Entered once however many threads read, because Python's warning filters are global.
-    """
-    global _readers
-    with _quiet_lock:
-        _readers += 1
-        if _readers == 1:
-            _quiet_stack.enter_context(warnings.catch_warnings(action="ignore"))
-    try:
-        yield
-    finally:
-        with _quiet_lock:
-            _readers -= 1
-            if _readers == 0:
-                _quiet_stack.close()
 
 
 def is_image_name(name: str) -> bool:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import threading
+import warnings
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -28,7 +31,6 @@ from tapnet.data.preprocessing import (
     Pixels,
     Preprocessing,
     Unreadable,
-    quiet_decoders,
     with_image,
 )
 from tapnet.errors import UserError
@@ -100,7 +102,7 @@ def read_images(
 
     groups = in_batches(images, GROUP)
     first = next(groups, [])
-    with quiet_decoders():
+    with _quiet():
         if not workers or len(first) < _AT_A_TIME:
             for group in chain([first], groups):
                 yield from read(group)
@@ -241,3 +243,23 @@ def _thumbnail(image: LoadedImage) -> bytes:
     small.info.clear()  # a comment of the file would be saved, too
     small.save(stream, "JPEG", quality=85)
     return stream.getvalue()
+
+
+_readers, _quiet_lock, _quiet_stack = 0, threading.Lock(), ExitStack()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the decoders; entered once however many threads read, because Python's warning filters are global."""
+    global _readers
+    with _quiet_lock:
+        _readers += 1
+        if _readers == 1:
+            _quiet_stack.enter_context(warnings.catch_warnings(action="ignore"))
+    try:
+        yield
+    finally:
+        with _quiet_lock:
+            _readers -= 1
+            if _readers == 0:
+                _quiet_stack.close()

@@ -71,8 +71,7 @@ class EmbeddingModel:
     def embed(self, pixels: Iterable[NDArray[np.uint8]]) -> NDArray[np.float32]:
         """Return features (n, *feature_shape) of prepared images (height, width, channels)."""
         parts = [np.zeros((0, *self.feature_shape), np.float32)]
-        large = self.preprocessing is not None and max(self.preprocessing.shape) > _LARGE_SIDE
-        for batch in in_batches(pixels, _LARGE_BATCH if large and self.device.type == "cpu" else _BATCH):
+        for batch in in_batches(pixels, self._batch):
             images = np.stack(batch)
             whole = self.method.task_features  # the method embeds images together with the task
             features = to_float_tensor(images, torch.device("cpu")) if whole else self._embedder(images)
@@ -96,6 +95,11 @@ class EmbeddingModel:
     @cached_property
     def _embedder(self) -> Embedder:
         return Embedder(self.method.backbone, self.precision, maps=self.method.feature_maps)
+
+    @cached_property
+    def _batch(self) -> int:
+        large = self.preprocessing is not None and max(self.preprocessing.shape) > _LARGE_SIDE
+        return _LARGE_BATCH if large and self.device.type == "cpu" else _BATCH
 
     @cached_property
     def default_method(self) -> str:
