@@ -81,6 +81,7 @@ def open_task(blank, server):
         return blank
 
     yield run
+    blank.goto("about:blank")  # what it still loads would be missing
     for task in tasks:
         httpx.delete(task)
 

@@ -115,7 +115,8 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Calibrated probabilities (n, classes)."""
-        return self.task_.probabilities(self._logits(X))
+        logits = self._logits(X)  # which checks that the classifier is fitted
+        return self.task_.probabilities(logits)
 
     def _logits(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
@@ -126,7 +127,8 @@ class TapNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of each image."""
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]  # type: ignore[no-any-return]
+        best = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[best]  # type: ignore[no-any-return]
 
     def save(self, path: str | Path) -> None:
         """Write the fitted task to a file that `tapnet predict` and `TapNetClassifier.load` read."""
